@@ -1,0 +1,91 @@
+"""Every error Nightmail raises. The docstring is the message, and says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class NightmailError(Exception):
+    """Something went wrong in Nightmail."""
+
+    def __init__(self, detail: str | None = None) -> None:
+        super().__init__(detail or type(self).__doc__)
+
+
+class LeaseLost(NightmailError):
+    """The lease on this message was lost: another worker has it, or it is gone. Nothing was written."""
+
+    def __init__(self, ids: Sequence[int] = ()) -> None:
+        self.ids = tuple(ids)
+        which = f" (message {', '.join(map(str, self.ids))})" if self.ids else ""
+        super().__init__(f"{type(self).__doc__}{which}")
+
+
+class TimerExists(NightmailError):
+    """A message with this timer id is waiting or running, and `on_conflict="raise"` was asked for."""
+
+    def __init__(self, queue: str, timer_id: str) -> None:
+        self.queue = queue
+        self.timer_id = timer_id
+        super().__init__(f"queue {queue!r} already has a message with the timer id {timer_id!r}")
+
+
+class StoreUnavailable(NightmailError):
+    """The store cannot be reached or did not answer. Nothing is lost: try again."""
+
+
+class PublishUncertain(StoreUnavailable):
+    """The connection was lost before the store answered: the message may or may not be stored.
+
+    Publishing again is safe with a `timer_id` while the first is still waiting; without one, or once the
+    first was delivered, it may be stored twice.
+    """
+
+
+class CannotJoin(NightmailError, TypeError):
+    """This object is not a transaction that the store can join."""
+
+
+class NotInTransaction(NightmailError, ValueError):
+    """The connection is not inside a transaction: begin one, or publish without `session`."""
+
+
+class OtherDatabase(NightmailError, ValueError):
+    """The session belongs to another database than the store: its transaction cannot carry our message."""
+
+
+class StaleTransaction(NightmailError):
+    """SQLite refused the write: this transaction read first, and somebody has written since.
+
+    Begin it with BEGIN IMMEDIATE. With SQLAlchemy: `nightmail.stores.sqlite.begin_immediate(engine)`.
+    """
+
+
+class SchemaMissing(NightmailError):
+    """The tables do not exist. Run `nightmail migrate`, or pass `create_tables=True`."""
+
+
+class SchemaOutdated(NightmailError):
+    """The tables are older than this version needs. Run `nightmail migrate`."""
+
+    def __init__(self, found: int, needed: int) -> None:
+        self.found = found
+        self.needed = needed
+        super().__init__(f"the tables are at version {found}, this code needs {needed}. Run `nightmail migrate`.")
+
+
+class SchemaDrift(NightmailError):
+    """The tables differ from what this version made."""
+
+    def __init__(self, differences: Sequence[str]) -> None:
+        self.differences = tuple(differences)
+        super().__init__("the tables differ from what this version makes: " + "; ".join(self.differences))
+
+
+class DriverMissing(NightmailError, ImportError):
+    """The driver for this store is not installed."""
+
+    def __init__(self, driver: str, extra: str) -> None:
+        self.driver = driver
+        self.extra = extra
+        super().__init__(f"{driver} is not installed. Run: pip install 'nightmail[{extra}]'")

@@ -1,0 +1,170 @@
+"""What walks through the store: a `Message` on its way in, a `Delivery` on its way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias, get_args
+from uuid import UUID
+
+NAME_LIMIT: Final = 255
+PRIORITIES: Final = range(10)
+
+OnConflict: TypeAlias = Literal["skip", "replace", "earliest", "latest", "raise"]
+"""What a publish does when its timer id is taken."""
+
+Due: TypeAlias = datetime | timedelta | None
+"""When: at a moment, after a delay counted from the publish call, or (`None`) now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is published. Checks itself when built, so that nothing wrong is ever half written."""
+
+    queue: str
+    body: bytes = field(repr=False)
+    headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    due: Due = None
+    timer_id: str | None = None
+    on_conflict: OnConflict = "skip"
+    dedup_for: timedelta | None = None
+    expires_in: timedelta | None = None
+    ordering_key: str | None = None
+    priority: int = 0
+    encoded_headers: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_queue(self.queue)
+        if not isinstance(self.body, bytes):
+            raise TypeError(f"body must be bytes, not {type(self.body).__name__}")
+        check_due(self.due)
+        self._check_timer()
+        if self.ordering_key is not None:
+            check_name("ordering_key", self.ordering_key)
+        self._check_expiry()
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
+            raise TypeError(f"priority must be a whole number, not {type(self.priority).__name__}")
+        if self.priority not in PRIORITIES:
+            raise ValueError(f"priority must be 0 to 9 (9 goes first), not {self.priority}")
+        object.__setattr__(self, "encoded_headers", encode_headers(self.headers))
+
+    def _check_timer(self) -> None:
+        if self.timer_id is not None:
+            check_name("timer_id", self.timer_id)
+        if self.on_conflict not in get_args(OnConflict):
+            raise ValueError(f"on_conflict must be one of {', '.join(get_args(OnConflict))}, not {self.on_conflict!r}")
+        if self.on_conflict != "skip" and self.timer_id is None:
+            raise ValueError(f"on_conflict={self.on_conflict!r} needs a timer_id: without one nothing can conflict")
+        if self.dedup_for is None:
+            return
+        if self.timer_id is None:
+            raise ValueError("dedup_for needs a timer_id: it is the timer id that stays taken")
+        if self.on_conflict not in ("skip", "raise"):
+            raise ValueError(f"dedup_for goes with on_conflict 'skip' or 'raise', not {self.on_conflict!r}")
+        if self.dedup_for <= timedelta(0):
+            raise ValueError(f"dedup_for must be longer than nothing, not {self.dedup_for}")
+
+    def _check_expiry(self) -> None:
+        if self.expires_in is None:
+            return
+        if self.expires_in <= timedelta(0):
+            raise ValueError(f"expires_in must be longer than nothing, not {self.expires_in}")
+        if isinstance(self.due, timedelta) and self.due >= self.expires_in:
+            raise ValueError(f"the message would expire ({self.expires_in}) before it is due ({self.due})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Delivery:
+    """A claimed message in a worker's hands: the message, its lease and its counters.
+
+    `id` and `token` together are the lease: every later write carries both. Times are the store's.
+    """
+
+    id: int
+    token: UUID = field(repr=False)
+    queue: str
+    body: bytes = field(repr=False)
+    encoded_headers: str = field(repr=False)
+    timer_id: str | None
+    ordering_key: str | None
+    priority: int
+    due_at: datetime
+    published_at: datetime
+    claimed_at: datetime
+    expires_at: datetime | None
+    attempts: int
+    """Failed handler runs since it was published or last postponed."""
+    deliveries: int
+    """Claims since it was last settled or handed back, this one included: more than 1 means a worker was lost."""
+    first_attempt_at: datetime | None
+    last_attempt_at: datetime | None
+    superseded: bool
+    """A newer message took its name while it ran: it is not to be run again."""
+
+    @property
+    def attempt(self) -> int:
+        """Which handler run this is, from 1."""
+        return self.attempts + 1
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers, decoded anew. Raises `ValueError` when somebody else wrote something undecodable there."""
+        return decode_headers(self.encoded_headers)
+
+
+def check_queue(queue: str) -> None:
+    """Refuse what cannot be the name of a queue."""
+    check_name("queue", queue)
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that not every store can keep: empty, over 255 characters, NUL or half a character."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str, not {type(name).__name__}")
+    if not name:
+        raise ValueError(f"{what} must not be empty")
+    if len(name) > NAME_LIMIT:
+        raise ValueError(f"{what} must be at most {NAME_LIMIT} characters, not {len(name)}")
+    if "\x00" in name:
+        raise ValueError(f"{what} must not contain NUL")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{what} must not contain lone surrogates") from None
+
+
+def check_due(due: Due) -> None:
+    """Refuse a due time that is neither a delay nor an aware moment."""
+    if due is None or isinstance(due, timedelta):
+        return
+    if not isinstance(due, datetime):
+        raise TypeError(f"due must be a datetime, a timedelta or None, not {type(due).__name__}")
+    if due.tzinfo is None or due.utcoffset() is None:
+        raise ValueError("due must be an aware datetime: a naive one means a different moment on every machine")
+
+
+def encode_headers(headers: Mapping[str, Any]) -> str:
+    """Headers as JSON text, in ASCII so that every store keeps every character."""
+    if not headers:
+        return "{}"
+    for name in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"header names must be str, not {type(name).__name__}")
+    try:
+        return json.dumps(dict(headers), allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        # The value itself stays out of the message: headers may carry secrets.
+        raise ValueError(f"headers must be JSON: a {type(error).__name__} was raised while encoding them") from None
+
+
+def decode_headers(text: str) -> dict[str, Any]:
+    """Headers as `encode_headers` wrote them."""
+    if text == "{}":
+        return {}
+    headers = json.loads(text)
+    if not isinstance(headers, dict):
+        raise ValueError("the stored headers are not a JSON object")  # noqa: TRY004 - bad data, not a bad argument
+    return headers

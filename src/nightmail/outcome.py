@@ -1,0 +1,99 @@
+"""The only ways a delivery can end, and what the store says when told so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+ERROR_TEXT_LIMIT: Final = 8192
+REASON_LIMIT: Final = 255
+SHORTEST_POSTPONEMENT: Final = timedelta(milliseconds=100)
+_TRUNCATED: Final = "…[truncated]"
+_ZERO: Final = timedelta(0)
+
+
+class Reason(StrEnum):
+    """Why a message was given up. A handler may give a reason of its own; these are ours."""
+
+    REJECTED = "rejected"
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    MAX_DELIVERIES = "max_deliveries"
+    UNDECODABLE = "undecodable"
+    POLICY_ERROR = "policy_error"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Handled: the message leaves the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Failed: one more attempt is counted, and it is due again once `after` has passed (≤ 0 is now)."""
+
+    after: timedelta = _ZERO
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "after", max(self.after, _ZERO))
+
+
+@dataclass(frozen=True, slots=True)
+class Postpone:
+    """Not yet: look again once `after` has passed. Both counters start afresh.
+
+    Never sooner than 100 ms: a handler that postpones by nothing would spin at the full claim rate.
+    """
+
+    after: timedelta
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "after", max(self.after, SHORTEST_POSTPONEMENT))
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Given up: the message moves to the dead letters with the reason, and the error if there was one."""
+
+    reason: str
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            raise ValueError("a dead letter needs a reason: an operator will ask why the message was given up")
+        object.__setattr__(self, "reason", storable_text(self.reason, REASON_LIMIT))
+        if self.error is not None:
+            object.__setattr__(self, "error", storable_text(self.error, ERROR_TEXT_LIMIT))
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Handed back unstarted: due now, and the claim's count is undone. Nothing else changes."""
+
+
+Outcome: TypeAlias = Done | Retry | Postpone | Dead | Release
+
+
+class Standing(StrEnum):
+    """How a lease stood when the store was asked to write under it."""
+
+    HELD = "held"
+    """The lease held, and the write is done."""
+    LOST = "lost"
+    """Another worker has the message, or it is gone: nothing was written."""
+    BUSY = "busy"
+    """The row is locked by somebody's open transaction: nothing was written, ask again."""
+    UNKNOWN = "unknown"
+    """An earlier ask may already have been carried out before its reply was lost; nobody can tell now."""
+
+
+def storable_text(text: str, limit: int) -> str:
+    """`text` as every store can keep it: no NUL, no lone surrogate, at most `limit` characters.
+
+    A dead letter whose text the database refuses would roll the move back, and the message would come
+    round for ever.
+    """
+    clean = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    return clean if len(clean) <= limit else clean[: limit - len(_TRUNCATED)] + _TRUNCATED

@@ -1,0 +1,287 @@
+"""The contract that every store keeps. These docstrings are law; the conformance suite holds stores to them.
+
+Words. A message is *waiting* when it has no lease or its lease has expired, *running* while a lease on it
+has not expired. It is *available* when it is waiting and due. A *timer* is a message with a `timer_id`; its
+*name* is that id, and at most one message of a queue bears it. The row's id is the message's identity and
+its generation: a name may pass to a newer message, an id never does.
+
+Time. Every comparison uses the store's clock at the statement, every stored time the store's clock at the
+write (not at the start of a transaction), unless the store was given a `Clock` of its own. Delays are rounded
+up to the microsecond: never early.
+
+Transactions. `transaction` is whatever the caller's transaction lives in. With one, the store takes part in
+it and never flushes, commits, rolls back or begins; what cannot join is refused with `CannotJoin`,
+`NotInTransaction` or `OtherDatabase` before anything is written. Without one, the verb commits by itself.
+
+Cancellation. A verb that was sent is never torn in half by cancelling its caller: either it is carried out,
+or nothing of it is. A connection in doubt is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol, TypeAlias
+from uuid import UUID
+
+from nightmail.bell import Bell
+from nightmail.message import Delivery, Due, Message
+from nightmail.outcome import Outcome, Standing
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a store can do, and what it costs. A conformance test that does not apply skips by these names."""
+
+    name: str
+    transactions: bool
+    """Whether a caller's own transaction can be joined."""
+    concurrent_writers: bool
+    """Whether an open transaction of a caller leaves other writers free. SQLite has one writer at a time."""
+    repeatable_read: bool
+    """Whether callers may run at repeatable read, where a row changed since their snapshot is refused."""
+    pushes_wakeups: bool
+    """Whether a publish from another process rings a bell without anybody asking."""
+    connections: int
+    """How many connections one process needs at most, however many subscribers and handlers it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim took, and when it is worth looking again."""
+
+    deliveries: Sequence[Delivery]
+    next_in: timedelta | None
+    """Until the next message of these queues is due or the next lease on one expires.
+
+    `None` when nothing is known to come, and when the claim was full: then look again at once.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How one delivery ended."""
+
+    delivery: Delivery
+    outcome: Outcome
+    repeated: bool = False
+    """Asked before, and the reply was lost: a message that is not there any more may have been ours to end."""
+
+
+Extend: TypeAlias = Callable[[Sequence[Delivery], timedelta], Awaitable[Sequence[Standing]]]
+
+
+class Store(Protocol):
+    """Where messages live, for the engine."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        ...
+
+    @property
+    def look_interval(self) -> timedelta:
+        """The longest an idle worker may go without looking: 5 s, 1 s while wake-ups cannot be received.
+
+        A constant of the schema, not a knob: publishers rely on it when they leave out a wake-up.
+        """
+        ...
+
+    async def open(self) -> None:
+        """Make the store usable on this event loop. Opening an open store does nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Give back every connection and thread. A closed store can be opened again."""
+        ...
+
+    async def ping(self) -> None:
+        """Return when the store answers; raise `StoreUnavailable` when it does not."""
+        ...
+
+    async def migrate(self) -> None:
+        """Create the tables, or bring them up to this version. Running it again changes nothing."""
+        ...
+
+    async def check(self) -> None:
+        """Raise `SchemaMissing`, `SchemaOutdated` or `SchemaDrift` unless the tables are what this version makes."""
+        ...
+
+    async def publish(
+        self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
+    ) -> int | None:
+        """Store a message and return its id, or `None` when its timer id was taken and nothing was stored.
+
+        It is due at `due`; a delay counts from this call; a moment in the past, and a delay of nothing or
+        less, mean now and are stored as now.
+
+        A free name is taken. When a *waiting* message bears it: `skip` stores nothing; `raise` raises
+        `TimerExists` and leaves the caller's transaction usable; `replace` overwrites it in place (body,
+        headers, due time, priority, ordering key, expiry; both counters start afresh, an expired lease is
+        cleared, so that its holder is told `LOST`; it keeps its id and its place); `earliest` and `latest`
+        do the same when the new due time is strictly earlier or later, and store nothing otherwise.
+
+        When a message *running in other hands* bears it: `skip` and `raise` as above. The others store a new
+        message which takes the name, without comparing due times. The running one is superseded: it keeps
+        id, token and lease and may end by `Done` or `Dead`; whatever would bring it back makes it due at
+        once, and the next claim returns it with `superseded` set, to be dropped unrun.
+
+        When `own`, the delivery of the handler that publishes, bears it: this is a re-arm, whatever
+        `on_conflict` says. A new message takes the name; the running one goes on without a name and keeps
+        its retries. `own` fences every publish it is given to: if its lease no longer holds, `LeaseLost` is
+        raised and nothing is stored. When `own` does not bear the name (any more), the rules above apply.
+
+        With `dedup_for` the timer id also counts as taken for that long after a publish that stored
+        something, even when the message is gone by then; a publish without it sees the window too, a
+        `replace`, `earliest` or `latest` and a re-arm do not. A refused publish does not prolong a window.
+
+        Without a transaction, a lost connection raises `PublishUncertain` when the message may have been
+        stored, and `StoreUnavailable` when it was not.
+
+        Whoever listens to the queue is rung when the message is due within the notice horizon (60 s).
+        """
+        ...
+
+    async def publish_batch(self, messages: Sequence[Message], *, transaction: object | None = None) -> list[int]:
+        """Store messages without timer ids, all or none, in one statement; their ids, in order.
+
+        `ValueError` if one has a timer id. An empty batch is `[]` and touches nothing.
+        """
+        ...
+
+    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+        """Lease up to `limit` available messages of these queues, each until `lease` from now, under `token`.
+
+        Each claimed message has its `deliveries` raised by one. Concurrent claims never return the same
+        message and never wait for one another; rows locked by others are skipped. `token` must be new: it is
+        made by the caller so that `recall` can find what a lost reply took.
+
+        Order within a queue: higher priority first, then due time, then id; but of every eight messages
+        claimed from a queue (counted across claims) one is the oldest due of all priorities, so that nothing
+        starves. That share comes first in the result. Queues are served in rotation.
+
+        Of the messages with one `ordering_key` in a queue at most one is ever leased. They go in the order
+        of their ids among those that are due at the claim. One that was claimed holds its key, and only its
+        key, through retry, postponement, hand-back and lease expiry, until it is done, dead, cancelled or
+        dropped as superseded; one that becomes visible late with a lower id goes next, never beside.
+        Priority does not overtake an ordering key.
+
+        A message that is superseded or past its expiry is returned like any other; the worker decides.
+
+        What was available before the call is found by it, or at the latest by a claim one second later:
+        nothing hides behind what newer claims have already passed.
+        """
+        ...
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """What a claim under `token` leased, for when its reply was lost. Takes and extends nothing."""
+        ...
+
+    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+        """Write how these deliveries ended, and tell for each, in order, how its lease stood.
+
+        A fixed number of round trips whatever the size of the batch. Each write is fenced by id and token
+        and by nothing else: a lease that expired but that nobody took over still settles. `Done` removes
+        the message (into the delivered history, where that is kept). `Retry` counts one attempt, sets
+        `deliveries` to 0 and makes it due `after` from now. `Postpone` sets both counters to 0 and makes it
+        due `after` from now. `Dead` moves it to the dead letters in the same step. `Release` makes it due
+        now with the `deliveries` it had before the claim. The last four clear the lease, and a superseded
+        message that any of `Retry`, `Postpone`, `Release` would bring back is due at once.
+
+        `LOST` is answered only after asking twice, `BUSY` for a row that somebody's open transaction has
+        locked (the others in the batch are not held up by it), and `UNKNOWN` instead of `LOST` for a
+        `repeated` settlement. One row that the store refuses does not fail its neighbours.
+
+        Whatever becomes available rings, as a publish does.
+        """
+        ...
+
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        """Let these leases run until `lease` from now, never shortening one; how each stood, in order.
+
+        Fenced like `settle`. It never waits: a row that somebody has locked is `BUSY`.
+        """
+        ...
+
+    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """Run `work(extend)` until the block is left, where a blocked event loop cannot starve it.
+
+        A real store runs it on a thread and a connection of its own, one for the whole process; the memory
+        store runs it on the caller's loop. It is cancelled when the block is left.
+        """
+        ...
+
+    async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """Lock these messages in the caller's transaction, or raise `LeaseLost` naming those that were lost.
+
+        A caller at repeatable read holds first: a lease renewed after its snapshot would refuse its `ack`.
+        """
+        ...
+
+    async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """Settle these as `Done` inside the caller's transaction: all, or `LeaseLost` naming the lost ones.
+
+        While that transaction is open its row locks stand in for the leases: nobody takes the messages over.
+        After a rollback they are as before.
+        """
+        ...
+
+    async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
+        """Remove the waiting bearer of this name and end its dedup window; whether this call removed one.
+
+        A running message is left alone (`False`); an expired lease does not protect.
+        """
+        ...
+
+    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
+        """Remove every waiting message of this queue, and their dedup windows; how many. Running ones stay."""
+        ...
+
+    async def reschedule(
+        self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
+    ) -> bool:
+        """Move the waiting bearer of this name to another due time, keeping its counters; whether one moved."""
+        ...
+
+    def listen(self, queues: Sequence[str]) -> Bell:
+        """A bell for these queues; it rings while it is used as a context manager.
+
+        After a lost connection was made anew it rings at once: anything may have been missed.
+        """
+        ...
+
+
+class Inspection(Protocol):
+    """The same store, for an operator. Nothing here takes a lease."""
+
+    async def peek(
+        self,
+        queue: str | None = None,
+        *,
+        timer_id: str | None = None,
+        due_before: datetime | None = None,
+        limit: int = 100,
+        transaction: object | None = None,
+    ) -> list[PendingMessage]:
+        """Waiting messages by due time, without leasing them; superseded ones are left out.
+
+        With `timer_id`, only the bearer of that name. With a transaction, what it has not committed is seen.
+        """
+        ...
+
+    async def dead(
+        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+    ) -> list[DeadLetter]:
+        """Dead letters, newest first; `cursor` is the id of the last one seen."""
+        ...
+
+    async def stats(self) -> dict[str, QueueStats]:
+        """How each queue that has anything stands."""
+        ...
+
+
+class FullStore(Store, Inspection, Protocol):
+    """Both contracts: what `open_store` gives."""

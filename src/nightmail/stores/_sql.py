@@ -1,0 +1,62 @@
+"""Statements live in `.sql` files, named, described, and pasteable into the database's own client.
+
+A file is written with the default table names (`nightmail_messages`) and named parameters (`:queue`). Loading it
+puts in the configured names and, for drivers that count parameters, the numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+
+from nightmail.stores._names import DEFAULT_PREFIX, TableNames
+
+_NAMED: Final = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_OURS: Final = re.compile(rf"\b{DEFAULT_PREFIX}_(\w+)\b")
+# `:name` but neither `::type` nor a colon inside a word.
+_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement: its text, and its parameters in the order in which they are numbered."""
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+
+    def arguments(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values in the order of the numbers."""
+        return tuple([values[name] for name in self.parameters])
+
+
+def load(package: str, file: str, names: TableNames, *, numbered: bool) -> dict[str, Statement]:
+    """The statements of a file by name, with our table names, and `$1` for the first parameter if `numbered`."""
+    text = resources.files(package).joinpath(file).read_text("utf-8")
+    return {name: _prepared(name, body, names, numbered=numbered) for name, body in _sections(text)}
+
+
+def load_script(package: str, file: str, names: TableNames) -> str:
+    """A whole file, such as a schema, with our table names."""
+    return _named(resources.files(package).joinpath(file).read_text("utf-8"), names)
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    parts = _NAMED.split(text)
+    yield from zip(parts[1::2], parts[2::2], strict=True)
+
+
+def _prepared(name: str, body: str, names: TableNames, *, numbered: bool) -> Statement:
+    lines = [line for line in body.splitlines() if not line.lstrip().startswith("--")]
+    text = _named("\n".join(lines).strip().removesuffix(";"), names)
+    order = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    if numbered:
+        text = _PARAMETER.sub(lambda match: f"${order.index(match[1]) + 1}", text)
+    return Statement(name, text, order)
+
+
+def _named(text: str, names: TableNames) -> str:
+    return _OURS.sub(lambda match: names.quoted(match[1]), text)

@@ -1,0 +1,1 @@
+"""For tests: a clock to move, and the suite that proves a store."""

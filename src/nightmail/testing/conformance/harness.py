@@ -1,0 +1,47 @@
+"""What the suite needs to know about a store to drive it. A new store writes one of these and nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from nightmail.store import FullStore
+from nightmail.testing.clock import ManualClock
+
+
+class RolledBack(Exception):
+    """Raised by a test inside `Harness.transaction` to have it rolled back."""
+
+
+class Harness(ABC):
+    """One empty database, and the ways into it. The fixture that makes it also cleans it up."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+
+    @abstractmethod
+    async def open(self) -> FullStore:
+        """A store over this database, migrated and open, on `self.clock`; each call is like another process.
+
+        The test closes it.
+        """
+
+    @abstractmethod
+    def transaction(self, *, repeatable_read: bool = False) -> AbstractAsyncContextManager[Any]:
+        """A caller's own transaction, on a connection no store has seen, to be passed as `transaction`.
+
+        Commits when the block ends. When the block raises it rolls back and raises on (also `RolledBack`).
+        """
+
+    @abstractmethod
+    async def write(self, transaction: Any, value: str) -> None:
+        """Write a row of the caller's own data in this transaction."""
+
+    @abstractmethod
+    async def written(self) -> list[str]:
+        """The caller's own committed rows, sorted."""
+
+    @abstractmethod
+    def outside_any_transaction(self) -> AbstractAsyncContextManager[Any]:
+        """A raw connection of a kind the store accepts, but on which no transaction was begun."""
