@@ -21,6 +21,14 @@ class LeaseLost(NightmailError):
         super().__init__(f"{type(self).__doc__}{which}")
 
 
+class NoVerdict(NightmailError):
+    """The handler ended without a verdict: under MANUAL it must ack, nack, reject or postpone. It is retried."""
+
+
+class Undecodable(NightmailError):
+    """The stored message cannot be decoded. Trying again would not help: it goes to the dead letters."""
+
+
 class TimerExists(NightmailError):
     """A message with this timer id is waiting or running, and `on_conflict="raise"` was asked for."""
 
@@ -71,7 +79,9 @@ class SchemaOutdated(NightmailError):
     def __init__(self, found: int, needed: int) -> None:
         self.found = found
         self.needed = needed
-        super().__init__(f"the tables are at version {found}, this code needs {needed}. Run `nightmail migrate`.")
+        super().__init__(
+            f"the tables are at version {found}, this code needs {needed}. Run `nightmail migrate`."
+        )
 
 
 class SchemaDrift(NightmailError):

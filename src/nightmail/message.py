@@ -54,9 +54,13 @@ class Message:
         if self.timer_id is not None:
             check_name("timer_id", self.timer_id)
         if self.on_conflict not in get_args(OnConflict):
-            raise ValueError(f"on_conflict must be one of {', '.join(get_args(OnConflict))}, not {self.on_conflict!r}")
+            raise ValueError(
+                f"on_conflict must be one of {', '.join(get_args(OnConflict))}, not {self.on_conflict!r}"
+            )
         if self.on_conflict != "skip" and self.timer_id is None:
-            raise ValueError(f"on_conflict={self.on_conflict!r} needs a timer_id: without one nothing can conflict")
+            raise ValueError(
+                f"on_conflict={self.on_conflict!r} needs a timer_id: without one nothing can conflict"
+            )
         if self.dedup_for is None:
             return
         if self.timer_id is None:
@@ -143,7 +147,9 @@ def check_due(due: Due) -> None:
     if not isinstance(due, datetime):
         raise TypeError(f"due must be a datetime, a timedelta or None, not {type(due).__name__}")
     if due.tzinfo is None or due.utcoffset() is None:
-        raise ValueError("due must be an aware datetime: a naive one means a different moment on every machine")
+        raise ValueError(
+            "due must be an aware datetime: a naive one means a different moment on every machine"
+        )
 
 
 def encode_headers(headers: Mapping[str, Any]) -> str:
@@ -157,7 +163,9 @@ def encode_headers(headers: Mapping[str, Any]) -> str:
         return json.dumps(dict(headers), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         # The value itself stays out of the message: headers may carry secrets.
-        raise ValueError(f"headers must be JSON: a {type(error).__name__} was raised while encoding them") from None
+        raise ValueError(
+            f"headers must be JSON: a {type(error).__name__} was raised while encoding them"
+        ) from None
 
 
 def decode_headers(text: str) -> dict[str, Any]:

@@ -62,7 +62,9 @@ class Dead:
 
     def __post_init__(self) -> None:
         if not self.reason:
-            raise ValueError("a dead letter needs a reason: an operator will ask why the message was given up")
+            raise ValueError(
+                "a dead letter needs a reason: an operator will ask why the message was given up"
+            )
         object.__setattr__(self, "reason", storable_text(self.reason, REASON_LIMIT))
         if self.error is not None:
             object.__setattr__(self, "error", storable_text(self.error, ERROR_TEXT_LIMIT))

@@ -23,11 +23,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from nightmail.bell import Bell
-from nightmail.message import Delivery, Due, Message
+from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 
@@ -45,6 +45,8 @@ class Capabilities:
     """Whether callers may run at repeatable read, where a row changed since their snapshot is refused."""
     pushes_wakeups: bool
     """Whether a publish from another process rings a bell without anybody asking."""
+    embedded: bool
+    """Whether it comes with the process, so that its tables may be created without being asked for."""
     connections: int
     """How many connections one process needs at most, however many subscribers and handlers it has."""
 
@@ -145,7 +147,9 @@ class Store(Protocol):
         """
         ...
 
-    async def publish_batch(self, messages: Sequence[Message], *, transaction: object | None = None) -> list[int]:
+    async def publish_batch(
+        self, messages: Sequence[Message], *, transaction: object | None = None
+    ) -> list[int]:
         """Store messages without timer ids, all or none, in one statement; their ids, in order.
 
         `ValueError` if one has a timer id. An empty batch is `[]` and touches nothing.
@@ -283,5 +287,6 @@ class Inspection(Protocol):
         ...
 
 
+@runtime_checkable
 class FullStore(Store, Inspection, Protocol):
     """Both contracts: what `open_store` gives."""

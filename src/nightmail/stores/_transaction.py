@@ -28,7 +28,9 @@ async def sqlalchemy_connection(transaction: object) -> AsyncConnection | None:
         if isinstance(transaction, asyncio_side.AsyncSession | asyncio_side.async_scoped_session):
             return _usable(await transaction.connection())
         if isinstance(transaction, asyncio_side.AsyncEngine):
-            raise CannotJoin("an AsyncEngine is not a transaction: pass a session or connection of it that is in one")
+            raise CannotJoin(
+                "an AsyncEngine is not a transaction: pass a session or connection of it that is in one"
+            )
     if type(transaction).__module__.startswith("sqlalchemy."):
         raise CannotJoin(
             f"a {type(transaction).__name__} is synchronous: pass an AsyncSession or AsyncConnection to this broker"
@@ -41,5 +43,7 @@ def _usable(connection: AsyncConnection) -> AsyncConnection:
         raise NotInTransaction("this connection is closed: publish before its transaction ends")
     options = connection.sync_connection.get_execution_options() if connection.sync_connection else {}
     if options.get("isolation_level") == "AUTOCOMMIT":
-        raise NotInTransaction("this connection is in AUTOCOMMIT: it has no transaction that could carry the message")
+        raise NotInTransaction(
+            "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
+        )
     return connection

@@ -1,0 +1,75 @@
+# `make` alone lists the targets. Each makes the virtual environment it needs by itself.
+#
+#   PYTHON=python3.12   the interpreter of a new .venv, 3.11 or later
+#   ARGS="-x -k lease"  more arguments for what `test`, `demo` or `bench` runs
+
+PYTHON ?= python3
+ARGS   ?=
+STORE  ?=
+
+VENV := .venv
+RUN  := $(VENV)/bin/python
+DEMO := $(VENV)/.demo
+DEV  := $(VENV)/.dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check format bench constraints clean
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(DEMO) ## Watch a small shop publish and receive its messages, on an SQLite file
+	@$(RUN) -m examples.shop $(ARGS)
+
+# A part of the tests says nothing about coverage, so it is measured only when everything runs.
+test: $(DEV) ## Run every test, with coverage (STORE=postgres: one store's, without)
+	@$(RUN) -m pytest $(if $(STORE)$(ARGS),,--cov) $(if $(STORE),-k $(STORE)) $(ARGS)
+
+check: $(DEV) ## Check format, lint, types and imports: what CI checks before the tests
+	@echo "format"; $(RUN) -m ruff format --check --quiet --diff .
+	@echo "lint";   $(RUN) -m ruff check --quiet .
+	@echo "types";  $(RUN) -m mypy --no-error-summary
+	@echo "imports"; $(VENV)/bin/lint-imports --no-logo
+
+format: $(DEV) ## Format the code and mend what the linter can mend
+	@$(RUN) -m ruff check --quiet --fix-only .
+	@$(RUN) -m ruff format --quiet .
+
+bench: $(DEV) ## Measure throughput and latency on the stores that are reachable
+	@$(RUN) -m benchmarks $(ARGS)
+
+constraints: $(RUN) ## Resolve all dependencies anew and write constraints.txt
+	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
+	echo "resolving"; $(RUN) -m venv "$$fresh"; "$$fresh/bin/python" -m pip install -q -e '.[dev]'; \
+	{ echo "# Exact versions of the development environment. Written by \`make constraints\`."; \
+	  "$$fresh/bin/python" -m pip freeze --exclude-editable; } > "$$fresh/constraints.txt"; \
+	cp "$$fresh/constraints.txt" constraints.txt
+
+clean: ## Remove the virtual environment, caches and build results
+	@rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUN):
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; PYTHON=... picks another" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or later is needed, $(PYTHON) is $$($(PYTHON) -V 2>&1); PYTHON=... picks another" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) -V)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# The stamps: installed again when a dependency or its version changes.
+$(DEMO): pyproject.toml constraints.txt | $(RUN)
+	@echo "installing what the demo needs"
+	@$(RUN) -m pip install -q -c constraints.txt -e '.[sqlalchemy,sqlite]'
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(RUN)
+	@echo "installing what tests and checks need (about a minute the first time)"
+	@$(RUN) -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $(DEMO) $@

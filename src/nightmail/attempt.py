@@ -1,0 +1,103 @@
+"""One delivery, one handler run, one outcome. Nothing unknown ever ends in `Done`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from nightmail import current
+from nightmail.errors import LeaseLost
+from nightmail.message import Delivery
+from nightmail.observe import Observer
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
+from nightmail.settings import WorkerSettings
+from nightmail.store import Store
+
+Handler: TypeAlias = Callable[[Delivery], Awaitable[Outcome | None]]
+"""What a worker calls with each delivery. `None` is `Done`; what it raises is for the retry policy."""
+
+
+class Attempt:
+    """Runs the handler once and says how the delivery ended."""
+
+    def __init__(self, store: Store, handler: Handler, settings: WorkerSettings, observer: Observer) -> None:
+        self._store = store
+        self._handler = handler
+        self._settings = settings
+        self._observer = observer
+        self._timeout = settings.handler_timeout.total_seconds()
+        self._give_up = settings.give_up_after
+
+    def without_running(self, delivery: Delivery) -> Outcome | None:
+        """How this ends without its handler, if it does."""
+        if delivery.superseded:
+            self._observer.superseded(delivery)
+            return Done()
+        if delivery.deliveries > self._settings.max_deliveries:
+            return Dead(Reason.MAX_DELIVERIES)
+        if delivery.expires_at is not None and delivery.expires_at <= delivery.claimed_at:
+            return Dead(Reason.EXPIRED)
+        if self._give_up is not None and delivery.claimed_at - delivery.published_at >= self._give_up:
+            return Dead(Reason.EXPIRED)
+        return None
+
+    async def __call__(self, delivery: Delivery) -> Outcome | None:
+        """The outcome of one handler run; `None` when there is nothing to write, because the lease was lost."""
+        entered = current.enter(self._store, delivery)
+        self._observer.started(delivery)
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                return _known(await self._handler(delivery))
+        except LeaseLost:
+            self._observer.lease_lost(delivery)
+            return None
+        except asyncio.CancelledError as error:
+            if _was_cancelled():
+                return Release()
+            # It cancelled itself. Handing it back would bring it round at full speed, for ever.
+            return self._failed(
+                delivery, RuntimeError(f"the handler raised {type(error).__name__} by itself")
+            )
+        except TimeoutError as error:
+            ours = TimeoutError(f"the handler ran longer than {self._timeout:g} seconds")
+            return self._failed(delivery, ours if limit.expired() else error)
+        except Exception as error:  # noqa: BLE001 - the policy decides what any error means
+            return self._failed(delivery, error)
+        finally:
+            entered.over = True
+
+    def _failed(self, delivery: Delivery, error: Exception) -> Outcome:
+        self._observer.failed(delivery, error)
+        return self.decide(delivery, error)
+
+    def decide(self, delivery: Delivery, error: Exception | None) -> Outcome:
+        """What the retry policy makes of a failed run."""
+        try:
+            outcome = _known(self._settings.retry(delivery, error))
+        except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
+            self._observer.policy_failed(delivery, broken)
+            return Dead(Reason.POLICY_ERROR, self._described(broken))
+        if isinstance(outcome, Dead) and outcome.error is None and error is not None:
+            return replace(outcome, error=self._described(error))
+        return outcome
+
+    def _described(self, error: Exception) -> str | None:
+        try:
+            return self._settings.describe_error(error)
+        except Exception as broken:  # noqa: BLE001 - an error whose repr raises still has a name
+            return f"{type(error).__name__} (describing it raised {type(broken).__name__})"
+
+
+def _known(outcome: Outcome | None) -> Outcome:
+    if outcome is None:
+        return Done()
+    if isinstance(outcome, Done | Retry | Postpone | Dead | Release):
+        return outcome
+    raise TypeError(f"expected an outcome or None, got {type(outcome).__name__}")
+
+
+def _was_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,87 @@
+"""Every `faststream._internal` name we touch, imported here and only here.
+
+FastStream has no public interface for writing brokers yet, and changes its internals in patch releases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faststream._internal.basic_types import LoggerProto, SendableMessage
+from faststream._internal.broker import BrokerRouter, BrokerUsecase
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.configs import (
+    BrokerConfig,
+    PublisherSpecificationConfig,
+    PublisherUsecaseConfig,
+    SubscriberSpecificationConfig,
+    SubscriberUsecaseConfig,
+)
+from faststream._internal.constants import EMPTY, ContentTypes
+from faststream._internal.context import Context
+from faststream._internal.context.repository import ContextRepo
+from faststream._internal.di import FastDependsConfig
+from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
+from faststream._internal.endpoint.publisher.fake import FakePublisher
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream._internal.endpoint.utils import ParserComposition
+from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
+from faststream._internal.logger.logging import get_broker_logger
+from faststream._internal.parser import CodecProto, DefaultCodec
+from faststream._internal.producer import ProducerProto
+from faststream._internal.types import (
+    AsyncCallable,
+    BrokerMiddleware,
+    CustomCallable,
+    IdGenerator,
+    PublisherMiddleware,
+)
+from faststream.middlewares import AckPolicy
+
+__all__ = [
+    "EMPTY",
+    "AsyncCallable",
+    "BrokerConfig",
+    "BrokerMiddleware",
+    "BrokerRouter",
+    "BrokerUsecase",
+    "CallsCollection",
+    "CodecProto",
+    "ContentTypes",
+    "Context",
+    "ContextRepo",
+    "CustomCallable",
+    "DefaultCodec",
+    "DefaultLoggerStorage",
+    "FakePublisher",
+    "FastDependsConfig",
+    "IdGenerator",
+    "LoggerProto",
+    "ParserComposition",
+    "ProducerProto",
+    "PublisherMiddleware",
+    "PublisherSpecification",
+    "PublisherSpecificationConfig",
+    "PublisherUsecase",
+    "PublisherUsecaseConfig",
+    "Registrator",
+    "SendableMessage",
+    "SubscriberSpecification",
+    "SubscriberSpecificationConfig",
+    "SubscriberUsecase",
+    "SubscriberUsecaseConfig",
+    "get_broker_logger",
+    "make_logger_state",
+    "resolve_ack_policy",
+]
+
+
+def resolve_ack_policy(subscriber: SubscriberUsecase[Any], policy: AckPolicy) -> None:
+    """Set the policy that holds once routers are included.
+
+    FastStream takes a snapshot when the subscriber is declared; a policy given to the broker would not reach the
+    subscribers of a router included later.
+    """
+    subscriber.ack_policy = policy
+    subscriber._SubscriberUsecase__auto_ack_disabled = policy is AckPolicy.MANUAL  # type: ignore[attr-defined]

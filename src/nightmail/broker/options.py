@@ -1,0 +1,122 @@
+"""Every knob, declared once. Signatures take them with `Unpack`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from nightmail.durations import Duration, as_positive, as_timedelta
+from nightmail.retry import RetryPolicy
+from nightmail.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from fast_depends import Provider
+    from fast_depends.dependencies import Dependant
+    from fast_depends.library.serializer import SerializerProto
+    from faststream.middlewares import AckPolicy
+    from faststream.specification.schema.extra import Tag, TagDict
+
+    from nightmail.broker._upstream import (
+        BrokerMiddleware,
+        CodecProto,
+        ContextRepo,
+        CustomCallable,
+        IdGenerator,
+        LoggerProto,
+        Registrator,
+    )
+    from nightmail.observe import Observer
+
+
+class WorkerOptions(TypedDict, total=False):
+    """How deliveries are handled: for one subscriber or, given to the broker, as the default of all."""
+
+    max_workers: int
+    """How many handlers run at once (10)."""
+    lease_ttl_seconds: float
+    """How long until a dead process's messages go to another (60)."""
+    retry: RetryPolicy
+    """What follows a failure (`ExponentialRetry()`)."""
+    max_deliveries: int
+    """How often in a row a worker may be lost with a message before it is buried (10)."""
+    handler_timeout: Duration
+    """How long a handler may run before it is cancelled and the message retried (1 h)."""
+    give_up_after: Duration | None
+    """For how long after its publish a message may be retried and postponed at all (no limit)."""
+
+
+class EndpointOptions(TypedDict, total=False):
+    """What FastStream's own brokers let a subscriber say."""
+
+    dependencies: Sequence[Dependant]
+    parser: CustomCallable | None
+    decoder: CustomCallable | None
+    codec: CodecProto | None
+    ack_policy: AckPolicy
+    no_reply: bool
+    persistent: bool
+    title: str | None
+    description: str | None
+    include_in_schema: bool
+
+
+class SubscriberOptions(WorkerOptions, EndpointOptions, total=False):
+    """Everything `subscriber` takes beside its queues."""
+
+
+class BrokerOptions(WorkerOptions, total=False):
+    """Everything `OutboxBroker` takes beside its store."""
+
+    graceful_timeout: float | None
+    observer: Observer
+    ack_policy: AckPolicy
+    parser: CustomCallable | None
+    decoder: CustomCallable | None
+    codec: CodecProto | None
+    dependencies: Sequence[Dependant]
+    middlewares: Sequence[BrokerMiddleware[Any]]
+    routers: Iterable[Registrator[Any, Any]]
+    id_generator: IdGenerator
+    logger: LoggerProto | None
+    log_level: int
+    apply_types: bool
+    serializer: SerializerProto | None
+    provider: Provider | None
+    context: ContextRepo | None
+    specification_url: str | None
+    protocol: str | None
+    protocol_version: str | None
+    description: str | None
+    tags: Iterable[Tag | TagDict]
+
+
+def check_known(what: str, options: Mapping[str, Any], known: type[Any]) -> None:
+    """Refuse a misspelled option: taken in silence, it would look as if it had been obeyed."""
+    names = known.__annotations__.keys()
+    for name in options:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f": did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{what} has no option {name!r}{hint}")
+
+
+def worker_options(options: Mapping[str, Any]) -> WorkerOptions:
+    """Only those that are about handling deliveries."""
+    return {name: options[name] for name in WorkerOptions.__annotations__ if name in options}  # type: ignore[return-value]
+
+
+def worker_settings(options: WorkerOptions, graceful_timeout: float | None) -> WorkerSettings:
+    """The settings that these options mean; what is not given keeps its default."""
+    given: dict[str, Any] = dict(options)
+    if "lease_ttl_seconds" in given:
+        given["lease"] = as_positive("lease_ttl_seconds", given.pop("lease_ttl_seconds"))
+    if "handler_timeout" in given:
+        given["handler_timeout"] = as_positive("handler_timeout", given["handler_timeout"])
+    if given.get("give_up_after") is not None:
+        given["give_up_after"] = as_positive("give_up_after", given["give_up_after"])
+    if graceful_timeout is not None:
+        # None is FastStream's "do not wait", which would abandon what runs: a bounded wait is always better.
+        given["graceful_timeout"] = max(as_timedelta("graceful_timeout", graceful_timeout), timedelta(0))
+    return WorkerSettings(**given)

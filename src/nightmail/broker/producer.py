@@ -1,0 +1,66 @@
+"""Encodes what is published and hands it to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from faststream.exceptions import FeatureNotSupportedException
+
+from nightmail.broker._upstream import CodecProto, DefaultCodec, ParserComposition, ProducerProto
+from nightmail.broker.commands import OutboxPublishCommand
+from nightmail.broker.parser import decode_body, parse_delivery
+from nightmail.current import own_delivery
+from nightmail.message import Message
+from nightmail.store import Store
+
+if TYPE_CHECKING:
+    from fast_depends.library.serializer import SerializerProto
+
+    from nightmail.broker._upstream import CustomCallable
+
+
+class OutboxProducer(ProducerProto[OutboxPublishCommand]):
+    """The last stop of a publish before the store."""
+
+    __slots__ = ("_decoder", "_parser", "_serializer", "_store", "codec")
+
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        *,
+        parser: CustomCallable | None,
+        decoder: CustomCallable | None,
+    ) -> None:
+        self._store = store
+        self._parser = ParserComposition(parser, parse_delivery)
+        self._decoder = ParserComposition(decoder, decode_body)
+        self._serializer: SerializerProto | None = None
+        self.codec: CodecProto = DefaultCodec()
+
+    def connect(self, serializer: SerializerProto | None, codec: CodecProto | None) -> None:
+        """Take what the application decided after the broker was made."""
+        self._serializer = serializer
+        self.codec = codec or DefaultCodec()
+
+    async def publish(self, cmd: OutboxPublishCommand) -> int | None:
+        """Store one message; its id, or `None` when a conflict stored nothing."""
+        store = self._store()
+        message = await self._encoded(cmd, cmd.body)
+        own = own_delivery(store, message.queue, message.timer_id)
+        return await store.publish(message, transaction=cmd.session, own=own)
+
+    async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
+        """Store all or none; their ids."""
+        messages = [await self._encoded(cmd, body) for body in cmd.batch_bodies]
+        return await self._store().publish_batch(messages, transaction=cmd.session)
+
+    async def request(self, cmd: OutboxPublishCommand) -> Any:
+        """Not offered: a durable message may be handled days later, when nobody waits for an answer."""
+        raise FeatureNotSupportedException(
+            "OutboxBroker has no request(): give reply_to a queue and subscribe to the answers"
+        )
+
+    async def _encoded(self, cmd: OutboxPublishCommand, body: Any) -> Message:
+        encoded, content_type = await self.codec.encode(body, self._serializer)
+        return cmd.message(encoded, content_type)

@@ -1,0 +1,81 @@
+"""What a worker has in hand: claimed and waiting, or running."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from nightmail.message import Delivery
+
+
+class Hand:
+    """Deliveries between claim and outcome."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Delivery] = deque()
+        self._running: dict[Delivery, asyncio.Task[None]] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def waiting(self) -> int:
+        """Claimed, not started."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Started, not finished."""
+        return len(self._running)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits and nothing runs."""
+        return self._empty.is_set()
+
+    def take(self, deliveries: Iterable[Delivery]) -> None:
+        """These were claimed."""
+        self._waiting.extend(deliveries)
+        if self._waiting:
+            self._empty.clear()
+
+    def next(self) -> Delivery:
+        """The next to start."""
+        return self._waiting.popleft()
+
+    def start(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+        """This one runs now."""
+        self._running[delivery] = task
+        self._empty.clear()
+
+    def finish(self, delivery: Delivery) -> None:
+        """This one runs no more."""
+        del self._running[delivery]
+        self._note()
+
+    def give_back(self) -> list[Delivery]:
+        """All that has not started."""
+        unstarted = list(self._waiting)
+        self._waiting.clear()
+        self._note()
+        return unstarted
+
+    def forget(self, delivery: Delivery) -> bool:
+        """Drop this one if it has not started; whether it was there."""
+        if delivery not in self._waiting:
+            return False
+        self._waiting.remove(delivery)
+        self._note()
+        return True
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The running handlers."""
+        return list(self._running.values())
+
+    async def wait_empty(self) -> None:
+        """Until nothing waits and nothing runs."""
+        await self._empty.wait()
+
+    def _note(self) -> None:
+        if not self._waiting and not self._running:
+            self._empty.set()

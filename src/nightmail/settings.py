@@ -1,0 +1,60 @@
+"""How a worker works. The defaults are the fast ones; nothing here needs turning for throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from nightmail.retry import ExponentialRetry, RetryPolicy
+
+SHORTEST_LEASE: Final = timedelta(milliseconds=50)
+_NOTHING: Final = timedelta(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """Checks itself when built: a wrong setting never reaches a running worker."""
+
+    max_workers: int = 10
+    """How many handlers run at once."""
+    lease: timedelta = timedelta(seconds=60)
+    """How long until a dead process's messages go to another; a live one renews its leases by itself."""
+    retry: RetryPolicy = field(default_factory=ExponentialRetry)
+    max_deliveries: int = 10
+    """How many times in a row a worker may be lost with a message before it is buried."""
+    handler_timeout: timedelta = timedelta(hours=1)
+    """How long a handler may run before it is cancelled and the message retried."""
+    give_up_after: timedelta | None = None
+    """For how long after its publish a message may be retried and postponed at all."""
+    graceful_timeout: timedelta = timedelta(seconds=15)
+    """How long `stop` waits for running handlers before it cancels them and hands their messages back."""
+    describe_error: Callable[[BaseException], str | None] = repr
+    """What a dead letter says of an error: the place to redact."""
+
+    def __post_init__(self) -> None:
+        _at_least_one("max_workers", self.max_workers)
+        _at_least_one("max_deliveries", self.max_deliveries)
+        _longer_than("lease", self.lease, SHORTEST_LEASE, "a shorter one ends before it can be renewed")
+        _longer_than("handler_timeout", self.handler_timeout, _NOTHING, "no handler could finish")
+        if self.give_up_after is not None:
+            _longer_than("give_up_after", self.give_up_after, _NOTHING, "no message could be delivered")
+        if self.graceful_timeout < _NOTHING:
+            raise ValueError(f"graceful_timeout must not be negative, not {self.graceful_timeout}")
+        if not callable(self.retry):
+            raise TypeError(
+                f"retry must be a policy such as ExponentialRetry(), not {type(self.retry).__name__}"
+            )
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def _longer_than(name: str, value: timedelta, bound: timedelta, otherwise: str) -> None:
+    if value <= bound:
+        raise ValueError(f"{name} must be longer than {bound}, not {value}: {otherwise}")

@@ -1,0 +1,62 @@
+"""Finished deliveries that wait to be written, in the order in which they finished.
+
+A settlement leaves only after the store has answered for it: an outage delays, it never loses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from nightmail.store import Settlement
+
+
+class Finished:
+    """What was finished and is not yet settled."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Settlement] = deque()
+        self._some = asyncio.Event()
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, settlement: Settlement) -> None:
+        """One more is finished."""
+        self._waiting.append(settlement)
+        self._some.set()
+        self._none.clear()
+
+    def first(self, limit: int) -> list[Settlement]:
+        """The oldest of them; they stay until dropped."""
+        return [self._waiting[index] for index in range(min(limit, len(self._waiting)))]
+
+    def drop_first(self, count: int) -> None:
+        """The store has answered for the `count` oldest."""
+        for _ in range(count):
+            self._waiting.popleft()
+        if not self._waiting:
+            self._some.clear()
+            self._none.set()
+
+    def ask_again(self, batch: Sequence[Settlement]) -> None:
+        """The reply for the oldest, `batch`, was lost: mark them as asked before."""
+        for index, settlement in enumerate(batch):
+            self._waiting[index] = replace(settlement, repeated=True)
+
+    def put_back(self, settlements: Iterable[Settlement]) -> None:
+        """These could not be written yet: behind all others."""
+        for settlement in settlements:
+            self.put(settlement)
+
+    async def wait_some(self) -> None:
+        """Until there is something to write."""
+        await self._some.wait()
+
+    async def wait_none(self) -> None:
+        """Until everything is written."""
+        await self._none.wait()

@@ -1,0 +1,90 @@
+"""The one place that knows which URL means which store. Drivers are imported only when their store is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from nightmail.clock import Clock, StoreClock
+from nightmail.errors import DriverMissing
+from nightmail.store import FullStore
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    StoreSource: TypeAlias = str | AsyncEngine
+
+DEFAULT_URL: Final = "sqlite:///nightmail.db"
+
+
+def open_store(
+    source: StoreSource = DEFAULT_URL,
+    *,
+    tables: str | None = None,
+    clock: Clock | None = None,
+    keep_delivered: bool = False,
+) -> FullStore:
+    """A store for a URL or an SQLAlchemy `AsyncEngine`. Nothing is connected before `open`.
+
+    `tables` is the prefix of the tables' names, or `schema.prefix`. With `keep_delivered` a message that is done
+    goes into the delivered history instead of vanishing.
+    """
+    dialect = _dialect(source)
+    build = _STORES.get(dialect)
+    if build is None:
+        known = ", ".join(f"{name}://" for name in _STORES)
+        raise ValueError(f"no store for {dialect!r}: the URL must start with one of {known}")
+    return build(source, tables=tables, clock=clock or StoreClock(), keep_delivered=keep_delivered)
+
+
+def public_url(source: object, store: FullStore) -> str:
+    """A URL of the store to show to people: no user, no password."""
+    url = source if isinstance(source, str) else str(getattr(source, "url", f"{store.capabilities.name}://"))
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+
+
+def _dialect(source: StoreSource) -> str:
+    if isinstance(source, str):
+        scheme, separator, _ = source.partition("://")
+        if not separator:
+            # Not echoed: what was meant as a URL may hold a password.
+            raise ValueError(f"a store's URL looks like {DEFAULT_URL} or postgresql://host/database")
+        return scheme.partition("+")[0].lower()
+    dialect = getattr(getattr(source, "dialect", None), "name", None)
+    if not isinstance(dialect, str):
+        raise TypeError(f"a store is a URL, an AsyncEngine or a Store, not {type(source).__name__}")
+    return dialect
+
+
+def _sqlite(source: Any, **options: Any) -> FullStore:
+    from nightmail.stores.sqlite import SQLiteStore
+
+    return SQLiteStore(source, **options)
+
+
+def _postgres(source: Any, **options: Any) -> FullStore:
+    try:
+        from nightmail.stores.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        raise _missing(error, "asyncpg", "postgres") from error
+    return PostgresStore(source, **options)
+
+
+def _memory(source: Any, *, tables: str | None, clock: Clock, keep_delivered: bool) -> FullStore:
+    from nightmail.stores.memory import MemoryStore
+
+    return MemoryStore(clock=clock, keep_delivered=keep_delivered)
+
+
+def _missing(error: ModuleNotFoundError, driver: str, extra: str) -> Exception:
+    return DriverMissing(driver, extra) if error.name == driver else error
+
+
+_STORES: Final[dict[str, Callable[..., FullStore]]] = {
+    "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+    "memory": _memory,
+}

@@ -1,0 +1,80 @@
+"""What a publish does, by who bears the name and whether it runs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from nightmail.errors import LeaseLost, TimerExists
+from nightmail.message import Delivery, Message
+from nightmail.stores.memory.changes import Changes
+from nightmail.stores.memory.moments import after, due_moment
+from nightmail.stores.memory.rows import Row
+
+
+def publish(changes: Changes, message: Message, own: Delivery | None, now: datetime) -> int | None:
+    """Store a message by the rules of `Store.publish`; its id, or `None`."""
+    if own is not None and changes.leased(own) is None:
+        raise LeaseLost([own.id])
+    if message.timer_id is None:
+        return changes.add(message, now).id
+    bearer = changes.queue(message.queue).bearer(message.timer_id)
+    if own is not None and bearer is not None and bearer.id == own.id:
+        return _rearm(changes, message, bearer, now)
+    match message.on_conflict:
+        case "skip":
+            return None if _taken(changes, message, bearer, now) else _store(changes, message, now)
+        case "raise":
+            if _taken(changes, message, bearer, now):
+                raise TimerExists(message.queue, message.timer_id)
+            return _store(changes, message, now)
+        case "replace" | "earliest" | "latest":
+            return _replace(changes, message, bearer, now)
+
+
+def _taken(changes: Changes, message: Message, bearer: Row | None, now: datetime) -> bool:
+    if bearer is not None or message.timer_id is None:
+        return bearer is not None
+    until = changes.queue(message.queue).windows.moment(message.timer_id)
+    return until is not None and until > now
+
+
+def _store(changes: Changes, message: Message, now: datetime) -> int:
+    if message.timer_id is not None and message.dedup_for is not None:
+        changes.open_window(message.queue, message.timer_id, after(now, message.dedup_for), now)
+    return changes.add(message, now).id
+
+
+def _rearm(changes: Changes, message: Message, running: Row, now: datetime) -> int:
+    """The new message takes the name; the running one goes on without it, and keeps its retries."""
+    with changes.editing(running, now):
+        running.timer_key = None
+    return _store(changes, message, now)
+
+
+def _replace(changes: Changes, message: Message, bearer: Row | None, now: datetime) -> int | None:
+    if bearer is None:
+        return _store(changes, message, now)
+    if bearer.running(now):
+        # Due times are not compared: a running message is in no schedule any more, and the wish to be woken
+        # again must not vanish with it.
+        with changes.editing(bearer, now):
+            bearer.timer_key = None
+            bearer.superseded = True
+        return _store(changes, message, now)
+    if not _wins(message, bearer, now):
+        return None
+    with changes.editing(bearer, now):
+        bearer.overwrite(message, now)
+    changes.ring_if_soon(bearer, now)
+    return bearer.id
+
+
+def _wins(message: Message, waiting: Row, now: datetime) -> bool:
+    due = due_moment(message.due, now)
+    match message.on_conflict:
+        case "earliest":
+            return due < waiting.due_at
+        case "latest":
+            return due > waiting.due_at
+        case _:
+            return True

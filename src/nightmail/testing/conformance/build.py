@@ -1,0 +1,158 @@
+"""Small words the tests are written in, so that a test shows only what it is about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
+from uuid import UUID, uuid4
+
+from nightmail.message import Delivery, Due, Message, OnConflict
+from nightmail.outcome import Outcome, Standing
+from nightmail.store import Inspection, Settlement, Store
+from nightmail.testing.clock import ManualClock
+
+QUEUE: Final = "orders"
+LEASE: Final = timedelta(seconds=30)
+AT_ONCE: Final = timedelta(0)
+SECOND: Final = timedelta(seconds=1)
+MINUTE: Final = timedelta(minutes=1)
+HOUR: Final = timedelta(hours=1)
+MICROSECOND: Final = timedelta(microseconds=1)
+
+Capability: TypeAlias = Literal["transactions", "concurrent_writers", "repeatable_read", "pushes_wakeups"]
+"""A yes-or-no field of `Capabilities`."""
+
+_Test = TypeVar("_Test", bound=Callable[..., Any])
+
+
+class MessageOptions(TypedDict, total=False):
+    """What a message may have besides its body."""
+
+    queue: str
+    headers: Mapping[str, Any]
+    due: Due
+    timer_id: str | None
+    on_conflict: OnConflict
+    dedup_for: timedelta | None
+    expires_in: timedelta | None
+    ordering_key: str | None
+    priority: int
+
+
+class WithBody(Protocol):
+    """A delivery, a pending message or a dead letter."""
+
+    @property
+    def body(self) -> bytes:
+        """What was published."""
+        ...
+
+
+def needs(*capabilities: Capability) -> Callable[[_Test], _Test]:
+    """Skip this test for a store that lacks one of these capabilities."""
+
+    def mark(test: _Test) -> _Test:
+        test.needs = capabilities  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+def message(body: bytes = b"hello", /, **options: Unpack[MessageOptions]) -> Message:
+    """A message for the usual queue, due now."""
+    options.setdefault("queue", QUEUE)
+    return Message(body=body, **options)
+
+
+def timer(
+    timer_id: str = "reminder", body: bytes = b"hello", /, **options: Unpack[MessageOptions]
+) -> Message:
+    """A message with a name."""
+    options["timer_id"] = timer_id
+    return message(body, **options)
+
+
+def fresh_token() -> UUID:
+    """A token no claim has used."""
+    return uuid4()
+
+
+async def stored(store: Store, message: Message, **how: Any) -> int:
+    """Publish what is sure to be stored; its id."""
+    id_ = await store.publish(message, **how)
+    assert id_ is not None, "nothing was stored"
+    return id_
+
+
+async def claim_all(
+    store: Store, *queues: str, limit: int = 100, lease: timedelta = LEASE, token: UUID | None = None
+) -> list[Delivery]:
+    """Claim what there is in these queues (the usual one), up to `limit`."""
+    claimed = await store.claim(queues or (QUEUE,), limit=limit, lease=lease, token=token or fresh_token())
+    return list(claimed.deliveries)
+
+
+async def claim_one(
+    store: Store, *queues: str, lease: timedelta = LEASE, token: UUID | None = None
+) -> Delivery:
+    """Claim the one message that is available, and make sure that it is the only one."""
+    deliveries = await claim_all(store, *queues, lease=lease, token=token)
+    assert len(deliveries) == 1, f"expected one available message, not {len(deliveries)}"
+    return deliveries[0]
+
+
+async def claim_bodies(store: Store, *queues: str, limit: int = 100, lease: timedelta = LEASE) -> list[bytes]:
+    """Claim what there is, and tell only what it says."""
+    return bodies(await claim_all(store, *queues, limit=limit, lease=lease))
+
+
+async def settle_one(
+    store: Store, delivery: Delivery, outcome: Outcome, *, repeated: bool = False
+) -> Standing:
+    """Settle one delivery; how its lease stood."""
+    standings = await store.settle([Settlement(delivery, outcome, repeated)])
+    assert len(standings) == 1, f"one settlement, but {len(standings)} answers"
+    return standings[0]
+
+
+async def extend_one(store: Store, delivery: Delivery, lease: timedelta = LEASE) -> Standing:
+    """Extend one lease; how it stood."""
+    standings = await store.extend([delivery], lease)
+    assert len(standings) == 1, f"one lease, but {len(standings)} answers"
+    return standings[0]
+
+
+async def running_timer(store: Store, timer_id: str = "reminder", body: bytes = b"old") -> Delivery:
+    """A timer, published and in a worker's hands."""
+    await stored(store, timer(timer_id, body))
+    return await claim_one(store)
+
+
+async def expired_timer(
+    store: Store, clock: ManualClock, timer_id: str = "reminder", body: bytes = b"old"
+) -> Delivery:
+    """A timer whose worker let the lease run out, and that nobody has taken over."""
+    delivery = await running_timer(store, timer_id, body)
+    clock.advance(LEASE)
+    return delivery
+
+
+async def bearer(store: Inspection, timer_id: str = "reminder") -> list[tuple[int, bytes]]:
+    """The message that waits under this name in the usual queue, if one does: its id and body."""
+    return [(found.id, found.body) for found in await store.peek(QUEUE, timer_id=timer_id)]
+
+
+def bodies(records: Iterable[WithBody]) -> list[bytes]:
+    """What these say, in order."""
+    return [record.body for record in records]
+
+
+def promptly() -> AbstractAsyncContextManager[Any]:
+    """Fail instead of hanging when the block waits for a lock that it must not wait for.
+
+    Only the failure takes long: a store that behaves leaves the block at once.
+    """
+    return asyncio.timeout(5)

@@ -1,0 +1,48 @@
+"""When to look again: pure arithmetic on a monotonic clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+FIRST_BACKOFF: Final = 0.1
+LONGEST_BACKOFF: Final = 10.0
+
+
+def backoff(failures: int, chance: Callable[[], float] = random.random) -> float:
+    """Seconds to wait after so many failures in a row: doubling, at most ten, strayed by up to half.
+
+    Jitter keeps a fleet of workers from coming back to a recovering server all at once.
+    """
+    longest = min(FIRST_BACKOFF * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF)
+    return longest * (0.5 + chance() / 2)
+
+
+class Alarm:
+    """The moment of the next look, on a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+
+    def set(self, at: float) -> None:
+        """Look at this moment."""
+        self._at = at
+
+    def at_once(self) -> None:
+        """Look as soon as there is room."""
+        self._at = 0.0
+
+    def seconds_from(self, now: float) -> float:
+        """How long until then; never negative."""
+        return max(self._at - now, 0.0)
+
+
+def next_look(sent: float, next_in: timedelta | None, interval: timedelta) -> float:
+    """When to look again after a claim that was sent at `sent` and did not come back full.
+
+    Counted from before the claim was sent: a little early costs one query, late would be late.
+    """
+    wait = interval if next_in is None else min(next_in, interval)
+    return sent + wait.total_seconds()

@@ -1,0 +1,408 @@
+"""The worker: claim due messages, handle them, settle the results, until stopped; then drain.
+
+    store ──claim──▶ waiting ──start──▶ running ──finish──▶ finished ──settle──▶ store (gone, later, or dead)
+                        ╰───────────── lease expires ─────────────▶ store (due again)
+
+Three loops and a keeper run at once. *Claim* looks when there is room and something may be due. *Settle* writes what
+has finished, as much as has gathered. Handlers are tasks of their own, at most `max_workers` at a time. The *keeper*
+renews every lease in hand, on a thread of the store's, and is the last to stop.
+
+A lease is the only right to settle: the store refuses a settlement whose lease was taken over.
+A finished message leaves `Finished` only after the store has answered: an outage delays, it never loses.
+Only waiting is interrupted: a claim cut off half-way would strand messages that nobody holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, TypeAlias
+from uuid import UUID, uuid4
+
+from nightmail.attempt import Attempt, Handler
+from nightmail.hand import Hand
+from nightmail.keeping import Keeper, Leases
+from nightmail.message import Delivery, check_queue
+from nightmail.observe import LoggingObserver, Observer
+from nightmail.outcome import Outcome, Release, Standing
+from nightmail.pace import Pace
+from nightmail.settings import WorkerSettings
+from nightmail.settling import Finished
+from nightmail.solitude import Solitude, is_suspect
+from nightmail.store import Settlement, Store
+from nightmail.waiting import Alarm, backoff, next_look
+
+SETTLE_BATCH: Final = 500
+GATHER_SECONDS: Final = 0.010
+"""How long a finished message waits for others, while others are in hand."""
+BUSY_SECONDS: Final = 0.1
+"""How long before asking again for a row that somebody's transaction has locked."""
+LAST_WRITES_SECONDS: Final = 5.0
+"""How long a stopping worker tries to write its last settlements: a dead database must not hang a shutdown."""
+
+_Step: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class Worker:
+    """Delivers messages of some queues to a handler. `run` until `stop`; it may run again afterwards."""
+
+    def __init__(
+        self,
+        store: Store,
+        handler: Handler,
+        *,
+        queues: Sequence[str],
+        settings: WorkerSettings | None = None,
+        observer: Observer | None = None,
+        solitude: Solitude | None = None,
+    ) -> None:
+        self._store = store
+        self._queues = check_queues(queues)
+        self._settings = settings or WorkerSettings()
+        self._observer = observer or LoggingObserver()
+        self._attempt = Attempt(store, handler, self._settings, self._observer)
+        self._solitude = solitude or Solitude()
+        self._ran: asyncio.Task[None] | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._hand = Hand()
+        self._leases = Leases()
+        self._finished = Finished()
+        self._pace = Pace()
+        self._alarm = Alarm()
+        self._suspect: Delivery | None = None
+        self._unconfirmed: tuple[UUID, float] | None = None
+        self._room = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._grace = self._settings.graceful_timeout.total_seconds()
+        self._failing = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether `run` is under way."""
+        return self._ran is not None and not self._ran.done()
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last thing asked of the store failed."""
+        return self._failing
+
+    @property
+    def in_hand(self) -> int:
+        """How many messages are claimed and not yet settled."""
+        return len(self._leases)
+
+    async def run(self) -> None:
+        """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
+        await self._serve(self._claim_until_stopped)
+
+    async def run_until_idle(self) -> None:
+        """Work until nothing is due any more and nothing is in hand."""
+        await self._serve(self._claim_until_idle)
+
+    async def stop(self) -> None:
+        """Claim no more, finish what runs, hand back what has not started; returns when that is done."""
+        self._stopping.set()
+        if self._ran is not None:
+            await asyncio.wait({self._ran})
+
+    async def _serve(self, claiming: _Step) -> None:
+        if self.is_running:
+            raise RuntimeError("this worker is already running")
+        self._reset()
+        self._ran = asyncio.create_task(self._work(claiming))
+        try:
+            await asyncio.shield(self._ran)
+        except asyncio.CancelledError:
+            # Cancelled ourselves, not the work: it must not leave leases behind that nobody holds.
+            self._grace = 0.0
+            self._stopping.set()
+            await self._ran
+            raise
+
+    async def _work(self, claiming: _Step) -> None:
+        self._solitude.join(self._hand)
+        loop = asyncio.get_running_loop()
+        keeper = Keeper(
+            self._leases,
+            self._settings.lease,
+            lost=lambda delivery: loop.call_soon_threadsafe(self._lose, delivery),
+        )
+        try:
+            with self._store.listen(self._queues) as self._bell:
+                async with self._store.beside(keeper.keep), asyncio.TaskGroup() as loops:
+                    loops.create_task(self._repeat(self._settle, when=self._gathered, until=self._drained))
+                    await claiming()
+                    await self._drain()
+        finally:
+            self._solitude.leave(self._hand)
+
+    # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _claim_until_stopped(self) -> None:
+        await self._repeat(self._claim, when=self._work_expected, until=self._stopping)
+
+    async def _claim_until_idle(self) -> None:
+        while not self._stopping.is_set():
+            await self._repeat_until_well(self._claim)
+            if not self.in_hand:
+                return
+            if self._suspect is not None:
+                await self._run_suspect()
+            await self._hand.wait_empty()
+            await self._finished.wait_none()
+
+    async def _work_expected(self) -> None:
+        """Until there is room, nobody must be alone, and something may be due: woken, or the time has come."""
+        if self._suspect is not None:
+            await self._run_suspect()
+        await self._solitude.wait_free()
+        while not self._wants_more():
+            self._room.clear()
+            await self._room.wait()
+        seconds = self._alarm.seconds_from(time.monotonic())
+        if seconds and await self._bell.wait(seconds):
+            self._observer.woken()
+
+    def _wants_more(self) -> bool:
+        ahead = self._pace.ahead(time.monotonic())
+        return self._hand.waiting <= ahead // 2 and self._hand.running + self._hand.waiting < self._most(
+            ahead
+        )
+
+    def _most(self, ahead: int) -> int:
+        # What the store has not taken back yet counts too, or a store that cannot write would fill our memory.
+        return self._settings.max_workers + ahead - max(len(self._finished) - SETTLE_BATCH, 0)
+
+    async def _claim(self) -> None:
+        self._bell.clear()
+        await self._recall()
+        sent = time.monotonic()
+        room = self._most(self._pace.ahead(sent)) - self._hand.running - self._hand.waiting
+        if room <= 0:
+            return
+        token, until = uuid4(), sent + self._settings.lease.total_seconds()
+        self._unconfirmed = token, until
+        claimed = await self._store.claim(self._queues, limit=room, lease=self._settings.lease, token=token)
+        self._unconfirmed = None
+        self._take(claimed.deliveries, until)
+        if len(claimed.deliveries) >= room:
+            self._alarm.at_once()
+        else:
+            self._alarm.set(next_look(sent, claimed.next_in, self._store.look_interval))
+
+    async def _recall(self) -> None:
+        """If the reply to the last claim was lost, take what it took: nobody else will before the lease ends."""
+        if self._unconfirmed is not None:
+            token, until = self._unconfirmed
+            self._take(await self._store.recall(self._queues, token), until)
+            self._unconfirmed = None
+
+    def _take(self, deliveries: Sequence[Delivery], until: float) -> None:
+        if not deliveries:
+            return
+        self._leases.add(deliveries, until)
+        self._observer.claimed(deliveries)
+        ready = []
+        for delivery in deliveries:
+            if (unrun := self._attempt.without_running(delivery)) is not None:
+                self._finished.put(Settlement(delivery, unrun))
+            elif not is_suspect(delivery):
+                ready.append(delivery)
+            elif self._suspect is None:
+                self._suspect = delivery
+            else:
+                self._finished.put(Settlement(delivery, Release()))
+        if ready:
+            self._hand.take(ready)
+            self._pace.busy(time.monotonic())
+            self._start_waiting()
+
+    async def _run_suspect(self) -> None:
+        """Run the suspect when nothing else is in hand; if another worker's suspect has the process, hand it back."""
+        await self._hand.wait_empty()
+        await self._finished.wait_none()
+        suspect, self._suspect = self._suspect, None
+        if suspect is None:
+            return
+        if self._solitude.taken:
+            self._finished.put(Settlement(suspect, Release()))
+            return
+        self._hand.take([suspect])
+        async with self._solitude.alone(self._hand):
+            self._start_waiting()
+            await self._hand.wait_empty()
+
+    # ── handle ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start_waiting(self) -> None:
+        while self._hand.waiting and self._hand.running < self._settings.max_workers:
+            delivery = self._hand.next()
+            self._hand.start(delivery, asyncio.create_task(self._handle(delivery)))
+
+    async def _handle(self, delivery: Delivery) -> None:
+        outcome: Outcome | None = None
+        try:
+            if self._leases.surely_holds(delivery, time.monotonic()):
+                outcome = await self._attempt(delivery)
+            else:
+                # Paused for longer than a lease before it could start: it is somebody else's by now.
+                self._observer.lease_lost(delivery)
+        finally:
+            self._finish(delivery, outcome)
+
+    def _finish(self, delivery: Delivery, outcome: Outcome | None) -> None:
+        if outcome is None:
+            self._leases.drop(delivery)
+        else:
+            self._finished.put(Settlement(delivery, outcome))
+        self._hand.finish(delivery)
+        self._pace.finished()
+        if not self._stopping.is_set():
+            self._start_waiting()
+        if self._hand.is_empty:
+            self._pace.idle(time.monotonic())
+            self._room.set()
+        elif self._wants_more():
+            self._room.set()
+
+    def _lose(self, delivery: Delivery) -> None:
+        """The keeper found this lease taken over. What runs may run on: the store refuses what it would write."""
+        if self._hand.forget(delivery):
+            self._observer.lease_lost(delivery)
+
+    # ── settle ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _gathered(self) -> None:
+        """Until something is finished and, while others are in hand, a moment longer so that they go together."""
+        await self._finished.wait_some()
+        if not self._hand.is_empty and len(self._finished) < SETTLE_BATCH:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_SECONDS):
+                    await self._hand.wait_empty()
+
+    async def _settle(self) -> None:
+        batch = self._finished.first(SETTLE_BATCH)
+        try:
+            standings = await self._store.settle(batch)
+        except Exception:
+            self._finished.ask_again(batch)
+            raise
+        self._finished.drop_first(len(batch))
+        busy = self._report(zip(batch, standings, strict=True))
+        if busy:
+            self._finished.put_back(busy)
+            await asyncio.sleep(BUSY_SECONDS)
+
+    def _report(self, answers: Iterable[tuple[Settlement, Standing]]) -> list[Settlement]:
+        settled, busy = [], []
+        for settlement, standing in answers:
+            if standing is Standing.BUSY:
+                busy.append(settlement)
+                continue
+            self._leases.drop(settlement.delivery)
+            if standing is Standing.HELD:
+                settled.append(settlement)
+            elif standing is Standing.LOST:
+                self._observer.lease_lost(settlement.delivery)
+            else:
+                self._observer.uncertain(settlement)
+        if settled:
+            self._observer.settled(settled)
+        return busy
+
+    # ── drain ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _drain(self) -> None:
+        """Hand back what has not started, finish what runs, past the grace period cancel it; then the last writes."""
+        self._stopping.set()
+        for delivery in self._hand.give_back():
+            self._finished.put(Settlement(delivery, Release()))
+        if self._suspect is not None:
+            self._finished.put(Settlement(self._suspect, Release()))
+            self._suspect = None
+        await self._finish_running()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WRITES_SECONDS):
+                await self._finished.wait_none()
+        self._drained.set()
+        self._observer.drained(self.in_hand)
+
+    async def _finish_running(self) -> None:
+        if self._grace > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._grace):
+                    await self._hand.wait_empty()
+        # A task cancelled before its first step would never run, and never say how its delivery ended.
+        await asyncio.sleep(0)
+        for task in self._hand.tasks():
+            task.cancel()
+        # A handler that refuses to be cancelled is left behind; its lease ends by itself.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WRITES_SECONDS):
+                await self._hand.wait_empty()
+
+    # ── repeat ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _repeat(self, step: _Step, *, when: _Step, until: asyncio.Event) -> None:
+        """Take a step whenever it is time to; a store that is down slows us, it does not stop us."""
+        failures = 0
+        while not until.is_set():
+            if not await _happens_before(when(), until):  # Waiting may be interrupted,
+                return
+            failures = await self._tried(step, failures)  # a step never is.
+            if failures:
+                await _happens_before(asyncio.sleep(backoff(failures)), until)
+
+    async def _repeat_until_well(self, step: _Step) -> None:
+        failures = await self._tried(step, 0)
+        while failures:
+            await _happens_before(asyncio.sleep(backoff(failures)), self._stopping)
+            failures = 0 if self._stopping.is_set() else await self._tried(step, failures)
+
+    async def _tried(self, step: _Step, failures: int) -> int:
+        """Take a step; 0 when it went well, otherwise how many times in a row it has failed now."""
+        try:
+            await step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, stopping would strand every message in hand
+            self._failing = True
+            self._alarm.at_once()
+            self._observer.store_unavailable(error, timedelta(seconds=backoff(failures + 1, lambda: 1.0)))
+            return failures + 1
+        if failures:
+            self._failing = False
+            self._observer.store_recovered()
+        return 0
+
+
+async def _happens_before(waiting: Awaitable[None], until: asyncio.Event) -> bool:
+    """Wait for one of the two; whether the first came, and the second had not."""
+    first = asyncio.ensure_future(waiting)
+    second = asyncio.ensure_future(until.wait())
+    try:
+        await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+        if first.done():
+            first.result()
+        return not until.is_set()
+    finally:
+        for future in (first, second):
+            future.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+
+
+def check_queues(queues: Sequence[str]) -> tuple[str, ...]:
+    """The queues of one worker, if they can be."""
+    if isinstance(queues, str):
+        raise TypeError("queues must be a list of names, not one str")
+    if not queues:
+        raise ValueError("a worker needs at least one queue")
+    for queue in queues:
+        check_queue(queue)
+    if len(set(queues)) != len(queues):
+        raise ValueError(f"a queue is named twice: {', '.join(queues)}")
+    return tuple(queues)
