@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from nightmail.durations import Duration, as_timedelta
 from nightmail.message import Delivery
@@ -20,11 +20,16 @@ The worker adds the error's text to a `Dead` that has none.
 """
 
 
+# Ten years: so long a delay is a mistake, but a policy that raises would bury the message.
+_LONGEST: Final = timedelta(days=3650).total_seconds()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Backoff:
     """What the policies share: a limit on handler runs, a longest delay, and jitter that never exceeds it."""
 
-    maximum: Duration = timedelta(minutes=5)
+    maximum: Duration | None = None
+    """The longest delay, jitter included; `None` is no limit."""
     jitter: float = 0.2
     """How far a delay may stray, as a share of it: 0.2 is 20 % either way."""
     max_attempts: int | None = 10
@@ -32,7 +37,8 @@ class _Backoff:
     chance: Callable[[], float] = field(default=random.random, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _not_negative("maximum", self.maximum)
+        if self.maximum is not None:
+            _not_negative("maximum", self.maximum)
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter must be 0 to 1, not {self.jitter}: more would make delays negative")
         if self.max_attempts is not None and self.max_attempts < 1:
@@ -43,7 +49,7 @@ class _Backoff:
     def __call__(self, delivery: Delivery, error: Exception | None) -> Outcome:
         if self.max_attempts is not None and delivery.attempt >= self.max_attempts:
             return Dead(Reason.RETRIES_EXHAUSTED)
-        longest = as_timedelta("maximum", self.maximum).total_seconds()
+        longest = _LONGEST if self.maximum is None else as_timedelta("maximum", self.maximum).total_seconds()
         strayed = min(self._seconds(delivery.attempt), longest) * (1 + self.jitter * (2 * self.chance() - 1))
         return Retry(timedelta(seconds=min(strayed, longest)))
 
@@ -56,6 +62,7 @@ class _Backoff:
 class ExponentialRetry(_Backoff):
     """Wait `initial`, then `factor` times as long after each failure. The default."""
 
+    maximum: Duration | None = timedelta(minutes=5)
     initial: Duration = timedelta(seconds=1)
     factor: float = 2.0
 
@@ -76,6 +83,7 @@ class ExponentialRetry(_Backoff):
 class LinearRetry(_Backoff):
     """Wait `initial`, then `step` longer after each failure."""
 
+    maximum: Duration | None = timedelta(minutes=5)
     initial: Duration = timedelta(seconds=1)
     step: Duration = timedelta(seconds=1)
 

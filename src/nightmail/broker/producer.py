@@ -62,5 +62,12 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         )
 
     async def _encoded(self, cmd: OutboxPublishCommand, body: Any) -> Message:
-        encoded, content_type = await self.codec.encode(body, self._serializer)
+        try:
+            encoded, content_type = await self.codec.encode(body, self._serializer)
+        except Exception as error:
+            # The body itself stays out of the message: it may hold secrets.
+            raise TypeError(
+                f"a {type(body).__name__} cannot be encoded ({type(error).__name__}): "
+                "publish what JSON can hold, a str or bytes"
+            ) from error
         return cmd.message(encoded, content_type)

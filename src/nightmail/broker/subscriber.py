@@ -47,7 +47,7 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
         config.decoder = decode_body
         super().__init__(config, specification, calls)
         self._config = config
-        self._settings = WorkerSettings()
+        self.settings = WorkerSettings()
         self._worker: Worker | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -85,12 +85,12 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
     def _new_worker(self) -> Worker:
         broker = cast("OutboxBrokerConfig", self._outer_config)
         merged: dict[str, Any] = {**broker.worker_options, **self._config.worker_options}
-        self._settings = worker_settings(cast("WorkerOptions", merged), self._outer_config.graceful_timeout)
+        self.settings = worker_settings(cast("WorkerOptions", merged), self._outer_config.graceful_timeout)
         return Worker(
             broker.store,
             self._deliver,
             queues=self.queues,
-            settings=self._settings,
+            settings=self.settings,
             observer=broker.observer,
             solitude=broker.solitude,
         )
@@ -131,7 +131,7 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
         if isinstance(error, LeaseLost):
             raise error
         if isinstance(error, Undecodable):
-            return Dead(Reason.UNDECODABLE, self._settings.describe_error(error.__cause__ or error))
+            return Dead(Reason.UNDECODABLE, self.settings.describe_error(error.__cause__ or error))
         verdict = received.verdict
         if verdict is not None and not isinstance(verdict, Nacked):
             return verdict
@@ -139,7 +139,7 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
             raise error
         if verdict is None:
             raise NoVerdict
-        return self._settings.retry(received.delivery, None)
+        return self.settings.retry(received.delivery, None)
 
     def _get_parser_and_decoder(
         self, item_parser: CustomCallable | None = None, item_decoder: CustomCallable | None = None

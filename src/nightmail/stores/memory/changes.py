@@ -52,7 +52,10 @@ class Changes:
         """Store this message as a new row."""
         row = Row.of(message, next(self._tables.message_ids), now)
         self.before[row.queue, row.id] = None
-        self.queue(row.queue).add(row)
+        queue = self.queue(row.queue)
+        # So that a message due now is ready at once, and a claim need not move a whole backlog.
+        queue.look(now)
+        queue.add(row)
         self.ring_if_soon(row, now)
         return row
 

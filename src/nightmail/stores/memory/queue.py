@@ -108,9 +108,9 @@ class Queue:
             row = self._oldest() if taken < oldest else self._most_urgent()
             if row is None:
                 return
-            self.remove(row)
+            self._lift(row)
             row.lease(token, until, now)
-            self.add(row)
+            self._place(row)
             yield row
 
     def next_moment(self) -> datetime | None:

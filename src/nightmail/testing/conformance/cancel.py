@@ -333,7 +333,12 @@ class CancelConformance:
         assert await claim_all(store) == []
         clock.advance(MICROSECOND)
         delivery = await claim_one(store)
-        assert (delivery.id, delivery.body, delivery.headers, delivery.priority) == (first, b"hello", {"n": 1}, 3)
+        assert (delivery.id, delivery.body, delivery.headers, delivery.priority) == (
+            first,
+            b"hello",
+            {"n": 1},
+            3,
+        )
 
     async def test_a_waiting_message_moves_to_an_earlier_time(
         self, store: FullStore, clock: ManualClock
@@ -345,9 +350,7 @@ class CancelConformance:
         clock.advance(MINUTE)
         assert await claim_bodies(store) == [b"hello"]
 
-    @pytest.mark.parametrize(
-        "due", [timedelta(0), timedelta(days=-1), datetime(1999, 12, 31, tzinfo=UTC)]
-    )
+    @pytest.mark.parametrize("due", [timedelta(0), timedelta(days=-1), datetime(1999, 12, 31, tzinfo=UTC)])
     async def test_moving_a_message_to_the_past_makes_it_due_now_and_is_stored_as_now(
         self, store: FullStore, clock: ManualClock, due: datetime | timedelta
     ) -> None:

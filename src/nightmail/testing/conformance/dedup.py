@@ -70,7 +70,9 @@ class DedupConformance:
         assert await store.publish(timer("reminder", b"third")) is not None
 
     @pytest.mark.parametrize("own_window", [None, HOUR])
-    async def test_raise_raises_while_the_window_is_open(self, store: FullStore, own_window: timedelta | None) -> None:
+    async def test_raise_raises_while_the_window_is_open(
+        self, store: FullStore, own_window: timedelta | None
+    ) -> None:
         await delivered(store)
 
         with pytest.raises(TimerExists) as raised:

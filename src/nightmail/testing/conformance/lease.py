@@ -496,9 +496,7 @@ class LeaseConformance:
                 await keeper.has_extended()
             assert keeper.standings == [Standing.HELD]
 
-    async def test_work_beside_keeps_extending_while_the_store_is_used(
-        self, store: FullStore
-    ) -> None:
+    async def test_work_beside_keeps_extending_while_the_store_is_used(self, store: FullStore) -> None:
         await store.publish_batch([message() for _ in range(20)])
         deliveries = await claim_all(store, lease=LEASE)
         extended = threading.Event()

@@ -94,9 +94,7 @@ class OrderingConformance:
 
         assert await claim_bodies(store) == [b"flows 0", b"free"]
 
-    async def test_messages_waiting_behind_their_head_do_not_use_up_the_limit(
-        self, store: FullStore
-    ) -> None:
+    async def test_messages_waiting_behind_their_head_do_not_use_up_the_limit(self, store: FullStore) -> None:
         await store.publish_batch([keyed(b"stuck %d" % number, "stuck", priority=9) for number in range(60)])
         await store.publish_batch([message(b"free 1"), message(b"free 2"), keyed(b"other key", "flows")])
         assert await claim_bodies(store, limit=1) == [b"stuck 0"]
@@ -250,7 +248,9 @@ class OrderingConformance:
     async def test_a_started_message_holds_its_key_and_only_its_key(
         self, store: FullStore, clock: ManualClock
     ) -> None:
-        await store.publish_batch([keyed(b"x1", "x"), keyed(b"y1", "y"), keyed(b"x2", "x"), keyed(b"y2", "y")])
+        await store.publish_batch(
+            [keyed(b"x1", "x"), keyed(b"y1", "y"), keyed(b"x2", "x"), keyed(b"y2", "y")]
+        )
         x1, y1 = await claim_all(store)
 
         await store.settle([Settlement(x1, Retry(HOUR)), Settlement(y1, Done())])
@@ -272,9 +272,7 @@ class OrderingConformance:
 
         assert await claim_bodies(store) == [b"next"]
 
-    async def test_cancelling_a_started_message_that_waits_releases_its_key(
-        self, store: FullStore
-    ) -> None:
+    async def test_cancelling_a_started_message_that_waits_releases_its_key(self, store: FullStore) -> None:
         await store.publish(keyed(b"head", timer_id="head"))
         await store.publish(keyed(b"next"))
         await settle_one(store, await claim_one(store), Retry(HOUR))
@@ -327,9 +325,7 @@ class OrderingConformance:
 
         assert await one_after_another(store, 3) == [b"a", b"b, replaced", b"c"]
 
-    async def test_a_started_message_replaced_while_it_waits_keeps_its_place(
-        self, store: FullStore
-    ) -> None:
+    async def test_a_started_message_replaced_while_it_waits_keeps_its_place(self, store: FullStore) -> None:
         await store.publish(keyed(b"head", timer_id="head"))
         await store.publish(keyed(b"next"))
         await settle_one(store, await claim_one(store), Retry(HOUR))
@@ -399,9 +395,7 @@ class OrderingConformance:
 
         assert await one_after_another(store, 3) == [b"first, low", b"second, high", b"third, middle"]
 
-    async def test_priority_does_not_run_a_message_beside_the_head_of_its_key(
-        self, store: FullStore
-    ) -> None:
+    async def test_priority_does_not_run_a_message_beside_the_head_of_its_key(self, store: FullStore) -> None:
         await store.publish(keyed(b"head, low", priority=0))
         head = await claim_one(store)
         await store.publish(keyed(b"next, high", priority=9))

@@ -381,12 +381,12 @@ class SettleConformance:
             pytest.param("a\x00b", "a\\x00b", id="NUL"),
             pytest.param("half \ud83c of it", "half \\ud83c of it", id="half a character"),
             pytest.param("żółć 🌙 \u202e", "żółć 🌙 \u202e", id="text"),
-            pytest.param("'; drop table x; -- %s :name $1 {}", "'; drop table x; -- %s :name $1 {}", id="syntax"),
+            pytest.param(
+                "'; drop table x; -- %s :name $1 {}", "'; drop table x; -- %s :name $1 {}", id="syntax"
+            ),
         ],
     )
-    async def test_a_dead_letter_keeps_any_error_text(
-        self, store: FullStore, given: str, kept: str
-    ) -> None:
+    async def test_a_dead_letter_keeps_any_error_text(self, store: FullStore, given: str, kept: str) -> None:
         await store.publish(message())
 
         assert await settle_one(store, await claim_one(store), Dead("rejected", given)) is Standing.HELD

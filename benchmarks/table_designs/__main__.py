@@ -1,0 +1,88 @@
+"""Run the parts, on a private Postgres or on a given one."""
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import asyncpg
+
+from benchmarks.table_designs import claiming, cost, plans, snapshot
+from testkit.servers.postgres import Postgres
+
+# Commits cost what they cost. What comes by the clock stays away: nothing removes or writes pages while we count.
+_SETTINGS: dict[str, str | int] = {
+    "synchronous_commit": "on",
+    "shared_buffers": "512MB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "1h",
+    "autovacuum": "off",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    messages: int
+    future: int
+    rounds: int
+    repeat: int
+
+
+_QUICK = Size(messages=10_000, future=10_000, rounds=1, repeat=50)
+_USUAL = Size(messages=100_000, future=200_000, rounds=2, repeat=500)
+
+
+def _parse() -> tuple[argparse.Namespace, Size]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.table_designs", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small numbers, under a minute")
+    parser.add_argument(
+        "--url", help="a Postgres to use; its checkpoints and autovacuum are then its own affair"
+    )
+    parser.add_argument("--only", choices=["cost", "snapshot", "plans", "claiming"])
+    parser.add_argument("--messages", type=int, help="messages through each table")
+    parser.add_argument("--future", type=int, help="messages beside them that are not due")
+    parser.add_argument("--rounds", type=int, help="how often, all designs in turn")
+    options = parser.parse_args()
+    size = _QUICK if options.quick else _USUAL
+    return options, Size(
+        messages=options.messages or size.messages,
+        future=options.future or size.future,
+        rounds=options.rounds or size.rounds,
+        repeat=size.repeat,
+    )
+
+
+async def _run(url: str, only: str | None, size: Size) -> None:
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        "claiming": lambda: claiming.run(url, repeat=size.repeat),
+        "plans": lambda: plans.run(url, future=min(size.future, 100_000)),
+        "snapshot": lambda: snapshot.run(url, messages=min(3 * size.messages, 300_000), rounds=size.rounds),
+        "cost": lambda: cost.run(url, messages=size.messages, future=size.future, rounds=size.rounds),
+    }
+    connection = await asyncpg.connect(url)
+    print(await connection.fetchval("select version()"))
+    await connection.close()
+    for name, part in parts.items():
+        if only in (None, name):
+            began = time.monotonic()
+            await part()
+            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+def main() -> None:
+    options, size = _parse()
+    os.nice(5)
+    server = nullcontext() if options.url else Postgres(durable=True, settings=_SETTINGS)
+    with server as own:
+        url: str = options.url or own.url
+        asyncio.run(_run(url, options.only, size))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What one message costs in each design: time, WAL, HOT updates, and what is left behind."""
+
+import statistics
+import time
+import uuid
+from collections import defaultdict
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+
+from benchmarks.table_designs.designs import A, B, C50, C50_APART, C50_MARK, C70, C90, Design
+from benchmarks.table_designs.explain import explain
+from benchmarks.table_designs.load import EVERYTHING, LEASE, MILLISECOND, Mark, Table, arrays, open_table
+from benchmarks.table_designs.report import print_table, spread
+
+DESIGNS = (A, B, C50, C70, C90, C50_MARK, C50_APART)
+_BATCH = 500
+_SMALL_BATCH = 10
+_BACKLOG = timedelta(hours=1)
+
+COLUMNS = {
+    "µs per message, batch of 500": ("insert", "claim 500", "settle 500", "drained/s 500"),
+    "µs per message, batch of 10": ("claim 10", "settle 10", "drained/s 10"),
+    "WAL bytes per message": (
+        "insert WAL",
+        "claim WAL 500",
+        "settle WAL 500",
+        "claim WAL 10",
+        "extend WAL",
+        "retry WAL",
+    ),
+    "HOT, %": ("HOT 500", "HOT 10", "HOT extend"),
+    "left behind": ("table MB", "indexes MB", "dead rows", "look ms", "look buffers"),
+}
+
+
+async def run(url: str, *, messages: int, future: int, rounds: int) -> None:
+    """Measure an empty table, then one with `future` rows that are not due; all designs in turn, `rounds` times."""
+    async with AsyncExitStack() as stack:
+        tables = [await stack.enter_async_context(open_table(url, design)) for design in DESIGNS]
+        await _measure(f"{messages:,} messages, a table that was empty", tables, messages, rounds)
+        for table in tables:
+            await table.fill(future, start=datetime.now(UTC) + timedelta(days=1))
+        await _measure(f"{messages:,} messages beside {future:,} that are not due", tables, messages, rounds)
+
+
+async def _measure(title: str, tables: list[Table], messages: int, rounds: int) -> None:
+    found: dict[Design, dict[str, list[float]]] = {table.design: defaultdict(list) for table in tables}
+    for _ in range(rounds):
+        for table in tables:
+            for name, value in (await _round(table, messages)).items():
+                found[table.design][name].append(value)
+    for what, names in COLUMNS.items():
+        rows = [[design.title, *(spread(values[name]) for name in names)] for design, values in found.items()]
+        print_table(f"{title}: {what}", ["design", *names], rows)
+
+
+async def _round(table: Table, messages: int) -> dict[str, float]:
+    """Publish, drain in batches of 500, then a little in batches of 10."""
+    few = messages // 50
+    await table.connection.execute("vacuum analyze messages")
+    # Right after a checkpoint, the first change of an old page logs the whole page: so it comes first, not in between.
+    await table.connection.execute("checkpoint")
+    return {
+        **await _publish(table, messages + 2 * few),
+        **await _drain(table, messages, _BATCH),
+        **await _drain(table, few, _SMALL_BATCH),
+        **await _left_behind(table),
+        **await _come_back(table, few),
+    }
+
+
+async def _publish(table: Table, messages: int) -> dict[str, float]:
+    start = datetime.now(UTC) - _BACKLOG
+    times: list[float] = []
+    before = await table.wal()
+    for first in range(0, messages, _BATCH):
+        due_at = [start + MILLISECOND * number for number in range(first, first + _BATCH)]
+        began = time.perf_counter()
+        await table.publish(due_at)
+        times.append(time.perf_counter() - began)
+    return {
+        "insert": statistics.median(times) / _BATCH * 1e6,
+        "insert WAL": (await table.wal() - before) / messages,
+    }
+
+
+async def _drain(table: Table, messages: int, batch: int) -> dict[str, float]:
+    """Claim and settle in turn, counting each by itself."""
+    mark = Mark()
+    claims: list[float] = []
+    settles: list[float] = []
+    wal_of_claims = 0
+    before = await table.counters()
+    for _ in range(messages // batch):
+        token = uuid.uuid4()
+        ranges = mark.ranges() if table.design.marked else EVERYTHING
+        wal = await table.wal()
+        began = time.perf_counter()
+        rows = await table.claim(ranges, batch, token)
+        claims.append(time.perf_counter() - began)
+        wal_of_claims += await table.wal() - wal
+        mark.move((row["due_at"], row["id"]) for row in rows)
+        began = time.perf_counter()
+        settled = await table.write("settle", [row["id"] for row in rows], token)
+        settles.append(time.perf_counter() - began)
+        assert settled == batch, settled
+    after = await table.counters()
+    return {
+        f"claim {batch}": statistics.median(claims) / batch * 1e6,
+        f"settle {batch}": statistics.median(settles) / batch * 1e6,
+        f"drained/s {batch}": messages / (sum(claims) + sum(settles)),
+        f"claim WAL {batch}": wal_of_claims / messages,
+        f"settle WAL {batch}": (after.wal - before.wal - wal_of_claims) / messages,
+        f"HOT {batch}": 100 * (after.hot - before.hot) / (after.updated - before.updated),
+    }
+
+
+async def _left_behind(table: Table) -> dict[str, float]:
+    """What a drained table still weighs, and what looking through all of it costs."""
+    look = (table.design.sql("claim"), *arrays(EVERYTHING), 1, uuid.uuid4(), LEASE)
+    # The first look marks the index entries of dead rows, so that later ones need not visit the rows again.
+    await explain(table.connection, *look)
+    plan = await explain(table.connection, *look)
+    heap, indexes = await table.sizes()
+    return {
+        "table MB": heap / 2**20,
+        "indexes MB": indexes / 2**20,
+        "dead rows": (await table.counters()).dead,
+        "look ms": plan.milliseconds,
+        "look buffers": plan.buffers,
+    }
+
+
+async def _come_back(table: Table, messages: int) -> dict[str, float]:
+    """Renew a lease and bring a message back: what is written for a message that is not done at once."""
+    claims = []
+    for _ in range(messages // _BATCH):
+        token = uuid.uuid4()
+        rows = await table.claim(EVERYTHING, _BATCH, token)
+        claims.append((token, [row["id"] for row in rows]))
+    start = await table.counters()
+    for token, ids in claims:
+        assert await table.write("extend", ids, token) == _BATCH
+    extended = await table.counters()
+    for token, ids in claims:
+        assert await table.write("retry", ids, token) == _BATCH
+    retried = await table.counters()
+    await table.connection.execute("delete from messages where attempts > 0")
+    return {
+        "extend WAL": (extended.wal - start.wal) / messages,
+        "HOT extend": 100 * (extended.hot - start.hot) / (extended.updated - start.updated),
+        "retry WAL": (retried.wal - extended.wal) / messages,
+    }

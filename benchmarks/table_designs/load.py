@@ -1,0 +1,172 @@
+"""A table full of messages, a worker that drains it, and what the server counted meanwhile."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from benchmarks.table_designs.designs import Design
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Place: TypeAlias = tuple[datetime, int]
+"""Where a message stands in its level: its due time and its id."""
+
+QUEUE = "orders"
+LEASE = timedelta(minutes=10)
+MILLISECOND = timedelta(milliseconds=1)
+BEGINNING: Place = (datetime.min.replace(tzinfo=UTC), 0)
+END: Place = (datetime.max.replace(tzinfo=UTC), 0)
+LEVELS = range(9, -1, -1)
+
+_BODY = bytes(range(150))
+_HEADERS = '{"content-type": "application/json", "correlation_id": "9f2c1"}'
+_FULL_LOOK_SECONDS = 1.0
+
+# What the engine gives its own connections: with them no plan made for a small table outlives its growth.
+ENGINE_SETTINGS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A part of one level: from a place on, up to another."""
+
+    level: int
+    start: Place = BEGINNING
+    end: Place = END
+
+
+def arrays(ranges: Iterable[Range], queue: str = QUEUE) -> list[list[Any]]:
+    """The ranges as the claim takes them: one array per column."""
+    rows = [(queue, r.level, *r.start, *r.end) for r in ranges]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+EVERYTHING = [Range(level) for level in LEVELS]
+
+
+def from_mark(mark: Place) -> list[Range]:
+    """Level 0 from the mark on, after the levels above it; what lies behind the mark comes last."""
+    return [*(Range(level) for level in LEVELS[:-1]), Range(0, start=mark), Range(0, end=mark)]
+
+
+@dataclass(slots=True)
+class Mark:
+    """Where the next claim starts: the smallest place of the last batch, or the beginning once a second."""
+
+    place: Place = BEGINNING
+    looked_at: float = field(default=0.0)
+
+    def ranges(self) -> list[Range]:
+        if time.monotonic() - self.looked_at >= _FULL_LOOK_SECONDS:
+            self.looked_at = time.monotonic()
+            return EVERYTHING
+        return from_mark(self.place)
+
+    def move(self, places: Iterable[Place]) -> None:
+        self.place = min(places, default=self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the server has counted so far for one table."""
+
+    wal: int
+    inserted: int
+    updated: int
+    hot: int
+    dead: int
+
+
+class Table:
+    """The table of one design, through one connection."""
+
+    def __init__(self, design: Design, connection: Connection) -> None:
+        self.design = design
+        self.connection = connection
+
+    async def create(self) -> None:
+        schema, fillfactor = self.design.schema, self.design.fillfactor
+        await self.connection.execute(f"drop schema if exists {schema} cascade; create schema {schema}")
+        await self.connection.execute(self.design.create())
+        # What autovacuum removes, and when, is not ours to decide while we count.
+        await self.connection.execute(
+            f"alter table messages set (fillfactor = {fillfactor}, autovacuum_enabled = off)"
+        )
+
+    async def publish(self, due_at: list[datetime]) -> None:
+        """Store messages with these due times, in one statement, as the engine does."""
+        count = len(due_at)
+        await self.connection.fetch(
+            self.design.sql("insert"), QUEUE, due_at, [_BODY] * count, [_HEADERS] * count
+        )
+
+    async def fill(
+        self, count: int, *, start: datetime, step: timedelta = MILLISECOND, keyed: bool = False
+    ) -> None:
+        """Store many messages, due one `step` after the other, each with an ordering key of its own if `keyed`."""
+        await self.connection.fetch(self.design.sql("fill"), QUEUE, count, start, step, keyed)
+
+    async def claim(self, ranges: Iterable[Range], limit: int, token: uuid.UUID) -> list[asyncpg.Record]:
+        return await self.connection.fetch(self.design.sql("claim"), *arrays(ranges), limit, token, LEASE)
+
+    async def write(self, statement: str, ids: Iterable[int], token: uuid.UUID) -> int:
+        """Settle, retry or extend what was claimed with this token; how many still had it."""
+        sorted_ids = sorted(ids)
+        written = await self.connection.fetch(
+            self.design.sql(statement), sorted_ids, [token] * len(sorted_ids)
+        )
+        return len(written)
+
+    async def counters(self) -> Counters:
+        await self.connection.execute("select pg_stat_force_next_flush()")
+        row = await self.connection.fetchrow(
+            """
+            select pg_current_wal_insert_lsn() - '0/0'::pg_lsn as wal, n_tup_ins as inserted,
+                   n_tup_upd as updated, n_tup_hot_upd as hot, n_dead_tup as dead
+            from pg_stat_user_tables where relid = 'messages'::regclass
+            """
+        )
+        assert row is not None
+        return Counters(**{name: int(value) for name, value in row.items()})
+
+    async def wal(self) -> int:
+        return int(await self.connection.fetchval("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
+
+    async def sizes(self) -> tuple[int, int]:
+        """Bytes of the table, and of its indexes."""
+        row = await self.connection.fetchrow(
+            "select pg_relation_size('messages'), pg_indexes_size('messages')"
+        )
+        assert row is not None
+        return int(row[0]), int(row[1])
+
+
+@asynccontextmanager
+async def open_table(url: str, design: Design, **settings: str) -> AsyncIterator[Table]:
+    """The design's table, new and empty. `settings` are the connection's, besides those of the engine."""
+    async with connect(url, design, **settings) as connection:
+        table = Table(design, connection)
+        await table.create()
+        yield table
+
+
+@asynccontextmanager
+async def connect(url: str, design: Design, **settings: str) -> AsyncIterator[Connection]:
+    """A connection for which `messages` is this design's table."""
+    connection = await asyncpg.connect(
+        url, server_settings={"search_path": design.schema, **ENGINE_SETTINGS, **settings}
+    )
+    try:
+        yield connection
+    finally:
+        await connection.close()

@@ -1,0 +1,156 @@
+-- Statements that run in a caller's transaction or in one of their own. `ours` tells whether these are the tables of
+-- this store: a session of another database that has tables of the same names writes nothing. Days are added in UTC:
+-- in the time zone of a caller's session a day may have 23 hours, and a message would be early.
+
+-- name: publish_batch
+-- Store messages without timer ids, in the order given, and ring the queues that get something due soon.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta
+), moment as materialized (
+    select now, now at time zone 'UTC' as utc from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now)
+), stored as (
+    insert into nightmail_messages
+        (queue, priority, due_at, published_at, expires_at, ordering_key, headers, body)
+    select given.queue, given.priority,
+           greatest(coalesce(given.due_at, (utc + given.delay) at time zone 'UTC'), now),
+           now, (utc + given.expires_in) at time zone 'UTC', given.ordering_key, given.headers, given.body
+    from unnest(
+        :queues::text[], :priorities::smallint[], :due_ats::timestamptz[], :delays::interval[],
+        :expiries::interval[], :ordering_keys::text[], :headers::text[], :bodies::bytea[]
+    ) with ordinality
+        as given(queue, priority, due_at, delay, expires_in, ordering_key, headers, body, place),
+        moment, meta
+    where meta.ours
+    order by given.place
+    returning id, queue, due_at
+)
+select meta.ours,
+       array(select id from stored order by id) as ids,
+       array(
+           select pg_notify(:channel, soon.queue)::text
+           from (select distinct queue from stored, moment where due_at < now + meta.notice_horizon) as soon
+       ) as rung
+from meta;
+
+-- name: publish_timer
+-- Store a message unless its name is taken (skip, raise); under the publisher's own name it is stored in any case.
+-- The bearer of a taken name is never locked: claims would pass over it until the caller's transaction ends.
+-- The dedup window is written first. Of two publishers one waits there for the other, and then sees it.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta
+), moment as materialized (
+    select asked, now, now at time zone 'UTC' as utc
+    from (select coalesce(:now::timestamptz, statement_timestamp()), coalesce(:now::timestamptz, clock_timestamp()))
+        as t(asked, now)
+), own as materialized (
+    select m.id from nightmail_messages as m where m.id = :own_id::bigint and m.token = :own_token::uuid for update
+), fence as materialized (
+    select ours, :own_id::bigint is null or exists (select from own) as held, notice_horizon from meta
+), rearmed as (
+    update nightmail_messages as m set timer_key = null
+    where m.id = any(array(select own.id from own)) and m.queue = :queue and m.timer_key = :timer_id
+      and (select ours from meta)
+    returning m.id
+), permit as materialized (
+    select rearms.many = 1 as rearm
+    from fence, (select count(*) from rearmed) as rearms(many)
+    where ours and held and (rearms.many = 1 or not exists (
+        select from nightmail_dedup as d, moment
+        where d.queue = :queue and d.timer_id = :timer_id and d.until > moment.asked))
+), closed as (
+    insert into nightmail_dedup as d (queue, timer_id, until)
+    select :queue, :timer_id, (utc + :dedup_for::interval) at time zone 'UTC'
+    from permit, moment
+    where :dedup_for::interval is not null and (permit.rearm or not exists (
+        select from nightmail_messages as m where m.queue = :queue and m.timer_key = :timer_id))
+    on conflict (queue, timer_id) do update set until = greatest(d.until, excluded.until)
+    where d.until <= (select asked from moment) or (select rearm from permit)
+    returning d.queue
+), stored as (
+    insert into nightmail_messages
+        (queue, priority, due_at, published_at, expires_at, timer_id, timer_key, ordering_key, headers, body)
+    select :queue, :priority::smallint,
+           greatest(coalesce(:due_at::timestamptz, (utc + :delay::interval) at time zone 'UTC'), now),
+           now, (utc + :expires_in::interval) at time zone 'UTC',
+           :timer_id, :timer_id, :ordering_key, :headers, :body::bytea
+    from permit, moment
+    where :dedup_for::interval is null or exists (select from closed)
+    on conflict (queue, timer_key) where timer_key is not null do nothing
+    returning id, due_at
+)
+select fence.ours, fence.held, (select id from stored) as id, exists (select from closed) as closed,
+       (select pg_notify(:channel, :queue)::text from stored, moment where due_at < now + fence.notice_horizon) as rung
+from fence;
+
+-- name: publish_over
+-- Store a message over the waiting bearer of its name, or beside a running one, which loses the name (replace, earliest,
+-- latest). `kept` tells that the bearer's due time won. Neither stored nor kept: a bearer appeared meanwhile, ask again.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta
+), moment as materialized (
+    select asked, now, now at time zone 'UTC' as utc
+    from (select coalesce(:now::timestamptz, statement_timestamp()), coalesce(:now::timestamptz, clock_timestamp()))
+        as t(asked, now)
+), fresh as materialized (
+    select now, greatest(coalesce(:due_at::timestamptz, (utc + :delay::interval) at time zone 'UTC'), now) as due_at,
+           (utc + :expires_in::interval) at time zone 'UTC' as expires_at
+    from moment
+), own as materialized (
+    select m.id from nightmail_messages as m where m.id = :own_id::bigint and m.token = :own_token::uuid for update
+), fence as materialized (
+    select ours, :own_id::bigint is null or exists (select from own) as held, notice_horizon from meta
+), bearer as materialized (
+    select m.id, m.due_at, m.head_key,
+           coalesce(m.id = :own_id::bigint or m.lease_until > moment.asked, false) as running
+    from nightmail_messages as m, moment, fence
+    where fence.ours and fence.held and m.queue = :queue and m.timer_key = :timer_id
+    for update of m
+), nameless as (
+    update nightmail_messages as m set timer_key = null, superseded = m.id is distinct from :own_id::bigint
+    where m.id = any(array(select bearer.id from bearer where running))
+    returning m.id
+), outcome as materialized (
+    select exists (
+        select from bearer, fresh
+        where not running and (
+            :policy::text = 'earliest' and fresh.due_at >= bearer.due_at
+            or :policy::text = 'latest' and fresh.due_at <= bearer.due_at)
+    ) as kept
+), stored as (
+    insert into nightmail_messages as m
+        (queue, priority, due_at, published_at, expires_at, timer_id, timer_key, ordering_key, headers, body)
+    select :queue, :priority::smallint, fresh.due_at, fresh.now, fresh.expires_at,
+           :timer_id, :timer_id, :ordering_key, :headers, :body::bytea
+    -- Counting the nameless makes them so before the name is taken.
+    from fresh, fence, outcome, (select count(*) from nameless) as superseded
+    where fence.ours and fence.held and not outcome.kept
+    on conflict (queue, timer_key) where timer_key is not null do update set
+        body = excluded.body, headers = excluded.headers, due_at = excluded.due_at,
+        priority = excluded.priority, expires_at = excluded.expires_at, ordering_key = excluded.ordering_key,
+        -- Its place is a place in a line; with another key it is in another line.
+        head_key = case when m.ordering_key = excluded.ordering_key then m.head_key end,
+        attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
+        token = null, lease_until = null, claimed_at = null
+    where (m.token is null or m.lease_until <= (select asked from moment)) and (
+        :policy::text = 'replace'
+        or :policy::text = 'earliest' and excluded.due_at < m.due_at
+        or :policy::text = 'latest' and excluded.due_at > m.due_at)
+    returning m.id, m.due_at
+)
+select fence.ours, fence.held, outcome.kept, (select id from stored) as id,
+       (select pg_notify(:channel, :queue)::text from stored, moment
+        where due_at < now + fence.notice_horizon
+           or exists (select from bearer where head_key is distinct from :ordering_key and head_key is not null)) as rung
+from fence, outcome;
+
+-- name: reopen_window
+-- Take back the dedup window of a publish that another one without a window overtook.
+delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
+
+-- name: identity
+-- Which tables these are.
+select identity from nightmail_meta;
+
+-- name: ring
+-- Notify a channel.
+select pg_notify(:channel, :queue)::text;

@@ -1,0 +1,121 @@
+-- The tables, as version 1 makes them.
+
+-- One row: what every process that uses these tables must agree on.
+create table nightmail_meta (
+    only_row       boolean primary key default true check (only_row),
+    version        integer not null,
+    -- Tells a caller's session in another database from one in this.
+    identity       uuid not null default gen_random_uuid(),
+    -- The longest an idle worker goes without looking. Publishers rely on it when they leave out a wake-up.
+    look_interval  interval not null default interval '5 seconds',
+    -- What is due later than this rings nobody: it is found by looking.
+    notice_horizon interval not null default interval '60 seconds'
+);
+
+-- Waiting and running messages. What is due and has no lease, or an expired one, is available.
+-- Half of each page stays free: a claim then updates its rows in place (HOT) and touches no index.
+create table nightmail_messages (
+    id               bigint generated always as identity primary key,
+    published_at     timestamptz not null,
+    expires_at       timestamptz,
+    priority         smallint not null,
+    superseded       boolean not null default false,
+    -- Written by claim and settle. They lie together, so that an update logs these bytes and not body and headers.
+    due_at           timestamptz not null,
+    lease_until      timestamptz,
+    token            uuid,
+    claimed_at       timestamptz,
+    first_attempt_at timestamptz,
+    last_attempt_at  timestamptz,
+    attempts         integer not null default 0,
+    deliveries       integer not null default 0,
+    -- The ordering key, from the first claim on until the row is gone.
+    head_key         text collate "C",
+    -- The timer id, while this row bears the name.
+    timer_key        text collate "C",
+    -- Not written again, except by a publish that replaces the message.
+    queue            text collate "C" not null,
+    timer_id         text collate "C",
+    ordering_key     text collate "C",
+    headers          text not null,
+    body             bytea not null,
+    constraint nightmail_messages_priority check (priority between 0 and 9),
+    constraint nightmail_messages_lease
+        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null))
+) with (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0,
+    -- Giving pages back would lock the table against everybody, and a queue needs them again tomorrow.
+    vacuum_truncate = false,
+    toast.autovacuum_vacuum_scale_factor = 0.02,
+    toast.autovacuum_vacuum_cost_delay = 0,
+    toast.vacuum_truncate = false
+);
+
+-- What a claim walks along. The predicate is always true and only claims state it: otherwise the planner, when its
+-- statistics date from an empty table, looks for single ids by walking through this index from end to end.
+create index nightmail_claim on nightmail_messages (queue, priority, due_at, id) where priority >= 0;
+
+-- At most one message bears a name, and at most one holds an ordering key.
+create unique index nightmail_timer on nightmail_messages (queue, timer_key) where timer_key is not null;
+create unique index nightmail_head on nightmail_messages (queue, head_key) where head_key is not null;
+
+-- Who else waits with an ordering key.
+create index nightmail_line on nightmail_messages (queue, ordering_key, id) where ordering_key is not null;
+
+-- Messages that were given up, with all that is known about why.
+create table nightmail_dead (
+    id               bigint generated always as identity primary key,
+    message_id       bigint not null,
+    died_at          timestamptz not null,
+    published_at     timestamptz not null,
+    first_attempt_at timestamptz,
+    last_attempt_at  timestamptz,
+    -- For whoever takes dead letters as he takes messages.
+    lease_until      timestamptz,
+    token            uuid,
+    attempts         integer not null,
+    deliveries       integer not null,
+    priority         smallint not null,
+    queue            text collate "C" not null,
+    timer_id         text collate "C",
+    ordering_key     text collate "C",
+    reason           text not null,
+    error            text,
+    headers          text not null,
+    body             bytea not null,
+    constraint nightmail_dead_lease check ((token is null) = (lease_until is null))
+);
+create index nightmail_dead_queue on nightmail_dead (queue, id);
+
+-- Messages that were done, where the store is told to keep them.
+create table nightmail_delivered (
+    id           bigint generated always as identity primary key,
+    message_id   bigint not null,
+    published_at timestamptz not null,
+    due_at       timestamptz not null,
+    delivered_at timestamptz not null,
+    attempts     integer not null,
+    deliveries   integer not null,
+    priority     smallint not null,
+    queue        text collate "C" not null,
+    timer_id     text collate "C",
+    ordering_key text collate "C",
+    headers      text not null,
+    body         bytea not null
+);
+create index nightmail_delivered_at on nightmail_delivered (delivered_at);
+
+-- Timer ids that count as taken though nobody need bear them any more.
+create table nightmail_dedup (
+    queue    text collate "C" not null,
+    timer_id text collate "C" not null,
+    until    timestamptz not null,
+    primary key (queue, timer_id)
+);
+create index nightmail_dedup_until on nightmail_dedup (until);
+
+insert into nightmail_meta (version) values (1);

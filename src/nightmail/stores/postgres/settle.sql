@@ -1,0 +1,160 @@
+-- Statements under a lease: each is fenced by id and token, and by nothing else. Ids come sorted and each once, so that
+-- width_bucket finds a row's place in the arrays. No joins: with statistics from an empty table the planner turns a join
+-- round and walks through all messages.
+
+-- name: settle_done
+-- End these deliveries as done. Rings the queues in which that lets somebody with the same ordering key go on.
+with gone as (
+    delete from nightmail_messages as m
+    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
+    returning m.id, m.queue, m.head_key
+)
+select array(select id from gone) as ids,
+       array(
+           select pg_notify(:channel, released.queue)::text
+           from (
+               select distinct gone.queue from gone
+               where gone.head_key is not null and (
+                   select f.id from nightmail_messages as f
+                   where f.queue = gone.queue and f.ordering_key = gone.head_key and f.id <> gone.id
+                     and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                   limit 1) is not null
+           ) as released
+       ) as rung;
+
+-- name: settle
+-- End some deliveries (those with a reason are dead letters, the others are done), and bring others back.
+with moment as materialized (
+    select now, now at time zone 'UTC' as utc from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now)
+), gone as (
+    delete from nightmail_messages as m
+    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
+    returning m.*, (:reasons::text[])[width_bucket(m.id, :ids::bigint[])] as reason,
+              (:errors::text[])[width_bucket(m.id, :ids::bigint[])] as error
+), buried as (
+    insert into nightmail_dead
+        (message_id, died_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
+         queue, timer_id, ordering_key, reason, error, headers, body)
+    select id, now, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
+           queue, timer_id, ordering_key, reason, error, headers, body
+    from gone, moment
+    where reason is not null
+), kept as (
+    insert into nightmail_delivered
+        (message_id, published_at, due_at, delivered_at, attempts, deliveries, priority,
+         queue, timer_id, ordering_key, headers, body)
+    select id, published_at, due_at, now, attempts, deliveries, priority,
+           queue, timer_id, ordering_key, headers, body
+    from gone, moment
+    where reason is null and :keep::boolean
+), back as (
+    update nightmail_messages as m
+    set token = null, lease_until = null, claimed_at = null,
+        attempts = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
+            when 'retry' then m.attempts + 1 when 'postpone' then 0 else m.attempts end,
+        deliveries = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
+            when 'release' then greatest(m.deliveries - 1, 0) else 0 end,
+        first_attempt_at = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
+            when 'retry' then coalesce(m.first_attempt_at, m.claimed_at) when 'release' then m.first_attempt_at end,
+        last_attempt_at = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
+            when 'retry' then m.claimed_at when 'release' then m.last_attempt_at end,
+        due_at = case when m.superseded then (select now from moment) else (
+            (select utc from moment) + (:back_afters::interval[])[width_bucket(m.id, :back_ids::bigint[])]
+        ) at time zone 'UTC' end
+    where m.id = any(:back_ids::bigint[])
+      and m.token = (:back_tokens::uuid[])[width_bucket(m.id, :back_ids::bigint[])]
+    returning m.id, m.queue, m.due_at
+)
+select array(select id from gone union all select id from back) as ids,
+       array(
+           select pg_notify(:channel, awake.queue)::text
+           from (
+               select back.queue from back, moment, nightmail_meta as meta
+               where back.due_at < moment.now + meta.notice_horizon
+               union
+               select gone.queue from gone
+               where gone.head_key is not null and (
+                   select f.id from nightmail_messages as f
+                   where f.queue = gone.queue and f.ordering_key = gone.head_key and f.id <> gone.id
+                     and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                   limit 1) is not null
+           ) as awake
+       ) as rung;
+
+-- name: lock_leased
+-- Lock those of these messages that are still leased so and that nobody else has locked.
+select m.id from nightmail_messages as m
+where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
+order by m.id
+for update skip locked;
+
+-- name: still_leased
+-- Which of these messages are still leased so, locked or not.
+select m.id from nightmail_messages as m
+where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])];
+
+-- name: extend
+-- Let these leases run until :lease from now, never shortening one, passing over rows that somebody has locked.
+with held as materialized (
+    select m.id from nightmail_messages as m
+    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
+    order by m.id
+    for update skip locked
+)
+update nightmail_messages as m
+set lease_until = greatest(
+        m.lease_until,
+        (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval) at time zone 'UTC')
+where m.id = any(array(select held.id from held))
+returning m.id;
+
+-- name: hold
+-- Lock these messages in a caller's transaction; which of them are still leased so.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta
+), held as materialized (
+    select m.id from nightmail_messages as m
+    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
+      and (select ours from meta)
+    order by m.id
+    for update
+)
+select meta.ours, array(select id from held) as ids from meta;
+
+-- name: ack
+-- End these deliveries as done in a caller's transaction: all of them, or none.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta
+), held as materialized (
+    select m.id from nightmail_messages as m
+    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
+      and (select ours from meta)
+    order by m.id
+    for update
+), gone as (
+    delete from nightmail_messages as m
+    where m.id = any(array(select held.id from held))
+      and (select count(*) from held) = cardinality(:ids::bigint[])
+    returning m.*
+), kept as (
+    insert into nightmail_delivered
+        (message_id, published_at, due_at, delivered_at, attempts, deliveries, priority,
+         queue, timer_id, ordering_key, headers, body)
+    select id, published_at, due_at, coalesce(:now::timestamptz, clock_timestamp()), attempts, deliveries, priority,
+           queue, timer_id, ordering_key, headers, body
+    from gone
+    where :keep::boolean
+)
+select meta.ours, array(select id from held) as ids,
+       array(
+           select pg_notify(:channel, released.queue)::text
+           from (
+               select distinct gone.queue from gone
+               where gone.head_key is not null and (
+                   select f.id from nightmail_messages as f
+                   where f.queue = gone.queue and f.ordering_key = gone.head_key and f.id <> gone.id
+                     and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                   limit 1) is not null
+           ) as released
+       ) as rung
+from meta;

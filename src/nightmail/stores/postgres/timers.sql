@@ -1,0 +1,59 @@
+-- Statements on waiting messages, in a caller's transaction or in one of their own.
+
+-- name: cancel
+-- Remove the waiting bearer of a name, and its dedup window with it.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta
+), gone as (
+    delete from nightmail_messages as m
+    where m.queue = :queue and m.timer_key = :timer_id and (select ours from meta)
+      and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+    returning m.id, m.head_key
+), freed as (
+    delete from nightmail_dedup as d
+    where d.queue = :queue and d.timer_id = :timer_id and exists (select from gone)
+)
+select meta.ours, exists (select from gone) as removed,
+       (select pg_notify(:channel, :queue)::text from gone
+        where head_key is not null and (
+            select f.id from nightmail_messages as f
+            where f.queue = :queue and f.ordering_key = gone.head_key and f.id <> gone.id
+              and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+            limit 1) is not null) as rung
+from meta;
+
+-- name: cancel_all
+-- Remove every waiting message of a queue, and their dedup windows. Nobody is left whom this could have released.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta
+), gone as (
+    delete from nightmail_messages as m
+    where m.priority >= 0 and m.queue = :queue and (select ours from meta)
+      and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+    returning m.timer_key
+), freed as (
+    delete from nightmail_dedup as d
+    where d.queue = :queue and d.timer_id = any(array(select timer_key from gone where timer_key is not null))
+)
+select meta.ours, (select count(*) from gone) as removed from meta;
+
+-- name: reschedule
+-- Move the waiting bearer of a name to another due time. An expired lease on it ends: its holder must not end what
+-- somebody was told will run later.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta
+), moment as materialized (
+    select now, now at time zone 'UTC' as utc from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now)
+), moved as (
+    update nightmail_messages as m
+    set due_at = (select greatest(coalesce(:due_at::timestamptz, (utc + :delay::interval) at time zone 'UTC'), now)
+                  from moment),
+        token = null, lease_until = null, claimed_at = null
+    where m.queue = :queue and m.timer_key = :timer_id and (select ours from meta)
+      and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+    returning m.due_at
+)
+select meta.ours, exists (select from moved) as moved,
+       (select pg_notify(:channel, :queue)::text from moved, moment
+        where due_at < now + meta.notice_horizon) as rung
+from meta;

@@ -1,0 +1,67 @@
+"""A connection of ours to the database file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from typing import Final
+
+from nightmail.stores.sqlite.errors import is_busy
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long to wait for somebody else's transaction to end."""
+_WRITE_AHEAD_LOG_LIMIT: Final = 64 * 1024 * 1024
+
+
+def create_file(path: str) -> None:
+    """Create the database file, for its owner only. SQLite gives its -wal and -shm files the same rights.
+
+    Never opens a file that is there: closing it again would drop every lock that this process has on it, the locks
+    of SQLite's connections included.
+    """
+    try:
+        created = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+    except FileExistsError:
+        return
+    os.close(created)
+
+
+def connect(path: str, *, busy_seconds: float = PATIENCE_SECONDS, checkpoints: bool = True) -> sqlite3.Connection:
+    """Open a connection; it waits for locks for `busy_seconds`.
+
+    We say BEGIN ourselves: Python would begin only before some statements, and without asking for the write lock.
+    One connection per process copies the write-ahead log back into the file: releases of SQLite before 3.51.3 can
+    corrupt it when several do so at once. For the same reason the file is never mapped into memory.
+    """
+    connection = sqlite3.connect(
+        path, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    try:
+        _switch_to_write_ahead_log(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA mmap_size = 0")
+        connection.execute(f"PRAGMA journal_size_limit = {_WRITE_AHEAD_LOG_LIMIT}")
+        if not checkpoints:
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _switch_to_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Readers and the writer must not block one another.
+
+    Switching needs the file for itself, and SQLite does not wait for that: processes that start together meet here.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return

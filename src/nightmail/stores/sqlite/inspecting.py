@@ -1,0 +1,69 @@
+"""What an operator asks: pending messages, dead letters, counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.stores.sqlite import rows
+from nightmail.stores.sqlite.moments import StoreTime, in_microseconds, stored_moment
+from nightmail.stores.sqlite.steps import Queries, Steps
+
+
+class Inspecting:
+    """The steps of `peek`, `dead` and `stats`."""
+
+    def __init__(self, sql: Queries, time: StoreTime) -> None:
+        self._sql = sql
+        self._time = time
+
+    def peek(
+        self, queue: str | None, *, timer_id: str | None, due_before: datetime | None, limit: int
+    ) -> Steps[list[PendingMessage]]:
+        """Waiting messages by due time."""
+        narrowed: Mapping[str, Any] = {
+            "due_before": None if due_before is None else stored_moment(due_before),
+            "limit": max(limit, 0),
+            "now": self._time.now(),
+        }
+        if queue is None:
+            found = yield self._sql("peek", timer_id=timer_id, **narrowed)
+        elif timer_id is None:
+            found = yield self._sql("peek_queue", queue=queue, **narrowed)
+        else:
+            found = yield self._sql("peek_timer", queue=queue, timer_id=timer_id, **narrowed)
+        return [rows.pending_message(row) for row in found]
+
+    def dead(self, which: DeadFilter, *, limit: int, cursor: int | None) -> Steps[list[DeadLetter]]:
+        """Dead letters, newest first."""
+        older_than = which.older_than
+        found = yield self._sql(
+            "dead",
+            queue=which.queue,
+            reason=which.reason,
+            error=which.error,
+            died_before=None if older_than is None else self._time.now() - in_microseconds(older_than),
+            ids=None if which.ids is None else json.dumps(which.ids),
+            cursor=cursor,
+            limit=max(limit, 0),
+        )
+        return [rows.dead_letter(row) for row in found]
+
+    def stats(self) -> Steps[dict[str, QueueStats]]:
+        """How each queue that has anything stands."""
+        now = self._time.now()
+        dead = dict((yield self._sql("dead_counts")))
+        stats = {queue: QueueStats(dead=letters) for queue, letters in dead.items()}
+        for queue, ready, scheduled, running, superseded, oldest in (yield self._sql("stats", now=now)):
+            stats[queue] = QueueStats(
+                ready=ready,
+                scheduled=scheduled,
+                running=running,
+                superseded=superseded,
+                dead=dead.get(queue, 0),
+                oldest_due_age=None if oldest is None else timedelta(microseconds=now - oldest),
+            )
+        return stats

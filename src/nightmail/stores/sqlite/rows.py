@@ -1,0 +1,88 @@
+"""From rows to values."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from nightmail.message import Delivery
+from nightmail.records import DeadLetter, PendingMessage
+from nightmail.stores.sqlite.moments import moment_of
+from nightmail.stores.sqlite.steps import Row
+
+
+def delivery(row: Row) -> Delivery:
+    """A leased message, from the columns of `lease` and `recall`."""
+    (
+        id_, token, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at,
+        expires_at, attempts, deliveries, first_attempt_at, last_attempt_at, superseded,
+    ) = row  # fmt: skip
+    return Delivery(
+        id=id_,
+        token=UUID(bytes=token),
+        queue=queue,
+        body=body,
+        encoded_headers=headers,
+        timer_id=timer_id,
+        ordering_key=ordering_key,
+        priority=priority,
+        due_at=moment_of(due_at),
+        published_at=moment_of(published_at),
+        claimed_at=moment_of(claimed_at),
+        expires_at=_perhaps(expires_at),
+        attempts=attempts,
+        deliveries=deliveries,
+        first_attempt_at=_perhaps(first_attempt_at),
+        last_attempt_at=_perhaps(last_attempt_at),
+        superseded=bool(superseded),
+    )
+
+
+def pending_message(row: Row) -> PendingMessage:
+    """A message that waits, from the columns of `peek`."""
+    (
+        id_, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers,
+    ) = row  # fmt: skip
+    return PendingMessage(
+        id=id_,
+        queue=queue,
+        timer_id=timer_id,
+        ordering_key=ordering_key,
+        priority=priority,
+        due_at=moment_of(due_at),
+        published_at=moment_of(published_at),
+        expires_at=_perhaps(expires_at),
+        attempts=attempts,
+        body=body,
+        encoded_headers=headers,
+    )
+
+
+def dead_letter(row: Row) -> DeadLetter:
+    """A dead letter, from the columns of `dead`."""
+    (
+        id_, message_id, queue, reason, error, timer_id, ordering_key, priority, attempts, deliveries, published_at,
+        first_attempt_at, last_attempt_at, died_at, body, headers,
+    ) = row  # fmt: skip
+    return DeadLetter(
+        id=id_,
+        message_id=message_id,
+        queue=queue,
+        reason=reason,
+        error=error,
+        timer_id=timer_id,
+        ordering_key=ordering_key,
+        priority=priority,
+        attempts=attempts,
+        deliveries=deliveries,
+        published_at=moment_of(published_at),
+        first_attempt_at=_perhaps(first_attempt_at),
+        last_attempt_at=_perhaps(last_attempt_at),
+        died_at=moment_of(died_at),
+        body=body,
+        encoded_headers=headers,
+    )
+
+
+def _perhaps(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else moment_of(microseconds)

@@ -1,0 +1,110 @@
+"""What each outcome does to the messages it came to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.store import Settlement
+from nightmail.stores.sqlite.leases import Leases, leases, released
+from nightmail.stores.sqlite.moments import StoreTime, after
+from nightmail.stores.sqlite.notice import ring_if_soon
+from nightmail.stores.sqlite.steps import Change, Queries, Steps
+
+
+class Settling:
+    """The steps of `settle`."""
+
+    def __init__(self, sql: Queries, time: StoreTime, leases: Leases) -> None:
+        self._sql = sql
+        self._time = time
+        self._leases = leases
+
+    def settle(self, batch: Sequence[Settlement]) -> Steps[Change[list[Standing]]]:
+        """Write how these deliveries ended; how each lease stood.
+
+        Nobody else writes meanwhile, so a lease that is not found was lost: there is no need to ask twice.
+        """
+        superseded = dict(
+            (yield self._sql("held", leases=leases([settlement.delivery for settlement in batch])))
+        )
+        now = self._time.stamp()
+        pile = _Pile(now)
+        standings = []
+        settled: set[int] = set()
+        for place, settlement in enumerate(batch):
+            # A second settlement of one message meets a lease that the first has ended.
+            if place in superseded and settlement.delivery.id not in settled:
+                settled.add(settlement.delivery.id)
+                pile.add(settlement, superseded=bool(superseded[place]))
+                standings.append(Standing.HELD)
+            else:
+                standings.append(Standing.UNKNOWN if settlement.repeated else Standing.LOST)
+        yield from self._write(pile)
+        return Change(standings, pile.rings)
+
+    def _write(self, pile: _Pile) -> Steps[None]:
+        if pile.done:
+            yield from self._leases.finish(pile.done)
+        if pile.letters:
+            yield self._sql("bury", letters=json.dumps(pile.letters), now=pile.now)
+            yield self._sql("remove", ids=json.dumps([id_ for id_, *_ in pile.letters]))
+        if pile.retried:
+            yield self._sql("retry", returned=json.dumps(pile.retried), now=pile.now)
+        if pile.postponed:
+            yield self._sql("postpone", returned=json.dumps(pile.postponed), now=pile.now)
+        if pile.handed_back:
+            yield self._sql("release", ids=json.dumps(pile.handed_back), now=pile.now)
+
+
+class _Pile:
+    """Settlements sorted by what has to be written, and the queues to be rung for them."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.done: list[int] = []
+        self.letters: list[tuple[Any, ...]] = []
+        self.retried: list[tuple[int, int]] = []
+        self.postponed: list[tuple[int, int]] = []
+        self.handed_back: list[int] = []
+        self.rings: frozenset[str] = frozenset()
+
+    def add(self, settlement: Settlement, *, superseded: bool) -> None:
+        delivery, outcome = settlement.delivery, settlement.outcome
+        match outcome:
+            case Done():
+                self.done.append(delivery.id)
+            case Dead(reason, error):
+                self.letters.append((delivery.id, reason, error))
+            case Retry(delay):
+                self.retried.append((delivery.id, after(self.now, delay)))
+            case Postpone(delay):
+                self.postponed.append((delivery.id, after(self.now, delay)))
+            case Release():
+                self.handed_back.append(delivery.id)
+            case _:
+                assert_never(outcome)
+        self._ring(settlement, superseded=superseded)
+
+    def _ring(self, settlement: Settlement, *, superseded: bool) -> None:
+        queue = settlement.delivery.queue
+        if queue in self.rings:
+            return
+        due_at = _due_again(settlement.outcome, self.now)
+        if due_at is None:
+            self.rings |= released([settlement.delivery])
+        else:
+            self.rings |= ring_if_soon(queue, self.now if superseded else due_at, self.now)
+
+
+def _due_again(outcome: Outcome, now: int) -> int | None:
+    """When a message with this outcome is due again; `None` when it does not come back."""
+    match outcome:
+        case Retry(delay) | Postpone(delay):
+            return after(now, delay)
+        case Release():
+            return now
+        case _:
+            return None

@@ -1,0 +1,59 @@
+"""How a verb is written down: as steps that ask one statement after the other, wherever they are carried out.
+
+The same steps run on a thread of ours, on our connection, and in a caller's transaction, on the caller's connection.
+They decide what to ask by the rows they get; whoever carries them out decides how to ask.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from nightmail.stores._names import TableNames
+from nightmail.stores._sql import Statement, load
+
+T = TypeVar("T")
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Ask(NamedTuple):
+    """One statement with its values."""
+
+    statement: Statement
+    values: Mapping[str, Any]
+
+
+Steps: TypeAlias = Generator[Ask, list[Row], T]
+"""Asks, is sent the rows, and ends with a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """What a writing verb answers, and which queues have something to look at once it is committed."""
+
+    result: T
+    rings: frozenset[str] = frozenset()
+
+
+class Queries:
+    """The statements of the SQLite store, with the names of its tables put in."""
+
+    def __init__(self, names: TableNames) -> None:
+        self._statements = load(__package__, "queries.sql", names, numbered=False)
+
+    def __call__(self, name: str, **values: Any) -> Ask:
+        """Ask the statement of this name."""
+        return Ask(self._statements[name], values)
+
+
+def carry_out(connection: sqlite3.Connection, steps: Steps[T]) -> T:
+    """Take these steps on a connection of ours."""
+    try:
+        ask = next(steps)
+        while True:
+            ask = steps.send(connection.execute(ask.statement.text, ask.values).fetchall())
+    except StopIteration as end:
+        result: T = end.value
+        return result

@@ -1,0 +1,5 @@
+"""What the tests and benchmarks of Nightmail stand on: real servers, thrown away afterwards.
+
+Not part of the wheel. Private servers need Linux; elsewhere, point the tests at servers of your own
+(see `compose.yaml`).
+"""

@@ -1,0 +1,150 @@
+"""A private Postgres, and cheap databases on any."""
+
+import asyncio
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from testkit.servers.base import Server
+from testkit.servers.errors import NotReady, ServerFailed
+from testkit.servers.install import Package
+
+_DATABASE_PREFIX = "nightmail_test_"
+_CONNECT_SECONDS = 5.0
+_STATEMENT_SECONDS = 30.0
+
+
+class Postgres(Server):
+    """Postgres for tests. What was committed survives `kill`, durable or not.
+
+    `durable` is for benchmarks, where a commit must cost what it costs, and for tests of crashes.
+    `settings` are those of postgresql.conf, and win over ours.
+    """
+
+    name = "postgres"
+    package = Package(
+        "postgresql",
+        places=("/usr/lib/postgresql/*/bin",),
+        while_installing={
+            "/etc/postgresql-common/createcluster.d/nightmail-testkit.conf": "create_main_cluster = false\n"
+        },
+    )
+    programs = ("initdb", "postgres")
+    user = "postgres"
+    stop_signal: ClassVar[signal.Signals] = signal.SIGINT
+    # Not SIGKILL: that leaves a segment of shared memory behind, and the machine has only so many.
+    farewell_signal: ClassVar[signal.Signals] = signal.SIGQUIT
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        durable: bool = False,
+        settings: Mapping[str, str | int] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(url, durable=durable, environment=environment)
+        self._settings = dict(settings or {})
+
+    # The server
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def sockets(self) -> Path:
+        """The directory of the unix socket: `host=` for clients that prefer it to TCP."""
+        return self.directory / "sockets"
+
+    def private_url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def prepare(self) -> None:
+        self.make_directory("data")
+        self.make_directory("sockets")
+        self.execute(
+            "initdb",
+            f"--pgdata={self.data}",
+            "--username=postgres",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+            "--no-instructions",
+        )
+
+    def command(self) -> list[str]:
+        settings: dict[str, str | int] = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": str(self.sockets),
+            "max_connections": 300,
+            # All that may be given up: without the other safeguards kill -9 would lose commits, too.
+            "fsync": "on" if self.durable else "off",
+            # Keeps what parallel queries share in the data directory, where `close` finds it.
+            "dynamic_shared_memory_type": "mmap",
+            **self._settings,
+        }
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        return [self.program("postgres"), "-D", str(self.data), *options]
+
+    def probe(self) -> None:
+        try:
+            self.sql("select 1")
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise NotReady(str(error) or type(error).__name__) from error
+
+    def discard(self) -> None:
+        # The seventh line of a lock file left by kill -9 names the shared memory: key and id.
+        with suppress(FileNotFoundError, IndexError):
+            shared_memory = (self.data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+            subprocess.run(["ipcrm", "-m", shared_memory], stderr=subprocess.DEVNULL, check=False)
+
+    # Databases
+
+    @contextmanager
+    def fresh_database(self) -> Iterator[str]:
+        """The URL of an empty database, for as long as the block lasts."""
+        url = self.create_database()
+        try:
+            yield url
+        finally:
+            self.drop_database(url)
+
+    def create_database(self) -> str:
+        """Create an empty database with a name of its own, and return its URL."""
+        name = _DATABASE_PREFIX + secrets.token_hex(8)
+        # Not template1: that cannot be copied while anyone is connected to it.
+        self.sql(f'create database "{name}" template template0')
+        return urlsplit(self.url)._replace(path=f"/{name}").geturl()
+
+    def drop_database(self, url: str) -> None:
+        """Drop a database made by `create_database`, whoever is still connected to it."""
+        name = urlsplit(url).path.removeprefix("/")
+        if not name.startswith(_DATABASE_PREFIX) or '"' in name:
+            raise ServerFailed(f"database {name!r} was not made by a test, so it is not dropped")
+        self.sql(f'drop database if exists "{name}" with (force)')
+
+    def sql(self, statement: str) -> None:
+        """Run one statement as the administrator."""
+        # In a thread, where no event loop of the caller's runs: asyncio.run would refuse.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            thread.submit(asyncio.run, self._sql(statement)).result()
+
+    async def _sql(self, statement: str) -> None:
+        connection = await asyncpg.connect(
+            self.url, timeout=_CONNECT_SECONDS, command_timeout=_STATEMENT_SECONDS
+        )
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()

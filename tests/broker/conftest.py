@@ -1,0 +1,40 @@
+"""Every test here runs on every store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightmail import OutboxBroker
+from tests.broker.support import Heard, Make
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store of each kind."""
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'messages.db'}"
+    fresh: str = request.getfixturevalue("postgres_url")
+    return fresh
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """What the engine of `make`'s brokers did."""
+    return Heard()
+
+
+@pytest.fixture
+def make(url: str, heard: Heard) -> Iterator[Make]:
+    """Makes a broker on that store, quiet and observed."""
+
+    def build(**options: Any) -> OutboxBroker:
+        options.setdefault("observer", heard)
+        return OutboxBroker(url, create_tables=True, logger=None, **options)
+
+    yield build

@@ -1,0 +1,68 @@
+"""What the broker's tests share: hearing what the engine did, instead of sleeping until it may have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from nightmail import Delivery, OutboxBroker
+from nightmail.observe import Observer
+from nightmail.outcome import Outcome
+from nightmail.store import Settlement
+
+PATIENCE: Final = 15.0
+
+
+class Heard(Observer):
+    """Remembers how deliveries ended and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[int, Outcome]] = []
+        self.errors: list[str] = []
+        self.lost: list[int] = []
+        self._news = asyncio.Event()
+
+    def settled(self, settlements: Sequence[Settlement]) -> None:
+        self.outcomes += [(settled.delivery.id, settled.outcome) for settled in settlements]
+        self._news.set()
+
+    def failed(self, delivery: Delivery, error: BaseException) -> None:
+        self.errors.append(type(error).__name__)
+        self._news.set()
+
+    def lease_lost(self, delivery: Delivery) -> None:
+        self.lost.append(delivery.id)
+        self._news.set()
+
+    def of(self, message_id: int | None) -> list[Outcome]:
+        """How the deliveries of this message ended, in order."""
+        return [outcome for heard, outcome in self.outcomes if heard == message_id]
+
+    async def until(self, happened: Callable[[], bool]) -> None:
+        """Wait until that is so."""
+        async with asyncio.timeout(PATIENCE):
+            while not happened():
+                self._news.clear()
+                await self._news.wait()
+
+
+async def soon(event: asyncio.Event) -> None:
+    """Wait for an event of a handler's."""
+    async with asyncio.timeout(PATIENCE):
+        await event.wait()
+
+
+@asynccontextmanager
+async def started(broker: OutboxBroker) -> AsyncIterator[OutboxBroker]:
+    """The broker, with its subscribers running."""
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+Make = Callable[..., OutboxBroker]
+Options = dict[str, Any]
