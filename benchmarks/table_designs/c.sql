@@ -46,8 +46,8 @@ select $1::text, $3::timestamptz + n * $4::interval, clock_timestamp(), decode(r
 from generate_series(0, $2::integer - 1) as n;
 
 -- name: claim
--- Lease up to $7 due messages with token $8 for $9, from the ranges $1 to $6 in their order: queue, level, and from
--- (due_at, id) on up to another. Locks what it takes and nothing else; a range is not looked at before it is needed.
+-- Lease up to $7 due messages with token $8 for $9, at $10 or now, from the ranges $1 to $6 in their order: queue, level,
+-- and from (due_at, id) on up to another. Locks what it takes and nothing else, and looks at no range before it must.
 with picked as materialized (
   select c.id
   from unnest($1::text[], $2::smallint[], $3::timestamptz[], $4::bigint[], $5::timestamptz[], $6::bigint[])
@@ -57,14 +57,14 @@ with picked as materialized (
          from messages m
          where m.priority >= 0 and m.queue = r.queue and m.priority = r.level
            and (m.due_at, m.id) >= (r.from_at, r.from_id) and (m.due_at, m.id) < (r.to_at, r.to_id)
-           and m.due_at <= statement_timestamp()
-           and (m.token is null or m.lease_until <= statement_timestamp())
+           and m.due_at <= coalesce($10::timestamptz, statement_timestamp())
+           and (m.token is null or m.lease_until <= coalesce($10::timestamptz, statement_timestamp()))
            -- Not `not exists`: it may be planned as a hash of the whole table.
            and (m.ordering_key is null or m.head_key is not null or (
              (select h.id from messages h where h.queue = m.queue and h.head_key = m.ordering_key limit 1) is null
              and (select s.id from messages s
                   where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id < m.id
-                    and s.due_at <= statement_timestamp()
+                    and s.due_at <= coalesce($10::timestamptz, statement_timestamp())
                   limit 1) is null))
          order by m.due_at, m.id
          limit $7::integer
@@ -74,8 +74,8 @@ with picked as materialized (
   limit $7::integer
 )
 update messages m
-set token = $8::uuid, lease_until = clock_timestamp() + $9::interval, deliveries = m.deliveries + 1,
-    head_key = m.ordering_key
+set token = $8::uuid, lease_until = coalesce($10::timestamptz, clock_timestamp()) + $9::interval,
+    deliveries = m.deliveries + 1, head_key = m.ordering_key
 -- Not a join: a planner that believes the table empty would walk all of it for each message.
 where m.id = any(array(select p.id from picked p))
 returning m.id, m.due_at, m.queue, m.priority, m.headers, m.body, m.attempts, m.deliveries;

@@ -390,6 +390,7 @@ class InspectConformance:
         await store.publish(timer("reminder", b"new", due=HOUR, on_conflict="replace"))
         await store.publish_batch([message(), message()])
         await claim_all(store, lease=HOUR)
+        clock.advance(SECOND)
         await store.publish(message(b"oldest ready"))
         clock.advance(SECOND * 5)
         await store.publish(message())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import pytest
@@ -343,6 +344,21 @@ class PublishConformance:
                 raise RolledBack
 
         assert await store.peek() == []
+
+    @pytest.mark.parametrize("steps", range(6))
+    async def test_a_batch_whose_publisher_is_cancelled_is_stored_whole_or_not_at_all(
+        self, store: FullStore, steps: int
+    ) -> None:
+        publishing = asyncio.ensure_future(store.publish_batch([message(b"a"), message(b"b")]))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        publishing.cancel()
+        await asyncio.wait([publishing])
+
+        # What was sent may still be carried out; whatever happens, the store goes on working.
+        await store.publish(message(b"after"))
+        seen = set(await claim_bodies(store))
+        assert seen in ({b"after"}, {b"a", b"b", b"after"})
 
     # ------------------------------------------------------------------------------------- fidelity
 

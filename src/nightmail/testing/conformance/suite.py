@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
@@ -85,3 +86,11 @@ class StoreConformance(
             yield other
         finally:
             await other.close()
+
+
+_defined = Counter(
+    name for part in StoreConformance.__bases__ for name in vars(part) if name.startswith("test_")
+)
+if _hidden := sorted(name for name, times in _defined.items() if times > 1):
+    # Python would keep one of them without a word, and the other would never run.
+    raise TypeError(f"two parts of the suite define the same test: {', '.join(_hidden)}")

@@ -22,6 +22,7 @@ from nightmail.testing.conformance.build import (
     SECOND,
     bearer,
     bodies,
+    claim_all,
     claim_bodies,
     claim_one,
     expired_timer,
@@ -379,18 +380,21 @@ class TimersConformance:
                 assert await claim_bodies(store) == [b"first"]
 
     @needs("transactions", "concurrent_writers")
+    @pytest.mark.parametrize("window", [None, HOUR])
     async def test_of_two_open_transactions_with_one_free_name_the_second_gives_way(
-        self, store: FullStore, harness: Harness
+        self, store: FullStore, harness: Harness, window: timedelta | None
     ) -> None:
         async def second() -> int | None:
             async with harness.transaction() as transaction:
                 await harness.write(transaction, "second")
-                return await store.publish(timer("reminder", b"second"), transaction=transaction)
+                again = timer("reminder", b"second", dedup_for=window)
+                return await store.publish(again, transaction=transaction)
 
         async with promptly():
             async with harness.transaction() as transaction:
                 await harness.write(transaction, "first")
-                first = await store.publish(timer("reminder", b"first"), transaction=transaction)
+                once = timer("reminder", b"first", dedup_for=window)
+                first = await store.publish(once, transaction=transaction)
                 waits = asyncio.create_task(second())
                 await asyncio.sleep(0)
             assert await waits is None
@@ -399,17 +403,20 @@ class TimersConformance:
         assert await bearer(store) == [(first, b"first")]
 
     @needs("transactions", "concurrent_writers")
+    @pytest.mark.parametrize("window", [None, HOUR])
     async def test_of_two_open_transactions_with_one_free_name_the_second_takes_it_when_the_first_rolls_back(
-        self, store: FullStore, harness: Harness
+        self, store: FullStore, harness: Harness, window: timedelta | None
     ) -> None:
         async def second() -> int | None:
             async with harness.transaction() as transaction:
-                return await store.publish(timer("reminder", b"second"), transaction=transaction)
+                again = timer("reminder", b"second", dedup_for=window)
+                return await store.publish(again, transaction=transaction)
 
         async with promptly():
             with pytest.raises(RolledBack):
                 async with harness.transaction() as transaction:
-                    await store.publish(timer("reminder", b"first"), transaction=transaction)
+                    once = timer("reminder", b"first", dedup_for=window)
+                    await store.publish(once, transaction=transaction)
                     waits = asyncio.create_task(second())
                     await asyncio.sleep(0)
                     raise RolledBack
@@ -417,12 +424,33 @@ class TimersConformance:
 
         assert await bearer(store) == [(id_, b"second")]
 
+    # ----------------------------------------------------------------------------- at the same time
+
+    @pytest.mark.parametrize("window", [None, HOUR])
     async def test_many_publishers_of_one_free_name_store_one_message(
-        self, store: FullStore, other: FullStore
+        self, store: FullStore, other: FullStore, window: timedelta | None
     ) -> None:
         publishers = [store, other] * 4
+        once = timer("reminder", dedup_for=window)
 
-        ids = await asyncio.gather(*(publisher.publish(timer("reminder")) for publisher in publishers))
+        ids = await asyncio.gather(*(publisher.publish(once) for publisher in publishers))
 
         (winner,) = [id_ for id_ in ids if id_ is not None]
         assert await bearer(store) == [(winner, b"hello")]
+
+    @pytest.mark.parametrize("policy", ["replace", "latest"])
+    async def test_a_replacement_that_races_with_a_claim_is_always_stored(
+        self, store: FullStore, other: FullStore, policy: OnConflict
+    ) -> None:
+        for round_ in range(10):
+            name = f"reminder-{round_}"
+            await store.publish(timer(name, b"old"))
+
+            replacement = timer(name, b"new", due=MICROSECOND, on_conflict=policy)
+            new, claimed = await asyncio.gather(store.publish(replacement), claim_all(other))
+
+            # Either it came first and overwrote the old one, or it stands beside the running one.
+            assert new is not None
+            assert bodies(claimed) in ([], [b"old"])
+            assert await bearer(store, name) == [(new, b"new")]
+            await store.cancel(QUEUE, name)

@@ -1,0 +1,83 @@
+"""FastStream alone: how fast it takes a message from memory through a typed handler.
+
+Measured with FastStream's own Redis subscriber, which is fed by hand and touches no server, and with ours. The faster
+of the two is what everything else is held against.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from faststream.redis import RedisBroker
+
+from benchmarks.payload import BODY, Order
+from nightmail import Delivery, OutboxBroker
+from nightmail.broker.message import Received
+
+
+async def faststream_rate(count: int) -> float:
+    """Messages a second, awaiting one `consume` after the other."""
+    return max(await _redis(count), await _ours(count))
+
+
+async def _redis(count: int) -> float:
+    broker = RedisBroker(logger=None)
+
+    @broker.subscriber(list="orders")
+    async def take(order: Order) -> None: ...
+
+    (subscriber,) = broker.subscribers
+    await _ready(subscriber)
+    data = json.dumps(BODY).encode()
+    raw: Any = {"type": "list", "channel": "orders", "data": data}
+    return await _rate(subscriber, lambda: raw, count)
+
+
+async def _ours(count: int) -> float:
+    broker = OutboxBroker("memory://", logger=None)
+
+    @broker.subscriber("orders")
+    async def take(order: Order) -> None: ...
+
+    (subscriber,) = broker.subscribers
+    await _ready(subscriber)
+    now, body = datetime.now(UTC), json.dumps(BODY).encode()
+    delivery = Delivery(
+        id=1,
+        token=uuid4(),
+        queue="orders",
+        body=body,
+        encoded_headers='{"content-type":"application/json","correlation_id":"c-1"}',
+        timer_id=None,
+        ordering_key=None,
+        priority=0,
+        due_at=now,
+        published_at=now,
+        claimed_at=now,
+        expires_at=None,
+        attempts=0,
+        deliveries=1,
+        first_attempt_at=None,
+        last_attempt_at=None,
+        superseded=False,
+    )
+    return await _rate(subscriber, lambda: Received(delivery), count)
+
+
+async def _ready(subscriber: Any) -> None:
+    """Set a subscriber up as starting it would, without its loop."""
+    subscriber._build_fastdepends_model()
+    subscriber.running = True
+
+
+async def _rate(subscriber: Any, raw: Any, count: int) -> float:
+    for _ in range(count // 10):
+        await subscriber.consume(raw())
+    begun = time.perf_counter()
+    for _ in range(count):
+        await subscriber.consume(raw())
+    return count / (time.perf_counter() - begun)

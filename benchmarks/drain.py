@@ -1,0 +1,56 @@
+"""Draining a backlog of ready messages through a typed FastStream handler, logging off, default settings."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from benchmarks.dispatch import faststream_rate
+from benchmarks.payload import BODY, Order
+from benchmarks.places import Place
+from benchmarks.report import Figure, at_least, at_most, plain
+from nightmail import OutboxBroker
+
+SHARE = 60.0
+ROUND_TRIPS = 0.05
+
+
+async def drain(place: Place, count: int) -> list[Figure]:
+    """FastStream alone before and after, so that a machine that slows down slows both."""
+    before = await faststream_rate(count // 5)
+    rate, trips = await _drained(place, count)
+    alone = max(before, await faststream_rate(count // 5))
+    figures = [
+        plain("FastStream alone, from memory", alone, "msg/s"),
+        plain(f"drained through {place.name}", rate, "msg/s"),
+        at_least("share of FastStream alone", 100 * rate / alone, SHARE, "%"),
+    ]
+    if trips is not None:
+        figures.append(at_most("round trips a message", trips, ROUND_TRIPS, "", digits=4))
+    return figures
+
+
+async def _drained(place: Place, count: int) -> tuple[float, float | None]:
+    broker = OutboxBroker(place.url, create_tables=True, logger=None)
+    handled, all_handled = 0, asyncio.Event()
+
+    @broker.subscriber("orders")
+    async def take(order: Order) -> None:
+        nonlocal handled
+        handled += 1
+        if handled == count:
+            all_handled.set()
+
+    async with broker:
+        for start in range(0, count, 1000):
+            await broker.publish_batch(*[BODY] * min(1000, count - start), queue="orders")
+    before = await place.transactions()
+    await broker.connect()
+    begun = time.perf_counter()
+    await broker.start()
+    await all_handled.wait()
+    await broker.stop()  # The last settlements count too.
+    seconds = time.perf_counter() - begun
+    after = await place.transactions()
+    trips = None if before is None or after is None else (after - before) / count
+    return count / seconds, trips

@@ -1,0 +1,65 @@
+"""What the driver's errors mean to us. Nowhere else is a driver's error made into one of ours."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from nightmail.errors import NightmailError, SchemaMissing, StoreUnavailable
+
+# By class of SQLSTATE. The server has answered, its transaction is rolled back, the connection can be used:
+# bad data, broken constraint, serialization or deadlock, unknown table, too much, not now.
+_ANSWERED = ("22", "23", "40", "42", "54", "55")
+_CANCELED = "57014"
+# The server has answered that it cannot: nothing was written, and it may well be able to later.
+# 25: a read-only server, as after a failover. 53: out of memory, disk or connections.
+_CANNOT = ("25", "40", "53", "55")
+_UNDEFINED = frozenset({"42P01", "3F000"})
+
+LOOK_AGAIN = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+"""Two claims wanted the same ordering key: whoever comes second looks again."""
+
+
+def leaves_connection_usable(error: BaseException) -> bool:
+    """Whether the connection on which this happened is in no doubt."""
+    if isinstance(error, asyncpg.PostgresError):
+        state = error.sqlstate or ""
+        return state.startswith(_ANSWERED) or state == _CANCELED
+    # The driver refused an argument: nothing was sent.
+    return isinstance(error, asyncpg.DataError | NightmailError)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the server refused what it was given, for good: a value or a constraint."""
+    return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(("22", "23"))
+
+
+def is_undefined(error: BaseException) -> bool:
+    """Whether our tables are not there."""
+    return isinstance(error, asyncpg.PostgresError) and error.sqlstate in _UNDEFINED
+
+
+def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
+    """What to raise instead; `lost` when it cannot be known whether the statement was carried out."""
+    if isinstance(error, NightmailError | asyncpg.DataError):
+        return error
+    if is_undefined(error):
+        return SchemaMissing()
+    if isinstance(error, asyncpg.PostgresError):
+        state = error.sqlstate or ""
+        if state.startswith(_CANNOT) or state == _CANCELED:
+            return StoreUnavailable(f"Postgres refused for now: {type(error).__name__} ({state})")
+        # 08: the connection. 57: the server is shutting down, and may have committed before it said so.
+        return lost(_lost(error)) if state.startswith(("08", "57")) else error
+    if isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError | EOFError):
+        return lost(_lost(error))
+    return error
+
+
+def unreachable(error: Exception) -> StoreUnavailable:
+    """For a connection that could not be made."""
+    # Only the kind of error: a driver's text about an address may quote what stands beside it.
+    return StoreUnavailable(f"cannot connect to Postgres: {type(error).__name__}")
+
+
+def _lost(error: Exception) -> str:
+    return f"the connection to Postgres was lost: {type(error).__name__}"

@@ -1,0 +1,77 @@
+-- What an operator asks. Nothing here locks a row.
+
+-- name: peek
+-- Waiting messages by due time: of each queue and level as many as are wanted at most, and of these the first.
+with recursive queues(queue) as (
+    (select m.queue from nightmail_messages as m
+     where m.priority >= 0 and (:queue::text is null or m.queue = :queue)
+     order by m.queue limit 1)
+    union all
+    select (select m.queue from nightmail_messages as m
+            where m.priority >= 0 and m.queue > queues.queue order by m.queue limit 1)
+    from queues
+    where queues.queue is not null and :queue::text is null
+)
+select found.*
+from queues, generate_series(0, 9) as l(level),
+lateral (
+    select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
+           m.attempts, m.body, m.headers
+    from nightmail_messages as m
+    where m.priority >= 0 and m.queue = queues.queue and m.priority = l.level
+      and m.due_at < coalesce(:due_before::timestamptz, 'infinity')
+      and not m.superseded
+      and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+    order by m.due_at, m.id
+    limit :limit::integer
+) as found
+order by found.due_at, found.id
+limit :limit::integer;
+
+-- name: peek_timer
+-- The waiting bearer of a name.
+select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
+       m.attempts, m.body, m.headers
+from nightmail_messages as m
+where m.timer_key = :timer_id and (:queue::text is null or m.queue = :queue)
+  and m.due_at < coalesce(:due_before::timestamptz, 'infinity')
+  and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+order by m.due_at, m.id
+limit :limit::integer;
+
+-- name: dead
+-- Dead letters to which every given condition applies, newest first.
+select d.id, d.message_id, d.queue, d.reason, d.error, d.timer_id, d.ordering_key, d.priority, d.attempts,
+       d.deliveries, d.published_at, d.first_attempt_at, d.last_attempt_at, d.died_at, d.body, d.headers
+from nightmail_dead as d
+where (:queue::text is null or d.queue = :queue)
+  and (:reason::text is null or d.reason = :reason)
+  and (:error::text is null or position(:error in d.error) > 0)
+  and (:older_than::interval is null or d.died_at < (
+      coalesce(:now::timestamptz, statement_timestamp()) at time zone 'UTC' - :older_than) at time zone 'UTC')
+  and (:ids::bigint[] is null or d.id = any(:ids))
+  and (:cursor::bigint is null or d.id < :cursor)
+order by d.id desc
+limit :limit::integer;
+
+-- name: stats
+-- How each queue that has anything stands.
+with alive as (
+    select queue,
+           count(*) filter (where not superseded and waiting and due_at <= asked) as ready,
+           count(*) filter (where not superseded and waiting and due_at > asked) as scheduled,
+           count(*) filter (where not superseded and not waiting) as running,
+           count(*) filter (where superseded) as superseded,
+           max(asked - due_at) filter (where not superseded and waiting and due_at <= asked) as oldest_due_age
+    from (
+        select m.queue, m.due_at, m.superseded, t.asked, m.token is null or m.lease_until <= t.asked as waiting
+        from nightmail_messages as m, (select coalesce(:now::timestamptz, statement_timestamp())) as t(asked)
+    ) as m
+    group by queue
+), buried as (
+    select queue, count(*) as dead from nightmail_dead group by queue
+)
+select queue, coalesce(ready, 0) as ready, coalesce(scheduled, 0) as scheduled, coalesce(running, 0) as running,
+       coalesce(superseded, 0) as superseded, coalesce(dead, 0) as dead, oldest_due_age
+from alive full join buried using (queue)
+order by queue;

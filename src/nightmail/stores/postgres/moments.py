@@ -1,0 +1,26 @@
+"""Times and durations as Postgres and the driver can take them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from nightmail.message import Due
+
+# The driver takes the last moment of the calendar for "infinity" and cannot read what lies beyond it.
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+EARLIEST: Final = datetime(1, 1, 3, tzinfo=UTC)
+LONGEST: Final = timedelta(days=2_900_000)
+"""Nearly eight thousand years: added to any moment of this age it stays within the calendar."""
+
+
+def duration(length: timedelta | None) -> timedelta | None:
+    """A duration that may be added to a moment."""
+    return None if length is None else min(max(length, -LONGEST), LONGEST)
+
+
+def due_values(due: Due) -> dict[str, Any]:
+    """When: at `due_at`, or `delay` after the statement."""
+    if isinstance(due, datetime):
+        return {"due_at": min(max(due, EARLIEST), LATEST).astimezone(UTC), "delay": None}
+    return {"due_at": None, "delay": duration(due)}

@@ -1,0 +1,106 @@
+"""Work for a thread, and the way its answer takes back to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from nightmail.stores.sqlite.connect import PATIENCE_SECONDS
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[sqlite3.Connection], T]
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """The work was done."""
+
+    result: T
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Nothing was written."""
+
+    error: BaseException
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Look(Generic[T]):
+    """Work that only reads."""
+
+    work: Work[T]
+    future: asyncio.Future[T]
+    deadline: float
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Write(Generic[T]):
+    """Work that writes, in a transaction which it shares with others."""
+
+    work: Work[T]
+    future: asyncio.Future[T]
+    deadline: float
+    """Until when to wait for the lock."""
+    look: Work[T | None] | None = None
+    """Comes first, without the lock. What it finds is the answer; `None` means that there is something to write."""
+    when_locked_out: Callable[[], T] | None = None
+    """The answer when the lock could not be had; without one, that is an error."""
+    then: Callable[[T], None] | None = None
+    """Called on the event loop once it is committed, even when nobody waits for the answer any more."""
+    lasting: bool = True
+    """Whether it must outlive a power cut."""
+
+
+@dataclass(eq=False, slots=True)
+class Stop:
+    """The last that a thread is told."""
+
+    future: asyncio.Future[None]
+
+
+Job: TypeAlias = Look[Any] | Write[Any]
+Answer: TypeAlias = Done[Any] | Failed
+
+
+@dataclass(slots=True)
+class Answers:
+    """Answers on their way to the event loops that wait for them."""
+
+    _by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Job | Stop, Answer]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def add(self, job: Job | Stop, answer: Answer) -> None:
+        """Note what this job is to be told."""
+        self._by_loop[job.future.get_loop()].append((job, answer))
+
+    def hand_over(self) -> None:
+        """Tell everybody."""
+        for loop, answers in self._by_loop.items():
+            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                loop.call_soon_threadsafe(_tell, answers)
+
+
+def patience(seconds: float = PATIENCE_SECONDS) -> float:
+    """The deadline of somebody who has this much patience."""
+    return time.monotonic() + seconds
+
+
+def _tell(answers: Iterable[tuple[Job | Stop, Answer]]) -> None:
+    for job, answer in answers:
+        match answer:
+            case Done(result):
+                if isinstance(job, Write) and job.then is not None:
+                    job.then(result)
+                if not job.future.done():
+                    job.future.set_result(result)
+            case Failed(error):
+                if not job.future.done():
+                    job.future.set_exception(error)

@@ -1,0 +1,3 @@
+"""Private servers for every test that wants one."""
+
+pytest_plugins = ["testkit.pytest_plugin"]
