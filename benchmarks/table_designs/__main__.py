@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import asyncpg
@@ -78,10 +77,9 @@ async def _run(url: str, only: str | None, size: Size) -> None:
 def main() -> None:
     options, size = _parse()
     os.nice(5)
-    server = nullcontext() if options.url else Postgres(durable=True, settings=_SETTINGS)
-    with server as own:
-        url: str = options.url or own.url
-        asyncio.run(_run(url, options.only, size))
+    # With a URL it is only used, not started.
+    with Postgres(options.url, durable=True, settings=_SETTINGS) as server:
+        asyncio.run(_run(server.url, options.only, size))
 
 
 if __name__ == "__main__":

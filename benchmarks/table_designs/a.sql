@@ -46,12 +46,13 @@ select $1::text, $3::timestamptz + n * $4::interval, clock_timestamp(), decode(r
 from generate_series(0, $2::integer - 1) as n;
 
 -- name: claim
--- Lease up to $7 due messages with token $8 for $9, at $10 or now, from the ranges $1 to $6 in their order: queue, level,
--- and from (due_at, id) on up to another. Locks what it takes and nothing else, and looks at no range before it must.
+-- Lease up to $7 due messages with token $8 for $9, at $10 or now, from the ranges $1 to $6 in their order: a queue, a
+-- level, from (due_at, id) on, up to another. Locks what it takes and nothing else; a range is looked at when needed.
 with expired as materialized (
   select m.id
   from messages m
-  where m.queue = ($1::text[])[1] and m.token is not null and m.lease_until <= coalesce($10::timestamptz, statement_timestamp())
+  where m.queue = ($1::text[])[1] and m.token is not null
+    and m.lease_until <= coalesce($10::timestamptz, statement_timestamp())
   order by m.lease_until
   limit $7::integer
   for update of m skip locked

@@ -46,8 +46,8 @@ select $1::text, $3::timestamptz + n * $4::interval, clock_timestamp(), decode(r
 from generate_series(0, $2::integer - 1) as n;
 
 -- name: claim
--- Lease up to $7 due messages with token $8 for $9, at $10 or now, from the ranges $1 to $6 in their order: queue, level,
--- and from (due_at, id) on up to another. Locks what it takes and nothing else, and looks at no range before it must.
+-- Lease up to $7 due messages with token $8 for $9, at $10 or now, from the ranges $1 to $6 in their order: a queue, a
+-- level, from (due_at, id) on, up to another. Locks what it takes and nothing else; a range is looked at when needed.
 with picked as materialized (
   select c.id
   from unnest($1::text[], $2::smallint[], $3::timestamptz[], $4::bigint[], $5::timestamptz[], $6::bigint[])

@@ -10,11 +10,10 @@ from benchmarks.table_designs.designs import C50
 from benchmarks.table_designs.explain import explain
 from benchmarks.table_designs.load import (
     EVERYTHING,
-    LEASE,
     LEVELS,
     Connection,
     Range,
-    arrays,
+    claim_arguments,
     connect,
     from_mark,
     open_table,
@@ -45,7 +44,9 @@ async def _locks(url: str) -> None:
         await table.connection.execute("update messages set priority = 9 where id <= 4")
         await table.connection.execute("update messages set priority = 5 where id between 100 and 102")
         for limit in (3, 10, 1_000, 1_001):
-            plan = await explain(table.connection, _CLAIM, *arrays(_IN_TWO_PARTS), limit, uuid.uuid4(), LEASE)
+            plan = await explain(
+                table.connection, _CLAIM, *claim_arguments(_IN_TWO_PARTS, limit, uuid.uuid4())
+            )
             looked_at = plan.of("Index Scan", "messages_claim")[0].loops
             transaction = table.connection.transaction()
             await transaction.start()
@@ -73,8 +74,8 @@ async def _empty_levels(url: str, repeat: int) -> None:
         for mode in ("auto", "force_generic_plan"):
             async with connect(url, C50, plan_cache_mode=mode) as connection:
                 for title, ranges in looks.items():
-                    milliseconds = await _median(connection, _CLAIM, ranges, limit=10, repeat=repeat)
-                    plan = await explain(connection, _CLAIM, *arrays(ranges), 10, uuid.uuid4(), LEASE)
+                    [milliseconds] = await _medians(connection, [_CLAIM], ranges, limit=10, repeat=repeat)
+                    plan = await explain(connection, _CLAIM, *claim_arguments(ranges, 10, uuid.uuid4()))
                     rows.append([mode, title, f"{milliseconds:.2f}", f"{plan.buffers}"])
     print_table(
         "A look that finds nothing, beside 100,000 future rows",
@@ -95,22 +96,20 @@ async def _ways_back(url: str, repeat: int) -> None:
         "join by id": _CLAIM.replace(by_id, "from picked p where m.id = p.id"),
         "join by ctid": by_place.replace(by_id, "from picked p where m.ctid = p.tid"),
     }
-    rows = []
     async with open_table(url, C50) as table:
         await table.fill(20_000, start=datetime.now(UTC) - timedelta(hours=1))
         await table.fill(100_000, start=datetime.now(UTC) + timedelta(days=1))
         await table.connection.execute("vacuum analyze messages")
-        for title, statement in statements.items():
-            row = [title]
-            for limit in (500, 10):
+        rows = [[title] for title in statements]
+        for limit in (500, 10):
+            medians = await _medians(
+                table.connection, list(statements.values()), EVERYTHING, limit=limit, repeat=repeat // 5
+            )
+            for row, statement, milliseconds in zip(rows, statements.values(), medians, strict=True):
                 plan = await explain(
-                    table.connection, statement, *arrays(EVERYTHING), limit, uuid.uuid4(), LEASE
-                )
-                milliseconds = await _median(
-                    table.connection, statement, EVERYTHING, limit=limit, repeat=repeat // 10
+                    table.connection, statement, *claim_arguments(EVERYTHING, limit, uuid.uuid4())
                 )
                 row += [f"{milliseconds:.2f}", f"{plan.buffers:,}"]
-            rows.append(row)
     print_table(
         "Ways back to the picked rows, with good statistics",
         ["update", "500: ms", "500: buffers", "10: ms", "10: buffers"],
@@ -130,7 +129,7 @@ async def _leased_in_front(url: str) -> None:
                 mark = max((row["due_at"], row["id"]) for row in claimed)
             row = [f"{leased:,}"]
             for ranges in (EVERYTHING, from_mark(mark)):
-                plan = await explain(table.connection, _CLAIM, *arrays(ranges), 10, uuid.uuid4(), LEASE)
+                plan = await explain(table.connection, _CLAIM, *claim_arguments(ranges, 10, uuid.uuid4()))
                 row += [f"{plan.milliseconds:.1f}", f"{plan.buffers:,}"]
             rows.append(row)
     print_table(
@@ -140,16 +139,17 @@ async def _leased_in_front(url: str) -> None:
     )
 
 
-async def _median(
-    connection: Connection, statement: str, ranges: Sequence[Range], *, limit: int, repeat: int
-) -> float:
-    """Milliseconds of the median round trip; nothing is kept."""
-    times = []
+async def _medians(
+    connection: Connection, statements: Sequence[str], ranges: Sequence[Range], *, limit: int, repeat: int
+) -> list[float]:
+    """Milliseconds of each statement's median round trip, run in turn; nothing is kept."""
+    times: list[list[float]] = [[] for _ in statements]
     for _ in range(repeat):
-        transaction = connection.transaction()
-        await transaction.start()
-        began = time.perf_counter()
-        await connection.fetch(statement, *arrays(ranges), limit, uuid.uuid4(), LEASE)
-        times.append(time.perf_counter() - began)
-        await transaction.rollback()
-    return statistics.median(times) * 1e3
+        for statement, found in zip(statements, times, strict=True):
+            transaction = connection.transaction()
+            await transaction.start()
+            began = time.perf_counter()
+            await connection.fetch(statement, *claim_arguments(ranges, limit, uuid.uuid4()))
+            found.append(time.perf_counter() - began)
+            await transaction.rollback()
+    return [statistics.median(found) * 1e3 for found in times]

@@ -7,9 +7,9 @@ from collections import defaultdict
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
-from benchmarks.table_designs.designs import A, B, C50, C50_APART, C50_MARK, C70, C90, Design
-from benchmarks.table_designs.explain import explain
-from benchmarks.table_designs.load import EVERYTHING, LEASE, MILLISECOND, Mark, Table, arrays, open_table
+from benchmarks.table_designs.designs import C50, C50_APART, C50_MARK, C70, C90, A, B, Design
+from benchmarks.table_designs.explain import prepared
+from benchmarks.table_designs.load import EVERYTHING, MILLISECOND, Mark, Table, claim_arguments, open_table
 from benchmarks.table_designs.report import print_table, spread
 
 DESIGNS = (A, B, C50, C70, C90, C50_MARK, C50_APART)
@@ -56,7 +56,7 @@ async def _measure(title: str, tables: list[Table], messages: int, rounds: int) 
 
 async def _round(table: Table, messages: int) -> dict[str, float]:
     """Publish, drain in batches of 500, then a little in batches of 10."""
-    few = messages // 50
+    few = max(messages // 50, 2 * _BATCH)
     await table.connection.execute("vacuum analyze messages")
     # Right after a checkpoint, the first change of an old page logs the whole page: so it comes first, not in between.
     await table.connection.execute("checkpoint")
@@ -117,10 +117,11 @@ async def _drain(table: Table, messages: int, batch: int) -> dict[str, float]:
 
 async def _left_behind(table: Table) -> dict[str, float]:
     """What a drained table still weighs, and what looking through all of it costs."""
-    look = (table.design.sql("claim"), *arrays(EVERYTHING), 1, uuid.uuid4(), LEASE)
+    look = claim_arguments(EVERYTHING, 1, uuid.uuid4())
     # The first look marks the index entries of dead rows, so that later ones need not visit the rows again.
-    await explain(table.connection, *look)
-    plan = await explain(table.connection, *look)
+    async with prepared(table.connection, table.design.sql("claim")) as claim:
+        await claim.run(*look)
+        plan = await claim.run(*look)
     heap, indexes = await table.sizes()
     return {
         "table MB": heap / 2**20,

@@ -17,7 +17,7 @@ Place: TypeAlias = tuple[datetime, int]
 """Where a message stands in its level: its due time and its id."""
 
 QUEUE = "orders"
-LEASE = timedelta(minutes=10)
+_LEASE = timedelta(minutes=10)
 MILLISECOND = timedelta(milliseconds=1)
 BEGINNING: Place = (datetime.min.replace(tzinfo=UTC), 0)
 END: Place = (datetime.max.replace(tzinfo=UTC), 0)
@@ -45,10 +45,14 @@ class Range:
     end: Place = END
 
 
-def arrays(ranges: Iterable[Range], queue: str = QUEUE) -> list[list[Any]]:
+def _arrays(ranges: Iterable[Range], queue: str = QUEUE) -> list[list[Any]]:
     """The ranges as the claim takes them: one array per column."""
     rows = [(queue, r.level, *r.start, *r.end) for r in ranges]
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def claim_arguments(ranges: Iterable[Range], limit: int, token: uuid.UUID) -> list[Any]:
+    return [*_arrays(ranges), limit, token, _LEASE, None]
 
 
 EVERYTHING = [Range(level) for level in LEVELS]
@@ -117,7 +121,7 @@ class Table:
         await self.connection.fetch(self.design.sql("fill"), QUEUE, count, start, step, keyed)
 
     async def claim(self, ranges: Iterable[Range], limit: int, token: uuid.UUID) -> list[asyncpg.Record]:
-        return await self.connection.fetch(self.design.sql("claim"), *arrays(ranges), limit, token, LEASE)
+        return await self.connection.fetch(self.design.sql("claim"), *claim_arguments(ranges, limit, token))
 
     async def write(self, statement: str, ids: Iterable[int], token: uuid.UUID) -> int:
         """Settle, retry or extend what was claimed with this token; how many still had it."""

@@ -10,27 +10,28 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from benchmarks.table_designs.designs import A, C50, Design
-from benchmarks.table_designs.explain import Plan, prepared
-from benchmarks.table_designs.load import EVERYTHING, LEASE, Table, arrays, connect, open_table
+import asyncpg
+
+from benchmarks.table_designs.designs import C50, A, Design
+from benchmarks.table_designs.explain import Plan, Prepared, prepared
+from benchmarks.table_designs.load import EVERYTHING, Table, claim_arguments, connect, open_table
 from benchmarks.table_designs.report import print_table
 
 _BATCH = 500
-_DUE = 2_000
 _FEW = 30
-# As a driver connects, but with a plan that is kept: what a busy worker has after five claims, or for good.
-_AS_IT_COMES = {"enable_seqscan": "on", "enable_bitmapscan": "on"}
+_LEASED = 5_000
+_DUE = _LEASED + 3 * _BATCH
+_PATIENCE_SECONDS = 10
 _UNWANTED = {"Seq Scan", "Bitmap Heap Scan", "Sort", "Incremental Sort", "Hash Join", "Merge Join"}
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A statement, on a design's table."""
+class Shape:
+    """A table, and what is run on it."""
 
-    title: str
-    statement: str
-    design: Design = C50
-    claims: bool = False
+    design: Design
+    claims: dict[str, str]
+    settles: dict[str, str]
     before: str = ""
     """Done to the new table first."""
 
@@ -51,27 +52,40 @@ delete from messages m using unnest($1::bigint[], $2::uuid[]) as s(id, token)
 where m.id = s.id and m.token = s.token
 returning m.id
 """
-_WITHOUT_PREDICATE = """
-drop index messages_claim;
-create index messages_claim on messages (queue, priority, due_at, id)
-"""
 
-CASES = (
-    Case("(c) claim", _CLAIM, claims=True),
-    Case("(c) claim, index without predicate", _CLAIM, claims=True, before=_WITHOUT_PREDICATE),
-    Case("(c) claim, `not exists` head", _instead(_CLAIM, _HEAD, _NO_HEAD), claims=True),
-    Case(
-        "(c) claim, joined by id", _instead(_CLAIM, _BY_ARRAY, "from picked p where m.id = p.id"), claims=True
+SHAPES = (
+    Shape(
+        C50,
+        claims={
+            "(c) claim": _CLAIM,
+            "(c) claim, joined by id": _instead(_CLAIM, _BY_ARRAY, "from picked p where m.id = p.id"),
+            "(c) claim, `not exists` head": _instead(_CLAIM, _HEAD, _NO_HEAD),
+        },
+        settles={"(c) settle": _SETTLE, "(c) settle, joined": _JOINED},
     ),
-    Case("(c) settle", _SETTLE),
-    Case("(c) settle, index without predicate", _SETTLE, before=_WITHOUT_PREDICATE),
-    Case("(c) settle, joined", _JOINED),
-    Case("(a) claim", A.sql("claim"), design=A, claims=True),
-    Case("(a) settle", A.sql("settle"), design=A),
-    Case("(a) settle, joined", _JOINED, design=A),
+    Shape(
+        C50,
+        claims={"(c) claim, index without predicate": _CLAIM},
+        settles={"(c) settle, index without predicate": _SETTLE},
+        before="""
+            drop index messages_claim;
+            create index messages_claim on messages (queue, priority, due_at, id)
+        """,
+    ),
+    Shape(
+        A,
+        claims={"(a) claim": A.sql("claim")},
+        settles={"(a) settle": _SETTLE, "(a) settle, joined": _JOINED},
+    ),
 )
 
-Step = Callable[[Table, int], Awaitable[None]]
+# As a driver connects, but with a plan that is kept: what a busy worker comes to have.
+CONNECTIONS = {
+    "with the engine's settings": {},
+    "as the driver connects": {"enable_seqscan": "on", "enable_bitmapscan": "on"},
+}
+
+Step = Callable[[Table, int], Awaitable[object]]
 
 
 async def _fill(table: Table, future: int) -> None:
@@ -80,66 +94,84 @@ async def _fill(table: Table, future: int) -> None:
     await table.fill(future, start=now + timedelta(days=1))
 
 
+async def _fill_a_little(table: Table, _: int) -> None:
+    await table.fill(_FEW, start=datetime.now(UTC) - timedelta(hours=2), keyed=True)
+
+
 async def _analyze(table: Table, _: int) -> None:
     await table.connection.execute("analyze messages")
 
 
-async def _drain(table: Table, _: int) -> None:
+async def _empty(table: Table, _: int) -> None:
     await table.connection.execute("delete from messages")
 
 
-async def _add_few(table: Table, _: int) -> None:
-    await table.fill(_FEW, start=datetime.now(UTC) - timedelta(hours=2), keyed=True)
+async def _lease(table: Table, _: int) -> None:
+    await table.claim(EVERYTHING, _LEASED, uuid.uuid4())
 
 
-# How the table came to be as it is when the statement is planned, and what happened to it since.
+# What happened to the table before the statements were planned, and what happened since.
 STATES: dict[str, tuple[tuple[Step, ...], tuple[Step, ...]]] = {
     "never analyzed": ((_fill,), ()),
     "ANALYZE saw it new": ((_analyze, _fill), ()),
-    "ANALYZE saw it drained": ((_fill, _drain, _analyze, _fill), ()),
-    "ANALYZE saw no lease": ((_fill, _analyze), ()),
-    "planned at 30 rows": ((_add_few, _analyze), (_fill,)),
+    "ANALYZE saw it drained": ((_fill, _empty, _analyze, _fill), ()),
+    "ANALYZE saw no lease, 5,000 since": ((_fill, _analyze), (_lease,)),
+    "planned at 30 rows, grown since": ((_fill_a_little, _analyze), (_fill,)),
 }
 
 
 async def run(url: str, *, future: int) -> None:
-    """Run every case in every state, with the engine's settings and without."""
-    for title, settings in (("with the engine's settings", {}), ("as the driver connects", _AS_IT_COMES)):
-        rows = []
-        for case in CASES:
-            plans = [await _plan(url, case, state, settings, future) for state in STATES]
-            rows.append([case.title, *map(_cell, plans)])
+    """Run every statement in every state, with the engine's settings and without."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for state in STATES:
+        for shape in SHAPES:
+            for key, cell in (await _plans(url, shape, state, future)).items():
+                cells.setdefault(key, []).append(cell)
+    for connection in CONNECTIONS:
         print_table(
-            f"Plans, batch of {_BATCH}, {_DUE:,} due and {future:,} future rows, {title}: milliseconds, buffers",
+            f"Plans {connection}, batch of {_BATCH}, {_DUE:,} due and {future:,} future rows: milliseconds, buffers",
             ["statement", *STATES],
-            rows,
+            [[title, *found] for (title, where), found in cells.items() if where == connection],
         )
 
 
-async def _plan(url: str, case: Case, state: str, settings: dict[str, str], future: int) -> Plan:
-    """The plan that the case ends up with in this state."""
+async def _plans(url: str, shape: Shape, state: str, future: int) -> dict[tuple[str, str], str]:
+    """What each statement costs in this state, by its title and its connection."""
     planned, since = STATES[state]
     async with AsyncExitStack() as stack:
-        table = await stack.enter_async_context(open_table(url, case.design))
-        if case.before:
-            await table.connection.execute(case.before)
-        connection = await stack.enter_async_context(connect(url, case.design, **settings))
-        statement = await stack.enter_async_context(prepared(connection, case.statement))
+        table = await stack.enter_async_context(open_table(url, shape.design))
+        if shape.before:
+            await table.connection.execute(shape.before)
+        statements: dict[tuple[str, str], Prepared] = {}
+        for where, settings in CONNECTIONS.items():
+            connection = await stack.enter_async_context(
+                connect(url, shape.design, statement_timeout=f"{_PATIENCE_SECONDS}s", **settings)
+            )
+            for title, text in (shape.claims | shape.settles).items():
+                statements[title, where] = await stack.enter_async_context(prepared(connection, text))
         for step in planned:
             await step(table, future)
-        plan = await statement.run(*await _arguments(case, table))
+        cells = await _run_all(shape, table, statements)
         for step in since:
             await step(table, future)
-            plan = await statement.run(*await _arguments(case, table))
-        return plan
+            cells = await _run_all(shape, table, statements)
+        return cells
 
 
-async def _arguments(case: Case, table: Table) -> list[object]:
+async def _run_all(
+    shape: Shape, table: Table, statements: dict[tuple[str, str], Prepared]
+) -> dict[tuple[str, str], str]:
     token = uuid.uuid4()
-    if case.claims:
-        return [*arrays(EVERYTHING), _BATCH, token, LEASE]
     rows = await table.claim(EVERYTHING, _BATCH, token)
-    return [sorted(row["id"] for row in rows), [token] * len(rows)]
+    settle = [sorted(row["id"] for row in rows), [token] * len(rows)]
+    cells = {}
+    for (title, where), statement in statements.items():
+        claim = claim_arguments(EVERYTHING, _BATCH, uuid.uuid4())
+        try:
+            cells[title, where] = _cell(await statement.run(*(claim if title in shape.claims else settle)))
+        except asyncpg.QueryCanceledError:
+            cells[title, where] = f"**over {_PATIENCE_SECONDS * 1_000:,}**"
+    return cells
 
 
 def _cell(plan: Plan) -> str:

@@ -14,15 +14,14 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
-from benchmarks.table_designs.designs import A, B, B_MARK, C50, C50_MARK, Design
+from benchmarks.table_designs.designs import B_MARK, C50, C50_MARK, A, B, Design
 from benchmarks.table_designs.explain import explain
 from benchmarks.table_designs.load import (
     BEGINNING,
     EVERYTHING,
-    LEASE,
     MILLISECOND,
     Mark,
-    arrays,
+    claim_arguments,
     from_mark,
     open_table,
 )
@@ -88,7 +87,7 @@ async def _drain(url: str, case: Case, messages: int) -> tuple[float, float, flo
                 mark.move((row["due_at"], BEGINNING[1] if case.by_time_alone else row["id"]) for row in rows)
             ranges = from_mark(mark.place) if case.design.marked else EVERYTHING
             plan = await explain(
-                table.connection, case.design.sql("claim"), *arrays(ranges), _BATCH, uuid.uuid4(), LEASE
+                table.connection, case.design.sql("claim"), *claim_arguments(ranges, _BATCH, uuid.uuid4())
             )
     part = len(times) // 6
     first, last = (part * _BATCH / sum(some) for some in (times[:part], times[-part:]))

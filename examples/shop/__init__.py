@@ -1,1 +1,1 @@
-"""A small shop on one SQLite file: orders in its own table, messages beside them. Run with `python -m examples.shop`."""
+"""A small shop on one SQLite file: its orders, and the messages beside them. `python -m examples.shop` runs it."""

@@ -1,4 +1,4 @@
-"""A worker that starts packing and never finishes: the demo kills it. Run with `python -m examples.shop.packer FILE`."""
+"""A worker that starts packing and never finishes: the demo runs it in a process of its own, and kills it."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ _KIND = 0xFF
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 # The row is at fault, not the database: asking again would be refused again.
 _REFUSED = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
+# A lock that was not to be had, a table that is not there: the connection is none the worse.
+_HARMLESS = _BUSY | {sqlite3.SQLITE_ERROR, None}
 
 
 class CommitInDoubt(StoreUnavailable):
@@ -27,6 +29,17 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, sqlite3.DataError) or (
         isinstance(error, sqlite3.Error) and _kind(error) in _REFUSED
     )
+
+
+def in_doubt(error: sqlite3.Error) -> bool:
+    """Whether the connection may be at fault, so that it must not be used again."""
+    return not is_refusal(error) and _kind(error) not in _HARMLESS
+
+
+def commit_failed(error: sqlite3.Error) -> NightmailError:
+    """What a failed commit means: after a failure of the disk nobody knows how much of it was written."""
+    failed = translated(error)
+    return CommitInDoubt(str(failed)) if _kind(error) == sqlite3.SQLITE_IOERR else failed
 
 
 def translated(error: sqlite3.Error) -> NightmailError:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
-
-from nightmail.stores.sqlite.connect import PATIENCE_SECONDS
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
@@ -59,6 +56,13 @@ class Write(Generic[T]):
 
 
 @dataclass(eq=False, slots=True)
+class Errand:
+    """A read that nobody waits for."""
+
+    work: Work[None]
+
+
+@dataclass(eq=False, slots=True)
 class Stop:
     """The last that a thread is told."""
 
@@ -69,28 +73,14 @@ Job: TypeAlias = Look[Any] | Write[Any]
 Answer: TypeAlias = Done[Any] | Failed
 
 
-@dataclass(slots=True)
-class Answers:
-    """Answers on their way to the event loops that wait for them."""
-
-    _by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Job | Stop, Answer]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-
-    def add(self, job: Job | Stop, answer: Answer) -> None:
-        """Note what this job is to be told."""
-        self._by_loop[job.future.get_loop()].append((job, answer))
-
-    def hand_over(self) -> None:
-        """Tell everybody."""
-        for loop, answers in self._by_loop.items():
-            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                loop.call_soon_threadsafe(_tell, answers)
-
-
-def patience(seconds: float = PATIENCE_SECONDS) -> float:
-    """The deadline of somebody who has this much patience."""
-    return time.monotonic() + seconds
+def hand_over(answers: Iterable[tuple[Job | Stop, Answer]]) -> None:
+    """Give the answers to the event loops on which they are waited for: one call for all of a loop's."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Job | Stop, Answer]]] = defaultdict(list)
+    for job, answer in answers:
+        by_loop[job.future.get_loop()].append((job, answer))
+    for loop, its_own in by_loop.items():
+        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            loop.call_soon_threadsafe(_tell, its_own)
 
 
 def _tell(answers: Iterable[tuple[Job | Stop, Answer]]) -> None:

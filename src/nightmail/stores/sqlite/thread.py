@@ -8,9 +8,9 @@ waits on the event loop; cancelling that wait drops the answer and never leaves 
                                  ▼
                        wait for the lock ──▶ BEGIN · all who wait · COMMIT ──▶ answers
 
-Everybody who waits goes into one transaction, each in a savepoint of its own: a lasting commit takes the disk
-milliseconds, and sixteen publishers should not queue up for sixteen of them. While somebody else holds the lock, the
-thread goes on answering those who only look.
+Everybody who waits goes into one transaction: a lasting commit takes the disk milliseconds, and sixteen publishers
+should not queue up for sixteen of them. While somebody else holds the lock, the thread goes on answering those who
+only look.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from typing import Any, Final, TypeVar
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.sqlite.connect import PATIENCE_SECONDS
-from nightmail.stores.sqlite.errors import commit_failed, in_doubt, is_busy, translated
-from nightmail.stores.sqlite.jobs import Answer, Answers, Done, Failed, Job, Look, Stop, Work, Write, patience
+from nightmail.stores.sqlite.errors import in_doubt, is_busy, translated
+from nightmail.stores.sqlite.jobs import Answer, Done, Errand, Failed, Job, Look, Stop, Work, Write, hand_over
 from nightmail.stores.sqlite.line import Line
+from nightmail.stores.sqlite.together import write_together
 from nightmail.stores.sqlite.watch import WATCH_SECONDS, WatchedTower
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class ConnectionThread:
     ) -> None:
         self._connect = connect
         self._tower = tower
-        self._jobs: SimpleQueue[Job | Stop] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | Errand | Stop] = SimpleQueue()
         self._process = os.getpid()
         self._open = True
         self._thread = threading.Thread(target=self._serve, name=f"nightmail-sqlite-{name}", daemon=True)
@@ -59,7 +60,7 @@ class ConnectionThread:
     async def read(self, work: Work[T]) -> T:
         """Run work that only reads."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._submit(Look(work=work, future=future, deadline=patience()))
+        self._submit(Look(work=work, future=future, deadline=time.monotonic() + PATIENCE_SECONDS))
         return await future
 
     async def write(
@@ -69,7 +70,7 @@ class ConnectionThread:
         look: Work[T | None] | None = None,
         then: Callable[[T], None] | None = None,
         when_locked_out: Callable[[], T] | None = None,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience: float = PATIENCE_SECONDS,
         lasting: bool = True,
     ) -> T:
         """Run work in a transaction and commit it; see `Write`."""
@@ -78,7 +79,7 @@ class ConnectionThread:
             Write(
                 work=work,
                 future=future,
-                deadline=patience(patience_seconds),
+                deadline=time.monotonic() + patience,
                 look=look,
                 then=then,
                 when_locked_out=when_locked_out,
@@ -87,13 +88,10 @@ class ConnectionThread:
         )
         return await future
 
-    def soon(self, work: Work[None]) -> None:
-        """Have this read done before whatever is asked for later; nobody waits for it."""
+    def run_errand(self, work: Work[None]) -> None:
+        """Run a read that nobody waits for, before whatever is asked for later."""
         if self.usable:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            # Nobody will ask what became of it.
-            future.cancel()
-            self._jobs.put(Look(work=work, future=future, deadline=patience()))
+            self._jobs.put(Errand(work))
 
     async def stop(self) -> None:
         """Finish what was asked for, close the connection and end the thread."""
@@ -108,7 +106,7 @@ class ConnectionThread:
     def _submit(self, job: Job) -> None:
         if self._process != os.getpid():
             raise StoreUnavailable(
-                "this store was opened before the process forked: open it again in the child, or open it after the fork"
+                "this store was opened before the process forked: open it in the child instead"
             )
         if not self._open:
             raise StoreUnavailable("this store is closed: open it first")
@@ -123,21 +121,24 @@ class ConnectionThread:
         stop: Stop | None = None
         while stop is None or waiting:
             for job in self._arrivals(wait=not waiting):
-                if isinstance(job, Stop):
-                    stop = job
-                elif isinstance(job, Write) and (job.look is None or not self._answered(line, job, job.look)):
-                    waiting.append(job)
-                elif isinstance(job, Look):
-                    self._answered(line, job, job.work)
-            waiting = _write(line, waiting[:_MOST_TOGETHER]) + waiting[_MOST_TOGETHER:]
-            self._watch(line)
+                match job:
+                    case Stop():
+                        stop = job
+                    case Errand(work):
+                        _run_errand(line, work)
+                    case Look():
+                        self._look(line, job, job.work)
+                    case Write():
+                        if job.look is None or self._look(line, job, job.look):
+                            waiting.append(job)
+            waiting = write_together(line, waiting[:_MOST_TOGETHER]) + waiting[_MOST_TOGETHER:]
+            if self._tower is not None and not self._tower.empty:
+                _run_errand(line, self._tower.look)
         line.drop()
-        answers = Answers()
-        answers.add(stop, Done(None))
-        answers.hand_over()
+        hand_over([(stop, Done(None))])
 
-    def _arrivals(self, *, wait: bool) -> Iterator[Job | Stop]:
-        """What was asked for since. Waits for something, but not past the next look at what others write."""
+    def _arrivals(self, *, wait: bool) -> Iterator[Job | Errand | Stop]:
+        """What was asked for since. Waits for something, but not past the next look at what others have written."""
         watching = self._tower is not None and not self._tower.empty
         try:
             yield self._jobs.get(block=wait, timeout=WATCH_SECONDS if watching else None)
@@ -146,65 +147,33 @@ class ConnectionThread:
         except Empty:
             return
 
-    def _answered(self, line: Line, job: Job, look: Work[Any]) -> bool:
-        """Look; whether that was all."""
-        if job.future.cancelled() and isinstance(job, Write):
-            return True
+    def _look(self, line: Line, job: Job, look: Work[Any]) -> bool:
+        """Read for this job and answer it, unless there is something to write: whether there is."""
+        if job.future.cancelled():
+            return False
         answer: Answer
         try:
-            result = look(line.connection())
-            if result is None and isinstance(job, Write):
-                return False
-            answer = Done(result)
+            found = look(line.connection())
+            if found is None and isinstance(job, Write):
+                return True
+            answer = Done(found)
         except sqlite3.Error as error:
             if is_busy(error) and time.monotonic() < job.deadline:
-                # Not the write lock, which readers never need: the log is being recovered or removed.
+                # Readers never wait for writers: the log is just being recovered, or removed by the last to close.
                 self._jobs.put(job)
-                return True
+                return False
             if in_doubt(error):
                 line.drop()
             answer = Failed(translated(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's, and the thread lives on
             answer = Failed(error)
-        answers = Answers()
-        answers.add(job, answer)
-        answers.hand_over()
-        return True
-
-    def _watch(self, line: Line) -> None:
-        if self._tower is not None and not self._tower.empty:
-            try:
-                self._tower.look(line.connection())
-            except sqlite3.Error as error:
-                if in_doubt(error):
-                    line.drop()
+        hand_over([(job, answer)])
+        return False
 
 
-def _write(line: Line, waiting: list[Write[Any]]) -> list[Write[Any]]:
-    """Carry out these jobs in one transaction; those that must go on waiting for the lock."""
-    # Whoever was cancelled before it began gets nothing: a claim would be leased to nobody.
-    group = [job for job in waiting if not job.future.cancelled()]
-    if not group:
-        return []
-    answers = Answers()
+def _run_errand(line: Line, work: Work[None]) -> None:
     try:
-        connection = line.begin(lasting=any(job.lasting for job in group))
+        work(line.connection())
     except sqlite3.Error as error:
-        if is_busy(error):
-            return _locked_out(group)
-        line.drop()
-        _refuse(group, error)
-        return []
-    done = [(job, _in_savepoint(connection, job.work)) for job in group]
-    undone = None
-    try:
-        if connection.in_transaction:
-            connection.execute("COMMIT")
-        else:
-            # An error grave enough makes SQLite roll everything back, savepoints and all.
-            undone = StoreUnavailable("SQLite rolled the transaction back.")
-    except sqlite3.Error as error:
-        line.drop()
-        undone = commit_failed(error)
-    for job, answer in done:
-        ...
+        if in_doubt(error):
+            line.drop()

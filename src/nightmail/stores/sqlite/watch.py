@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -17,19 +18,15 @@ WATCH_SECONDS: Final = 0.02
 class WatchedTower(BellTower):
     """The bells of a store. While one hangs, the writing thread asks whether others have written, and rings all.
 
-    Bells are hung, taken down and rung on the event loop; `start` and `look` are called on the thread.
+    Bells are hung, taken down and rung on the event loop; `look` is called on the thread.
     """
 
     def __init__(self, on_first: Callable[[], None]) -> None:
         super().__init__()
         self._on_first = on_first
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._seen: tuple[sqlite3.Connection | None, int] | None = None
-
-    @property
-    def watching(self) -> bool:
-        """Whether to go on looking."""
-        return not self.empty and self._seen is not None
+        self._seen: tuple[sqlite3.Connection, int] | None = None
+        self._looked_at = 0.0
 
     def hang(self, bell: Bell) -> None:
         """From now on this bell rings too."""
@@ -41,22 +38,18 @@ class WatchedTower(BellTower):
             self._seen = None
             self._on_first()
 
-    def start(self, connection: sqlite3.Connection | None) -> None:
-        """Ring from now on. Comes before any claim that was asked for after the bell was hung."""
-        self._seen = (connection, 0 if connection is None else _version(connection))
-
     def look(self, connection: sqlite3.Connection) -> None:
         """Ring all if another connection has written since the last look.
 
-        A new connection counts as a change: anything may have been missed before it was made.
+        A new connection counts as a change: anything may have been missed before it was made. Busy threads come by
+        more often than they should look: every ring makes all workers look, and those are not free.
         """
-        seen, self._seen = self._seen, (connection, _version(connection))
-        if seen != self._seen and self._loop is not None:
+        now = time.monotonic()
+        if self._seen is not None and now - self._looked_at < WATCH_SECONDS:
+            return
+        self._looked_at = now
+        ((version,),) = connection.execute("PRAGMA data_version").fetchall()
+        seen, self._seen = self._seen, (connection, version)
+        if seen is not None and seen != self._seen and self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed: nobody is left to be woken.
                 self._loop.call_soon_threadsafe(self.ring_all)
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    """A number that changes with what other connections commit, and not with what this one does."""
-    ((version,),) = connection.execute("PRAGMA data_version").fetchall()
-    return int(version)
