@@ -26,4 +26,4 @@ create table messages (
 create index messages_claim on messages (queue, priority, due_at, id) where priority >= 0;
 create unique index messages_timer on messages (queue, timer_key) where timer_key is not null;
 create unique index messages_head on messages (queue, head_key) where head_key is not null;
-create index messages_line on messages (queue, ordering_key, id) where ordering_key is not null;
+create index messages_line on messages (queue, ordering_key, (id + 0)) where ordering_key is not null;

@@ -29,7 +29,8 @@ create table messages (
 create index messages_claim on messages (queue, priority, visible_at, id) where priority >= 0;
 create unique index messages_timer on messages (queue, timer_key) where timer_key is not null;
 create unique index messages_head on messages (queue, head_key) where head_key is not null;
-create index messages_line on messages (queue, ordering_key, id) where ordering_key is not null;
+-- Not `id` itself: the test for an earlier message of the same key could then be planned through the primary key.
+create index messages_line on messages (queue, ordering_key, (id + 0)) where ordering_key is not null;
 
 -- name: insert
 -- Store messages of queue $1.
@@ -63,7 +64,7 @@ with picked as materialized (
            and (m.ordering_key is null or m.head_key is not null or (
              (select h.id from messages h where h.queue = m.queue and h.head_key = m.ordering_key limit 1) is null
              and (select s.id from messages s
-                  where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id < m.id
+                  where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id + 0 < m.id
                     and s.due_at <= coalesce($10::timestamptz, statement_timestamp())
                   limit 1) is null))
          order by m.visible_at, m.id

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nightmail import current
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
+from nightmail.overtime import Overtime
 from nightmail.settings import WorkerSettings
 from nightmail.store import Store
 
@@ -27,8 +28,12 @@ class Attempt:
         self._handler = handler
         self._settings = settings
         self._observer = observer
-        self._timeout = settings.handler_timeout.total_seconds()
+        self._overtime = Overtime(settings.handler_timeout.total_seconds())
         self._give_up = settings.give_up_after
+
+    def close(self) -> None:
+        """No handler will run any more."""
+        self._overtime.close()
 
     def without_running(self, delivery: Delivery) -> Outcome | None:
         """How this ends without its handler, if it does."""
@@ -45,28 +50,34 @@ class Attempt:
 
     async def __call__(self, delivery: Delivery) -> Outcome | None:
         """The outcome of one handler run; `None` when there is nothing to write, because the lease was lost."""
+        ended = await self._run(delivery)
+        return self._failed(delivery, ended) if isinstance(ended, Exception) else ended
+
+    async def _run(self, delivery: Delivery) -> Outcome | Exception | None:
+        task = _this_task()
         entered = current.enter(self._store, delivery)
         self._observer.started(delivery)
+        self._overtime.begin(task)
+        cancelled = False
         try:
-            async with asyncio.timeout(self._timeout) as limit:
-                return _known(await self._handler(delivery))
+            return _known(await self._handler(delivery))
         except LeaseLost:
             self._observer.lease_lost(delivery)
             return None
-        except asyncio.CancelledError as error:
-            if _was_cancelled():
-                return Release()
-            # It cancelled itself. Handing it back would bring it round at full speed, for ever.
-            return self._failed(
-                delivery, RuntimeError(f"the handler raised {type(error).__name__} by itself")
-            )
-        except TimeoutError as error:
-            ours = TimeoutError(f"the handler ran longer than {self._timeout:g} seconds")
-            return self._failed(delivery, ours if limit.expired() else error)
+        except asyncio.CancelledError:
+            cancelled = True
         except Exception as error:  # noqa: BLE001 - the policy decides what any error means
-            return self._failed(delivery, error)
+            return error
         finally:
             entered.over = True
+            ran_over = self._overtime.end(task)
+        if cancelled and ran_over:
+            task.uncancel()
+            return TimeoutError(f"the handler ran longer than {self._overtime.limit:g} seconds")
+        if task.cancelling():
+            return Release()
+        # It cancelled itself. Handing it back would bring it round at full speed, for ever.
+        return RuntimeError("the handler raised CancelledError by itself")
 
     def _failed(self, delivery: Delivery, error: Exception) -> Outcome:
         self._observer.failed(delivery, error)
@@ -98,6 +109,7 @@ def _known(outcome: Outcome | None) -> Outcome:
     raise TypeError(f"expected an outcome or None, got {type(outcome).__name__}")
 
 
-def _was_cancelled() -> bool:
+def _this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
+    return task

@@ -53,12 +53,11 @@ class Hand:
         del self._running[delivery]
         self._note()
 
-    def give_back(self) -> list[Delivery]:
-        """All that has not started."""
-        unstarted = list(self._waiting)
-        self._waiting.clear()
+    def give_back(self, keep: int = 0) -> list[Delivery]:
+        """What has not started, except for the `keep` that would start next."""
+        last_first = [self._waiting.pop() for _ in range(len(self._waiting) - keep)]
         self._note()
-        return unstarted
+        return last_first[::-1]
 
     def forget(self, delivery: Delivery) -> bool:
         """Drop this one if it has not started; whether it was there."""

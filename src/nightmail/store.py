@@ -122,8 +122,8 @@ class Store(Protocol):
 
         A free name is taken. When a *waiting* message bears it: `skip` stores nothing; `raise` raises
         `TimerExists` and leaves the caller's transaction usable; `replace` overwrites it in place (body,
-        headers, due time, priority, ordering key, expiry; both counters start afresh, an expired lease is
-        cleared, so that its holder is told `LOST`; it keeps its id and its place); `earliest` and `latest`
+        headers, due time, publish time, priority, ordering key, expiry; both counters start afresh, an expired
+        lease is cleared, so that its holder is told `LOST`; it keeps its id and its place); `earliest` and `latest`
         do the same when the new due time is strictly earlier or later, and store nothing otherwise.
 
         When a message *running in other hands* bears it: `skip` and `raise` as above. The others store a new
@@ -191,8 +191,9 @@ class Store(Protocol):
         and by nothing else: a lease that expired but that nobody took over still settles. `Done` removes
         the message (into the delivered history, where that is kept). `Retry` counts one attempt, sets
         `deliveries` to 0 and makes it due `after` from now. `Postpone` sets both counters to 0 and makes it
-        due `after` from now. `Dead` moves it to the dead letters in the same step. `Release` makes it due
-        now with the `deliveries` it had before the claim. The last four clear the lease, and a superseded
+        due `after` from now. `Dead` moves it to the dead letters in the same step. `Retry` and `Dead` note
+        when this delivery was claimed as its last attempt, and as its first if there was none before;
+        `Postpone` forgets both. `Release` makes it due now with the `deliveries` it had before the claim. The last four clear the lease, and a superseded
         message that any of `Retry`, `Postpone`, `Release` would bring back is due at once.
 
         `LOST` is answered only after asking twice, `BUSY` for a row that somebody's open transaction has
@@ -247,7 +248,10 @@ class Store(Protocol):
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
     ) -> bool:
-        """Move the waiting bearer of this name to another due time, keeping its counters; whether one moved."""
+        """Move the waiting bearer of this name to another due time; whether one moved.
+
+        It keeps its counters; an expired lease is cleared. A running message is left alone (`False`).
+        """
         ...
 
     def listen(self, queues: Sequence[str]) -> Bell:

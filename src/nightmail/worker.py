@@ -40,6 +40,8 @@ GATHER_SECONDS: Final = 0.010
 """How long a finished message waits for others, while others are in hand."""
 BUSY_SECONDS: Final = 0.1
 """How long before asking again for a row that somebody's transaction has locked."""
+REVIEW_SECONDS: Final = 1.0
+"""How often to ask, while there is no room, whether what was fetched ahead will still start soon."""
 LAST_WRITES_SECONDS: Final = 5.0
 """How long a stopping worker tries to write its last settlements: a dead database must not hang a shutdown."""
 
@@ -72,7 +74,7 @@ class Worker:
         self._hand = Hand()
         self._leases = Leases()
         self._finished = Finished()
-        self._pace = Pace()
+        self._pace = Pace(self._settings.max_workers)
         self._alarm = Alarm()
         self._suspect: Delivery | None = None
         self._unconfirmed: tuple[UUID, float] | None = None
@@ -141,6 +143,7 @@ class Worker:
                     await self._drain()
         finally:
             self._solitude.leave(self._hand)
+            self._attempt.close()
 
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -162,12 +165,20 @@ class Worker:
         if self._suspect is not None:
             await self._run_suspect()
         await self._solitude.wait_free()
-        while not self._wants_more():
-            self._room.clear()
-            await self._room.wait()
+        await self._wait_for_room()
         seconds = self._alarm.seconds_from(time.monotonic())
         if seconds and await self._bell.wait(seconds):
             self._observer.woken()
+
+    async def _wait_for_room(self) -> None:
+        while not self._wants_more():
+            self._room.clear()
+            try:
+                async with asyncio.timeout(REVIEW_SECONDS):
+                    await self._room.wait()
+            except TimeoutError:
+                # Handlers take longer than those before them did: others may start these sooner than we.
+                self._hand_back(self._hand.give_back(keep=self._pace.ahead(time.monotonic())))
 
     def _wants_more(self) -> bool:
         ahead = self._pace.ahead(time.monotonic())
@@ -217,10 +228,9 @@ class Worker:
             elif self._suspect is None:
                 self._suspect = delivery
             else:
-                self._finished.put(Settlement(delivery, Release()))
+                self._hand_back([delivery])
         if ready:
             self._hand.take(ready)
-            self._pace.busy(time.monotonic())
             self._start_waiting()
 
     async def _run_suspect(self) -> None:
@@ -231,7 +241,7 @@ class Worker:
         if suspect is None:
             return
         if self._solitude.taken:
-            self._finished.put(Settlement(suspect, Release()))
+            self._hand_back([suspect])
             return
         self._hand.take([suspect])
         async with self._solitude.alone(self._hand):
@@ -242,14 +252,16 @@ class Worker:
 
     def _start_waiting(self) -> None:
         while self._hand.waiting and self._hand.running < self._settings.max_workers:
-            delivery = self._hand.next()
-            self._hand.start(delivery, asyncio.create_task(self._handle(delivery)))
+            delivery, now = self._hand.next(), time.monotonic()
+            self._hand.start(delivery, asyncio.create_task(self._handle(delivery, now)))
+            self._pace.started(now)
 
-    async def _handle(self, delivery: Delivery) -> None:
+    async def _handle(self, delivery: Delivery, started: float) -> None:
         outcome: Outcome | None = None
         try:
             if self._leases.surely_holds(delivery, time.monotonic()):
                 outcome = await self._attempt(delivery)
+                self._pace.ran(time.monotonic() - started)
             else:
                 # Paused for longer than a lease before it could start: it is somebody else's by now.
                 self._observer.lease_lost(delivery)
@@ -262,19 +274,19 @@ class Worker:
         else:
             self._finished.put(Settlement(delivery, outcome))
         self._hand.finish(delivery)
-        self._pace.finished()
         if not self._stopping.is_set():
             self._start_waiting()
-        if self._hand.is_empty:
-            self._pace.idle(time.monotonic())
-            self._room.set()
-        elif self._wants_more():
+        if self._wants_more():
             self._room.set()
 
     def _lose(self, delivery: Delivery) -> None:
         """The keeper found this lease taken over. What runs may run on: the store refuses what it would write."""
         if self._hand.forget(delivery):
             self._observer.lease_lost(delivery)
+
+    def _hand_back(self, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            self._finished.put(Settlement(delivery, Release()))
 
     # ── settle ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -294,6 +306,8 @@ class Worker:
             self._finished.ask_again(batch)
             raise
         self._finished.drop_first(len(batch))
+        # With nothing in hand any more, no handler is left to say that there is room again.
+        self._room.set()
         busy = self._report(zip(batch, standings, strict=True))
         if busy:
             self._finished.put_back(busy)
@@ -321,10 +335,9 @@ class Worker:
     async def _drain(self) -> None:
         """Hand back what has not started, finish what runs, past the grace period cancel it; then the last writes."""
         self._stopping.set()
-        for delivery in self._hand.give_back():
-            self._finished.put(Settlement(delivery, Release()))
+        self._hand_back(self._hand.give_back())
         if self._suspect is not None:
-            self._finished.put(Settlement(self._suspect, Release()))
+            self._hand_back([self._suspect])
             self._suspect = None
         await self._finish_running()
         with suppress(TimeoutError):

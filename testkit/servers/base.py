@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+from testkit.processes import Process
 from testkit.servers import cleanup
 from testkit.servers.account import Account
 from testkit.servers.errors import NotOurs, NotReady, ServerFailed, ServerUnavailable
@@ -135,6 +136,11 @@ class Server(ABC):
     def port(self) -> int:
         """On 127.0.0.1. Chosen by the first `start`, kept until `close`."""
         return self._settled().port
+
+    @property
+    def processes(self) -> list[Process]:
+        """Its living processes, the main one first."""
+        return self._run.processes if self._run else []
 
     # Its life
 
@@ -283,15 +289,18 @@ class Server(ABC):
         self.prepare()
 
     def _launch(self) -> None:
-        self._run = Supervised(
-            self.command(),
-            directory=self.directory,
-            environment=self._complete_environment(),
-            account=self._settled().account,
-            farewell=self.farewell_signal,
-            log=self._log,
-        )
-        cleanup.record(self.directory, self._run.processes)
+        try:
+            self._run = Supervised(
+                self.command(),
+                directory=self.directory,
+                environment=self._complete_environment(),
+                account=self._settled().account,
+                farewell=self.farewell_signal,
+                log=self._log,
+            )
+        except ServerFailed as error:
+            raise ServerFailed(f"{error}{self._log_tail()}") from None
+        cleanup.record(self.directory, [self._run.supervisor, self._run.main])
 
     def _wait_until_ready(self, within: float) -> None:
         deadline = time.monotonic() + within

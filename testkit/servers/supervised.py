@@ -56,6 +56,7 @@ class Supervised:
         if not line:
             self._supervisor.wait()
             raise ServerFailed(f"could not run {command[0]}")
+        self.supervisor = Process.of(self._supervisor.pid)
         self.main = Process(**json.loads(line))
 
     @property
@@ -64,8 +65,8 @@ class Supervised:
 
     @property
     def processes(self) -> list[Process]:
-        """The supervisor, then all processes of the server, the main one first."""
-        return [Process.of(self._supervisor.pid), *descendants(self._supervisor.pid)]
+        """The living processes of the server, the main one first."""
+        return descendants(self._supervisor.pid)
 
     @property
     def exit_status(self) -> int | None:
@@ -77,7 +78,7 @@ class Supervised:
 
         def frozen() -> bool:
             # Again for those forked meanwhile. The main process is first, and forks no more.
-            processes = descendants(self._supervisor.pid)
+            processes = self.processes
             for process in processes:
                 process.signal(signal.SIGSTOP)
             return all(process.stopped or not process.alive for process in processes)
@@ -85,7 +86,7 @@ class Supervised:
         wait_until(frozen, within=_SIGNAL_SECONDS, what="the server to freeze")
 
     def resume(self) -> None:
-        for process in descendants(self._supervisor.pid):
+        for process in self.processes:
             process.signal(signal.SIGCONT)
 
     def end(self, signum: signal.Signals, *, within: float) -> bool:

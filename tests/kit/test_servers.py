@@ -81,7 +81,7 @@ def test_what_was_committed_survives_kill_9(server: Postgres, table: str) -> Non
 
 def test_kill_9_ends_the_processes_of_connected_clients_as_well(server: Postgres) -> None:
     with idle_client(server.url):
-        processes = processes_of(server)
+        processes = server.processes
         assert any(title(process).endswith(" idle") for process in processes)
 
         server.kill()
@@ -124,13 +124,24 @@ def test_a_restart_is_another_process(server: Postgres) -> None:
 def test_a_paused_server_keeps_silent_until_it_is_resumed(server: Postgres) -> None:
     server.pause()
 
-    assert all(process.stopped for process in processes_of(server))
+    assert all(process.stopped for process in server.processes)
     with pytest.raises(TimeoutError):
         query(server.url, "select 1", timeout=0.2)
 
     server.resume()
 
     assert query(server.url, "select 1") == 1
+
+
+def test_a_paused_server_can_be_killed(server: Postgres) -> None:
+    # Its frozen children do not notice that the main process is gone.
+    with idle_client(server.url):
+        server.pause()
+        processes = server.processes
+
+        server.kill()
+
+    assert alive(processes) == []
 
 
 def test_a_paused_server_can_be_stopped(server: Postgres) -> None:
@@ -157,7 +168,7 @@ def test_a_server_outlives_the_thread_that_started_it(server: Postgres) -> None:
     starter.start()
     starter.join()
 
-    main = processes_of(server)[0]
+    main = server.processes[0]
     assert query(server.url, "select 1") == 1
     assert main.alive
 
@@ -196,7 +207,7 @@ def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing() -> None:
 def test_close_removes_processes_and_directory() -> None:
     with provide(Postgres()) as server:
         directory = server.directory
-        processes = processes_of(server)
+        processes = server.processes
         assert (directory / "data").is_dir()
         assert len(processes) > 1
 
@@ -206,7 +217,7 @@ def test_close_removes_processes_and_directory() -> None:
 
 def test_close_after_kill_9_gives_back_the_shared_memory() -> None:
     with provide(Postgres()) as server:
-        segment = (server.data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+        segment = shared_memory_of(server.directory)
         assert segment in shared_memory()
         server.kill()
 
@@ -230,10 +241,12 @@ def test_a_run_killed_with_kill_9_leaves_no_server_and_the_next_run_sweeps_its_d
 ) -> None:
     with another_run(before) as run:
         assert len(run.processes) > 2
+        segment = shared_memory_of(run.directory)
 
         run.popen.kill()
 
     wait_until(lambda: alive(run.processes) == [], within=SECONDS, what="the orphaned server to end")
+    assert segment not in shared_memory()
     assert run.directory.exists()
 
     with Postgres():
@@ -484,7 +497,7 @@ def test_the_fixtures(server: Postgres, tmp_path: Path, environment: dict[str, s
         timeout=SECONDS * 2,
     )
 
-    assert f" {summary} in " in done.stdout.splitlines()[-1], done.stdout
+    assert summary in done.stdout.splitlines()[-1], done.stdout
     assert query(server.url, "select count(*) from pg_database where datname like 'nightmail_test_%'") == 0
 
 
@@ -502,11 +515,6 @@ def query(url: str, statement: str, *, timeout: float = SECONDS) -> Any:
     return asyncio.run(run())
 
 
-def processes_of(server: Postgres) -> list[Process]:
-    supervisor = json.loads((server.directory / "processes.json").read_text())[0]
-    return descendants(supervisor["pid"])
-
-
 def alive(processes: list[Process]) -> list[Process]:
     return [process for process in processes if process.alive]
 
@@ -519,6 +527,11 @@ def shared_memory() -> set[str]:
     """The ids of all segments of System V shared memory."""
     lines = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
     return {line.split()[1] for line in lines}
+
+
+def shared_memory_of(directory: Path) -> str:
+    """The id of the segment that the server running here has made for itself."""
+    return (directory / "data" / "postmaster.pid").read_text().splitlines()[6].split()[1]
 
 
 @contextmanager

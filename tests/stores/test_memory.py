@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import uuid4
 
@@ -406,6 +406,60 @@ class TestBeside:
             await let_others_run()
 
 
+class TestLettingGo:
+    async def test_a_message_that_leaves_its_ordering_key_by_replacement_wakes_the_next_in_line(self) -> None:
+        store = MemoryStore()
+        await store.publish(message(b"head", timer_id="named", ordering_key="k"))
+        await store.publish(message(b"follower", ordering_key="k"))
+        (head,) = await claim(store)
+        await store.settle([Settlement(head, Retry(HOUR))])
+        assert await claim(store) == []
+
+        with store.listen(["orders"]) as bell:
+            await store.publish(message(b"moved away", timer_id="named", due=HOUR, on_conflict="replace"))
+            assert await bell.wait(0)
+
+        assert bodies(await claim(store)) == [b"follower"]
+
+    async def test_the_end_of_a_head_wakes_one_that_became_due_while_nobody_looked(self) -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock=clock)
+        await store.publish(message(b"head", ordering_key="k"))
+        await store.publish(message(b"follower", ordering_key="k", due=HOUR))
+        (head,) = await claim(store)
+        clock.advance(HOUR)
+
+        with store.listen(["orders"]) as bell:
+            await store.settle([Settlement(head, Done())])
+            assert await bell.wait(0)
+
+    async def test_a_timer_that_was_moved_ends_the_expired_lease_on_it(self) -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock=clock)
+        await store.publish(message(timer_id="named"))
+        (late,) = await claim(store)
+        clock.advance(LEASE)
+
+        assert await store.reschedule("orders", "named", HOUR)
+
+        assert await store.settle([Settlement(late, Done())]) == [Standing.LOST]
+        assert [found.timer_id for found in await store.peek()] == ["named"]
+
+    async def test_a_re_arm_does_not_shorten_the_dedup_window_of_its_name(self) -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock=clock)
+        await store.publish(message(timer_id="named", dedup_for=HOUR))
+        (running,) = await claim(store)
+        await store.publish(message(timer_id="named", dedup_for=SECOND), own=running)
+        again = await claim(store)
+        await store.settle([Settlement(each, Done()) for each in (running, *again)])
+
+        clock.advance(HOUR - SECOND)
+        assert await store.publish(message(timer_id="named")) is None
+        clock.advance(SECOND)
+        assert await store.publish(message(timer_id="named")) is not None
+
+
 class TestLooking:
     async def test_a_clock_set_back_makes_due_messages_wait_again(self) -> None:
         clock = ManualClock()
@@ -432,13 +486,14 @@ class TestLooking:
 
     async def test_times_beyond_the_calendar_end_with_it(self) -> None:
         store = MemoryStore()
-        await store.publish(message(b"far", due=timedelta.max, expires_in=None))
-        await store.publish(message(b"later", timer_id="named"))
+        await store.publish(message(b"a long delay", due=timedelta.max))
+        await store.publish(message(b"a far date", due=datetime.max.replace(tzinfo=timezone(-HOUR))))
+        await store.publish(message(b"a long retry"))
         (delivery,) = await claim(store)
 
         await store.settle([Settlement(delivery, Retry(timedelta.max))])
 
-        assert {found.due_at for found in await store.peek()} == {datetime.max.replace(tzinfo=UTC)}
+        assert [found.due_at for found in await store.peek()] == [datetime.max.replace(tzinfo=UTC)] * 3
 
     async def test_a_timer_moved_many_times_leaves_nothing_behind(self) -> None:
         clock = ManualClock()

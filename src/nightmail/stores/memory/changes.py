@@ -65,8 +65,10 @@ class Changes:
         self.touch(row)
         queue, held_key = self.queue(row.queue), row.head_key
         queue.remove(row)
-        yield
-        queue.add(row)
+        try:
+            yield
+        finally:
+            queue.add(row)
         if held_key != row.head_key:
             self._ring_if_offered(queue, held_key, now)
 

@@ -11,7 +11,7 @@ import asyncpg
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Connect: TypeAlias = Callable[[], Awaitable[Connection]]
 
 _SCHEMES: Final = frozenset({"postgresql", "postgres"})
@@ -26,10 +26,13 @@ def connector(source: str | AsyncEngine) -> Connect:
 
 
 def _from_url(url: str) -> Connect:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme.partition("+")[0] not in _SCHEMES:
-        # The URL itself stays out of the message: it may hold a password.
-        raise ValueError("a Postgres URL begins with postgresql://")
+        # Neither the URL nor the parser's opinion of it: both may quote the password.
+        raise ValueError("a Postgres URL looks like postgresql://user@host/database")
     query, arguments = _split_query(parts.query)
     dsn = parts._replace(scheme="postgresql", query=query).geturl()
 
@@ -51,7 +54,8 @@ def _from_engine(engine: AsyncEngine) -> Connect:
     dialect = engine.dialect
     if (dialect.name, dialect.driver) != ("postgresql", "asyncpg"):
         raise ValueError(
-            f"the Postgres store needs an engine with asyncpg (postgresql+asyncpg://), not {dialect.name}+{dialect.driver}"
+            "the Postgres store needs an engine with asyncpg (postgresql+asyncpg://), "
+            f"not {dialect.name}+{dialect.driver}"
         )
 
     async def connect() -> Connection:

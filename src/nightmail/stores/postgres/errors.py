@@ -24,8 +24,7 @@ def leaves_connection_usable(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         return state.startswith(_ANSWERED) or state == _CANCELED
-    # The driver refused an argument: nothing was sent.
-    return isinstance(error, asyncpg.DataError | NightmailError)
+    return isinstance(error, NightmailError) or _refused_argument(error)
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -40,7 +39,7 @@ def is_undefined(error: BaseException) -> bool:
 
 def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
     """What to raise instead; `lost` when it cannot be known whether the statement was carried out."""
-    if isinstance(error, NightmailError | asyncpg.DataError):
+    if isinstance(error, NightmailError) or _refused_argument(error):
         return error
     if is_undefined(error):
         return SchemaMissing()
@@ -57,8 +56,13 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
 
 def unreachable(error: Exception) -> StoreUnavailable:
     """For a connection that could not be made."""
-    # Only the kind of error: a driver's text about an address may quote what stands beside it.
+    # Only the kind of error: the driver's text about a URL may quote the password in it.
     return StoreUnavailable(f"cannot connect to Postgres: {type(error).__name__}")
+
+
+def _refused_argument(error: BaseException) -> bool:
+    """Whether the driver itself refused an argument: nothing was sent."""
+    return isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
 
 
 def _lost(error: Exception) -> str:

@@ -74,6 +74,8 @@ async def connected(connect: Connect, role: Role) -> Connection:
     except BaseException as error:
         if connection is not None:
             connection.terminate()
+        if isinstance(error, ValueError):
+            raise unreachable(error) from None
         if isinstance(error, OSError | TimeoutError | asyncpg.PostgresError | asyncpg.InterfaceError):
             raise unreachable(error) from error
         raise
@@ -111,9 +113,8 @@ class Lane:
         """Finish what was begun, within reason, and close the connection. It is opened again when it is used again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS), self._free:
-                connection, self._connection = self._connection, None
-                if connection is not None and not connection.is_closed():
-                    await connection.close()
+                if self._connection is not None:
+                    await self._connection.close()
         self._drop()
 
     async def _run(self, work: Callable[[Connection], Awaitable[T]], lost: type[StoreUnavailable]) -> T:
@@ -123,7 +124,7 @@ class Lane:
                 async with asyncio.timeout(self._role.patience):
                     return await work(connection)
             except BaseException as error:
-                if not leaves_connection_usable(error) or connection.is_in_transaction():
+                if not leaves_connection_usable(error):
                     self._drop()
                 if isinstance(error, Exception):
                     better = translated(error, lost)

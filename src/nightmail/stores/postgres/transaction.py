@@ -85,7 +85,9 @@ def _in_transaction(connection: Any) -> Connection:
     except asyncpg.InterfaceError:
         raise NotInTransaction("this connection was given back to its pool") from None
     if not inside:
-        raise NotInTransaction("this asyncpg connection is not in a transaction: use `async with connection.transaction()`")
+        raise NotInTransaction(
+            "this asyncpg connection is not in a transaction: use `async with connection.transaction()`"
+        )
     return connection  # type: ignore[no-any-return]
 
 
@@ -99,7 +101,9 @@ def _of_asyncpg(connection: AsyncConnection) -> AsyncConnection:
     driver: Any = None if sync_connection is None else sync_connection.connection.dbapi_connection
     # Set for the whole engine, which the connection's own options do not show.
     if getattr(driver, "autocommit", False):
-        raise NotInTransaction("this connection is in AUTOCOMMIT: it has no transaction that could carry the message")
+        raise NotInTransaction(
+            "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
+        )
     return connection
 
 

@@ -81,9 +81,7 @@ class Claiming:
 
     def recall(self, queues: Sequence[str], token: UUID) -> Steps[list[Row]]:
         """What is leased under this token."""
-        found = yield self._sql(
-            "recall", queues=json.dumps(queues), token=token.bytes, now=self._time.now()
-        )
+        found = yield self._sql("recall", queues=json.dumps(queues), token=token.bytes, now=self._time.now())
         return found
 
     def _choose(self, queue: str, room: int, now: int) -> Steps[list[int]]:

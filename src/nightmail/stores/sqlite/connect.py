@@ -27,7 +27,9 @@ def create_file(path: str) -> None:
     os.close(created)
 
 
-def connect(path: str, *, busy_seconds: float = PATIENCE_SECONDS, checkpoints: bool = True) -> sqlite3.Connection:
+def connect(
+    path: str, *, busy_seconds: float = PATIENCE_SECONDS, checkpoints: bool = True
+) -> sqlite3.Connection:
     """Open a connection; it waits for locks for `busy_seconds`.
 
     We say BEGIN ourselves: Python would begin only before some statements, and without asking for the write lock.

@@ -69,11 +69,14 @@ CREATE INDEX IF NOT EXISTS nightmail_dead_queue ON nightmail_dead (queue, id);
 
 -- The delivered history, for stores that keep it.
 CREATE TABLE IF NOT EXISTS nightmail_delivered (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    message_id INTEGER NOT NULL,
     queue TEXT NOT NULL,
     priority INTEGER NOT NULL,
     attempts INTEGER NOT NULL,
+    deliveries INTEGER NOT NULL,
     published_at INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
     delivered_at INTEGER NOT NULL,
     timer_id TEXT,
     ordering_key TEXT,
@@ -94,6 +97,13 @@ CREATE TABLE IF NOT EXISTS nightmail_dedup (
 
 -- Windows that have ended, for clearing them away.
 CREATE INDEX IF NOT EXISTS nightmail_dedup_until ON nightmail_dedup (until);
+
+-- How often a queue was rung other than by a new message: a retry, a timer that was moved. SQLite tells a listener in
+-- another process only that something was written, and this tells him whether it concerns his queues.
+CREATE TABLE IF NOT EXISTS nightmail_bells (
+    queue TEXT PRIMARY KEY,
+    rings INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- What these tables are, in one row: their version, an identity that no other database has, and the two times that
 -- publishers and workers of all processes must agree on.

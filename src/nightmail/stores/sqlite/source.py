@@ -43,9 +43,7 @@ def _of_url(scheme: str, rest: str) -> str:
 def _of_engine(engine: object) -> str:
     asyncio_side: Any = sys.modules.get("sqlalchemy.ext.asyncio")
     if asyncio_side is None or not isinstance(engine, asyncio_side.AsyncEngine):
-        raise TypeError(
-            f"an SQLite store is a URL, a path or an AsyncEngine, not a {type(engine).__name__}"
-        )
+        raise TypeError(f"an SQLite store is a URL, a path or an AsyncEngine, not a {type(engine).__name__}")
     if engine.dialect.name != "sqlite":
         raise ValueError(f"an engine for {engine.dialect.name} has no SQLite file")
     name = engine.url.database or ""

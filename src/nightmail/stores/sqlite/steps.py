@@ -9,13 +9,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from nightmail.stores._names import TableNames
 from nightmail.stores._sql import Statement, load
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
+_FILES: Final = ("publish.sql", "claim.sql", "settle.sql", "timers.sql", "inspect.sql", "tables.sql")
 
 
 class Ask(NamedTuple):
@@ -41,7 +42,9 @@ class Queries:
     """The statements of the SQLite store, with the names of its tables put in."""
 
     def __init__(self, names: TableNames) -> None:
-        self._statements = load(__package__, "queries.sql", names, numbered=False)
+        self._statements: dict[str, Statement] = {}
+        for file in _FILES:
+            self._statements |= load(__package__, file, names, numbered=False)
 
     def __call__(self, name: str, **values: Any) -> Ask:
         """Ask the statement of this name."""

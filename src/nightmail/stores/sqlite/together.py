@@ -20,23 +20,32 @@ def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]
     if not group:
         return []
     try:
-        connection = line.begin(lasting=any(job.lasting for job in group))
+        answers = write(line, [job.work for job in group], lasting=any(job.lasting for job in group))
     except sqlite3.Error as error:
         if is_busy(error):
             return _locked_out(group)
-        line.drop()
         hand_over((job, Failed(translated(error))) for job in group)
-        return []
-    answers = [in_savepoint(connection, job.work) for job in group]
-    undone = _commit(line, connection)
-    hand_over(
-        (job, Failed(undone) if undone is not None and isinstance(answer, Done) else answer)
-        for job, answer in zip(group, answers, strict=True)
-    )
+    else:
+        hand_over(zip(group, answers, strict=True))
     return []
 
 
-def in_savepoint(connection: sqlite3.Connection, work: Work[Any]) -> Answer:
+def write(line: Line, works: Sequence[Work[Any]], *, lasting: bool) -> list[Answer]:
+    """Do all this in one transaction and commit it; what became of each. Raises when it cannot even begin."""
+    try:
+        connection = line.begin(lasting=lasting)
+    except sqlite3.Error as error:
+        if not is_busy(error):
+            line.drop()
+        raise
+    answers = [_in_savepoint(connection, work) for work in works]
+    undone = _commit(line, connection)
+    if undone is None:
+        return answers
+    return [answer if isinstance(answer, Failed) else Failed(undone) for answer in answers]
+
+
+def _in_savepoint(connection: sqlite3.Connection, work: Work[Any]) -> Answer:
     """Do this work, or nothing of it."""
     try:
         connection.execute("SAVEPOINT work")
@@ -67,8 +76,7 @@ def _commit(line: Line, connection: sqlite3.Connection) -> Exception | None:
 def _locked_out(group: Sequence[Write[Any]]) -> list[Write[Any]]:
     """Answer those whose patience has ended; the others."""
     now = time.monotonic()
-    late = [job for job in group if job.deadline <= now]
-    hand_over((job, _without_lock(job)) for job in late)
+    hand_over((job, _without_lock(job)) for job in group if job.deadline <= now)
     return [job for job in group if job.deadline > now]
 
 

@@ -1,0 +1,195 @@
+"""Whether the tables are what this version makes. What others added and what does no harm is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.stores._names import TABLES, TableNames
+from nightmail.stores._sql import Statement
+from nightmail.stores.postgres.connect import Connection
+from nightmail.stores.postgres.migrate import VERSION, version
+
+LOOK_INTERVAL: Final = timedelta(seconds=5)
+NOTICE_HORIZON: Final = timedelta(seconds=60)
+
+_KEY: Final = 'text collate "C"'
+_KEY_SET: Final = f"{_KEY} not null"
+_ID: Final = "bigint not null identity"
+_AT: Final = "timestamp with time zone"
+_AT_SET: Final = f"{_AT} not null"
+
+COLUMNS: Final[dict[str, dict[str, str]]] = {
+    "meta": {
+        "only_row": "boolean not null default",
+        "version": "integer not null",
+        "identity": "uuid not null default",
+        "look_interval": "interval not null default",
+        "notice_horizon": "interval not null default",
+    },
+    "messages": {
+        "id": _ID,
+        "published_at": _AT_SET,
+        "expires_at": _AT,
+        "priority": "smallint not null",
+        "superseded": "boolean not null default",
+        "due_at": _AT_SET,
+        "lease_until": _AT,
+        "token": "uuid",
+        "claimed_at": _AT,
+        "first_attempt_at": _AT,
+        "last_attempt_at": _AT,
+        "attempts": "integer not null default",
+        "deliveries": "integer not null default",
+        "head_key": _KEY,
+        "timer_key": _KEY,
+        "queue": _KEY_SET,
+        "timer_id": _KEY,
+        "ordering_key": _KEY,
+        "headers": "text not null",
+        "body": "bytea not null",
+    },
+    "dead": {
+        "id": _ID,
+        "message_id": "bigint not null",
+        "died_at": _AT_SET,
+        "published_at": _AT_SET,
+        "first_attempt_at": _AT,
+        "last_attempt_at": _AT,
+        "lease_until": _AT,
+        "token": "uuid",
+        "attempts": "integer not null",
+        "deliveries": "integer not null",
+        "priority": "smallint not null",
+        "queue": _KEY_SET,
+        "timer_id": _KEY,
+        "ordering_key": _KEY,
+        "reason": "text not null",
+        "error": "text",
+        "headers": "text not null",
+        "body": "bytea not null",
+    },
+    "delivered": {
+        "id": _ID,
+        "message_id": "bigint not null",
+        "published_at": _AT_SET,
+        "due_at": _AT_SET,
+        "delivered_at": _AT_SET,
+        "attempts": "integer not null",
+        "deliveries": "integer not null",
+        "priority": "smallint not null",
+        "queue": _KEY_SET,
+        "timer_id": _KEY,
+        "ordering_key": _KEY,
+        "headers": "text not null",
+        "body": "bytea not null",
+    },
+    "dedup": {"queue": _KEY_SET, "timer_id": _KEY_SET, "until": _AT_SET},
+}
+
+INDEXES: Final[dict[str, str]] = {
+    "meta_pkey": "unique btree (only_row)",
+    "messages_pkey": "unique btree (id)",
+    "claim": "btree (queue, priority, due_at, id) WHERE (priority >= 0)",
+    "timer": "unique btree (queue, timer_key) WHERE (timer_key IS NOT NULL)",
+    "head": "unique btree (queue, head_key) WHERE (head_key IS NOT NULL)",
+    "line": "btree (queue, ordering_key, id) WHERE (ordering_key IS NOT NULL)",
+    "dead_pkey": "unique btree (id)",
+    "dead_queue": "btree (queue, id)",
+    "delivered_pkey": "unique btree (id)",
+    "delivered_at": "btree (delivered_at)",
+    "dedup_pkey": "unique btree (queue, timer_id)",
+    "dedup_until": "btree (until)",
+}
+
+CONSTRAINTS: Final[dict[str, str]] = {
+    "meta_only_row_check": "CHECK (only_row)",
+    "messages_priority": "CHECK (((priority >= 0) AND (priority <= 9)))",
+    "messages_lease": (
+        "CHECK ((((token IS NULL) = (lease_until IS NULL)) AND ((token IS NULL) = (claimed_at IS NULL))))"
+    ),
+    "dead_lease": "CHECK (((token IS NULL) = (lease_until IS NULL)))",
+}
+
+
+async def check(connection: Connection, names: TableNames, statements: Mapping[str, Statement]) -> None:
+    """Raise unless the tables are what this version makes."""
+    found = await version(connection, names)
+    if found == 0:
+        raise SchemaMissing
+    if found < VERSION:
+        raise SchemaOutdated(found, VERSION)
+    if found > VERSION:
+        raise SchemaDrift([f"they are at version {found}, made by newer code than this (version {VERSION})"])
+    differences = [difference async for difference in _differences(connection, names, statements)]
+    if differences:
+        raise SchemaDrift(differences)
+
+
+async def _differences(connection: Connection, names: TableNames, statements: Mapping[str, Statement]) -> Any:
+    tables = [names.quoted(table) for table in sorted(TABLES)]
+    missing = [
+        table for table in tables if await connection.fetchval("select to_regclass($1)", table) is None
+    ]
+    for table in missing:
+        yield f"the table {table} is missing"
+    values = {
+        "prefix": names.prefix,
+        "tables": [table for table in tables if table not in missing],
+        "messages": names.quoted("messages"),
+    }
+
+    async def ask(name: str) -> list[Any]:
+        statement = statements[name]
+        return await connection.fetch(statement.text, *statement.arguments(values))
+
+    for difference in _columns(await ask("columns")):
+        yield difference
+    for difference in _indexes(await ask("indexes")):
+        yield difference
+    for difference in _compared("the constraint", CONSTRAINTS, _named(await ask("constraints"))):
+        yield difference
+    if (
+        names.quoted("messages") not in missing
+        and "fillfactor=50" not in (await ask("options"))[0]["options"]
+    ):
+        yield "the messages have another fillfactor than 50"
+    meta = (await ask("meta"))[0]
+    if (meta["look_interval"], meta["notice_horizon"]) != (LOOK_INTERVAL, NOTICE_HORIZON):
+        yield "the look interval or the notice horizon is not the one of this version"
+
+
+def _columns(rows: list[Any]) -> Iterator[str]:
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        found.setdefault(row["table"], {})[row["name"]] = row["definition"]
+    for table, columns in found.items():
+        expected = COLUMNS[table]
+        yield from _compared(f"the column {table}.", expected, columns)
+        for name in columns.keys() - expected.keys():
+            # Ours do not fill it: a column of somebody else's must do without.
+            if "not null" in columns[name] and "default" not in columns[name]:
+                yield f"the column {table}.{name} is not ours and must not be null"
+
+
+def _indexes(rows: list[Any]) -> Iterator[str]:
+    found = _named(rows)
+    yield from _compared("the index", INDEXES, found)
+    for row in rows:
+        if row["is_unique"] and row["name"] not in INDEXES:
+            yield f"the unique index {row['name']} on {row['table']} is not ours and may refuse messages"
+
+
+def _named(rows: list[Any]) -> dict[str, str]:
+    return {row["name"]: row["definition"] for row in rows}
+
+
+def _compared(what: str, expected: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
+    separator = "" if what.endswith(".") else " "
+    for name, definition in expected.items():
+        if name not in found:
+            yield f"{what}{separator}{name} is missing or unusable"
+        elif found[name] != definition:
+            yield f"{what}{separator}{name} is {found[name]!r} instead of {definition!r}"

@@ -1,0 +1,82 @@
+"""What an operator asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from nightmail.clock import Clock
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.stores._sql import Statement
+from nightmail.stores.postgres import rows
+from nightmail.stores.postgres.connect import Connection
+from nightmail.stores.postgres.moments import EARLIEST, LATEST, duration
+from nightmail.stores.postgres.transaction import Direct, Session
+
+# Rare questions with many forms: each is planned for what it asks, and may read a whole table.
+AS_ASKED = """
+    set local plan_cache_mode to force_custom_plan; set local enable_seqscan to on; set local enable_bitmapscan to on
+"""
+
+
+class Inspecting:
+    """The statements of `Inspection`."""
+
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
+        self._statements = statements
+        self._clock = clock
+
+    async def peek(
+        self,
+        session: Session,
+        *,
+        queue: str | None,
+        timer_id: str | None,
+        due_before: datetime | None,
+        limit: int,
+    ) -> list[PendingMessage]:
+        """See `Inspection.peek`."""
+        values = {
+            "queue": queue,
+            "timer_id": timer_id,
+            "due_before": None if due_before is None else min(max(due_before, EARLIEST), LATEST),
+            "limit": limit,
+            "now": self._clock.now(),
+        }
+        name = "peek" if timer_id is None else "peek_timer"
+        return [rows.pending(row) for row in await session.rows(self._statements[name], values)]
+
+    async def dead(
+        self, session: Session, which: DeadFilter, *, limit: int, cursor: int | None
+    ) -> list[DeadLetter]:
+        """See `Inspection.dead`."""
+        values = {
+            "queue": which.queue,
+            "reason": which.reason,
+            "error": which.error,
+            "older_than": duration(which.older_than),
+            "ids": None if which.ids is None else list(which.ids),
+            "cursor": cursor,
+            "limit": limit,
+            "now": self._clock.now(),
+        }
+        return [rows.dead_letter(row) for row in await session.rows(self._statements["dead"], values)]
+
+    async def stats(self, session: Session) -> dict[str, QueueStats]:
+        """See `Inspection.stats`."""
+        found = await session.rows(self._statements["stats"], {"now": self._clock.now()})
+        return {row["queue"]: rows.queue_stats(row) for row in found}
+
+
+class AsAsked:
+    """A session on a connection of our own, in which every statement is planned for what it asks."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
+        """See `Session.rows`."""
+        async with self._connection.transaction(readonly=True):
+            await self._connection.execute(AS_ASKED)
+            return await Direct(self._connection).rows(statement, values)

@@ -1,0 +1,150 @@
+"""The connection on which the server tells us that something was published.
+
+A notification is a hint, looking is the guarantee: while none can arrive, workers look every second instead of every
+five. Whether they arrive is tried and not guessed, with a notification sent by another connection: through a pooler
+LISTEN may seem to work and yet be silent for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from nightmail.bell import Bell, BellTower
+from nightmail.errors import StoreUnavailable
+from nightmail.stores.postgres.connect import Connect, Connection
+from nightmail.stores.postgres.lane import LISTEN, connected
+
+logger = logging.getLogger(__name__)
+
+PROBE_EVERY: Final = 30.0
+PROBE_SECONDS: Final = 5.0
+ECHO_SECONDS: Final = 3.0
+SHORTEST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 30.0
+
+
+class _Silent(Exception):
+    """LISTEN was accepted, and yet no notification arrives."""
+
+
+class Listener(BellTower):
+    """Bells that notifications ring. It begins to listen when the first bell is hung."""
+
+    def __init__(self, connect: Connect, channel: str, ring: Callable[[str], Awaitable[None]]) -> None:
+        """`ring` notifies a channel, on some other connection."""
+        super().__init__()
+        self._connect = connect
+        self._channel = channel
+        self._ring = ring
+        self._task: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._listening = False
+        self._warned = False
+
+    @property
+    def listening(self) -> bool:
+        """Whether notifications arrive."""
+        return self._listening
+
+    @property
+    def deaf(self) -> bool:
+        """Whether they should, and do not."""
+        return self._task is not None and not self._listening
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection, if it is open."""
+        return self._connection
+
+    def hang(self, bell: Bell) -> None:
+        """From now on this bell rings too."""
+        super().hang(bell)
+        if self._task is None:
+            self._task = asyncio.create_task(self._listen())
+
+    async def close(self) -> None:
+        """Stop listening. Bells that still hang ring no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _listen(self) -> None:
+        pause = SHORTEST_PAUSE
+        while True:
+            try:
+                await self._listen_until_lost()
+                pause = SHORTEST_PAUSE
+            except _Silent:
+                pause = LONGEST_PAUSE
+                self._warn("notifications do not arrive (is there a connection pooler?)")
+            except StoreUnavailable as error:
+                self._warn(str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, looking goes on, and so do we
+                self._warn(f"listening failed: {type(error).__name__}")
+            finally:
+                self._listening = False
+                self._hang_up()
+            # Not all processes at once: they have all lost their connections at the same moment.
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is not cryptography
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _listen_until_lost(self) -> None:
+        self._connection = connection = await connected(self._connect, LISTEN)
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda *_: lost.set())
+        async with asyncio.timeout(PROBE_SECONDS):
+            await connection.add_listener(self._channel, self._heard)
+        await self._hear_an_echo(connection)
+        self._listening = True
+        self._warned = False
+        # Whatever was published while nobody listened rang nobody.
+        self.ring_all()
+        while not await _happens(lost, within=PROBE_EVERY):
+            async with asyncio.timeout(PROBE_SECONDS):
+                await connection.execute("select 1")
+
+    async def _hear_an_echo(self, connection: Connection) -> None:
+        channel = f"{self._channel}_{secrets.token_hex(8)}"
+        heard = asyncio.Event()
+
+        def echo(*_: Any) -> None:
+            heard.set()
+
+        async with asyncio.timeout(PROBE_SECONDS):
+            await connection.add_listener(channel, echo)
+        await self._ring(channel)
+        if not await _happens(heard, within=ECHO_SECONDS):
+            raise _Silent
+        async with asyncio.timeout(PROBE_SECONDS):
+            await connection.remove_listener(channel, echo)
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, queue: object) -> None:
+        if isinstance(queue, str) and queue:
+            self.ring(queue)
+        else:
+            self.ring_all()
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    def _warn(self, what: str) -> None:
+        # Once, until it works again: this is tried for ever.
+        if not self._warned:
+            self._warned = True
+            logger.warning("no wake-ups from Postgres: %s; looking every second instead", what)
+
+
+async def _happens(event: asyncio.Event, *, within: float) -> bool:
+    try:
+        async with asyncio.timeout(within):
+            return await event.wait()
+    except TimeoutError:
+        return False

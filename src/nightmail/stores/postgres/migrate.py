@@ -1,0 +1,56 @@
+"""Making the tables, and telling which version they are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import asyncpg
+
+from nightmail.stores._names import TableNames
+from nightmail.stores._sql import load_script
+from nightmail.stores.postgres.connect import Connection
+
+PACKAGE: Final = "nightmail.stores.postgres"
+VERSION: Final = 1
+STEPS: Final[dict[int, str]] = {1: "schema.sql"}
+"""For each version the file that leads to it from the one before."""
+
+LOCK_SECONDS: Final = 10
+
+
+async def version(connection: Connection, names: TableNames) -> int:
+    """The version of the tables; 0 when there are none."""
+    try:
+        found = await connection.fetchval(f"select version from {names.quoted('meta')}")  # noqa: S608 - our own names
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        return 0
+    return int(found or 0)
+
+
+async def migrate(connection: Connection, names: TableNames) -> None:
+    """Bring the tables up to this version: all steps in one transaction, by one process at a time."""
+    async with connection.transaction():
+        # A waiting migration keeps everybody else from the tables: better to give up, and try again later.
+        await connection.execute(
+            f"set local lock_timeout = '{LOCK_SECONDS}s'; set local statement_timeout = 0"
+        )
+        await connection.execute(
+            "select pg_advisory_xact_lock(hashtext('nightmail migrate'), hashtext($1))", names.quoted("meta")
+        )
+        await _make_schema(connection, names)
+        found = await _version_in_transaction(connection, names)
+        for step in range(found + 1, VERSION + 1):
+            await connection.execute(load_script(PACKAGE, STEPS[step], names))
+
+
+async def _make_schema(connection: Connection, names: TableNames) -> None:
+    # Asked first: `if not exists` wants the right to create schemas even where there is nothing to create.
+    if names.schema is None or await connection.fetchval("select to_regnamespace($1)", f'"{names.schema}"'):
+        return
+    await connection.execute(f'create schema "{names.schema}"')
+
+
+async def _version_in_transaction(connection: Connection, names: TableNames) -> int:
+    if await connection.fetchval("select to_regclass($1)", names.quoted("meta")) is None:
+        return 0
+    return await version(connection, names)

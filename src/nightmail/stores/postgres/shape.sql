@@ -1,0 +1,46 @@
+-- What there is, for `check` to compare with what there should be. Names come without our prefix.
+
+-- name: columns
+-- Every column of our tables: its type, whether it may be null, and its collation.
+select substr(c.relname, length(:prefix::text) + 2) as "table", a.attname::text as name,
+       concat_ws(' ',
+           format_type(a.atttypid, a.atttypmod),
+           case when a.attcollation <> t.typcollation then 'collate ' || quote_ident(l.collname) end,
+           case when a.attnotnull then 'not null' end,
+           case when a.attidentity = 'a' then 'identity' end,
+           case when a.atthasdef then 'default' end) as definition
+from pg_class as c
+join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+join pg_type as t on t.oid = a.atttypid
+left join pg_collation as l on l.oid = a.attcollation
+where c.oid = any(:tables::regclass[])
+order by 1, 2;
+
+-- name: indexes
+-- Every usable index of our tables, as it would be made.
+select substr(c.relname, length(:prefix::text) + 2) as name,
+       substr(n.relname, length(:prefix::text) + 2) as "table",
+       i.indisunique as is_unique,
+       concat(case when i.indisunique then 'unique ' end, substring(pg_get_indexdef(i.indexrelid) from ' USING (.*)$'))
+           as definition
+from pg_index as i
+join pg_class as c on c.oid = i.indexrelid
+join pg_class as n on n.oid = i.indrelid
+where i.indrelid = any(:tables::regclass[]) and i.indisvalid and i.indisready
+order by 1;
+
+-- name: constraints
+-- Every condition on the rows of our tables.
+select substr(k.conname, length(:prefix::text) + 2) as name, pg_get_constraintdef(k.oid) as definition
+from pg_constraint as k
+where k.conrelid = any(:tables::regclass[]) and k.contype = 'c'
+order by 1;
+
+-- name: options
+-- How full the pages of the messages are made.
+select coalesce(array_to_string(c.reloptions, ' '), '') as options from pg_class as c
+where c.oid = :messages::regclass;
+
+-- name: meta
+-- What every process must agree on.
+select version, look_interval, notice_horizon from nightmail_meta;

@@ -1,0 +1,106 @@
+"""Making the tables, and finding out whether they are what this version makes."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
+from nightmail.errors import NightmailError, SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.stores._names import TableNames
+from nightmail.stores._sql import load_script
+from nightmail.stores.sqlite.moments import in_microseconds
+from nightmail.stores.sqlite.notice import LOOK_INTERVAL, NOTICE_HORIZON
+from nightmail.stores.sqlite.steps import Queries, Row, Steps, carry_out
+
+VERSION: Final = 1
+_TIMES: Final = (in_microseconds(LOOK_INTERVAL), in_microseconds(NOTICE_HORIZON))
+
+
+class Schema:
+    """The tables of one store."""
+
+    def __init__(self, names: TableNames, sql: Queries) -> None:
+        self._names = names
+        self._sql = sql
+        self._script = load_script(__package__, "schema.sql", names)
+
+    def is_current(self, connection: sqlite3.Connection) -> bool:
+        """Whether there is nothing to do."""
+        return self.problem(connection) is None
+
+    def migrate(self, connection: sqlite3.Connection) -> None:
+        """Create what is missing."""
+        for statement in _statements(self._script):
+            connection.execute(statement)
+        found = self._meta(connection)
+        if found is None or found[0] <= VERSION:
+            carry_out(connection, self._note_version())
+
+    def problem(self, connection: sqlite3.Connection) -> NightmailError | None:
+        """What is wrong with the tables, if anything is."""
+        meta = self._meta(connection)
+        if meta is None:
+            return SchemaMissing()
+        version, *times = meta
+        if version < VERSION:
+            return SchemaOutdated(version, VERSION)
+        if version > VERSION:
+            return SchemaDrift(
+                [f"the tables are at version {version}, this code knows {VERSION}: update nightmail"]
+            )
+        differences = list(self._differences(connection))
+        if tuple(times) != _TIMES:
+            differences.append("look interval and notice horizon are not those of this version")
+        return SchemaDrift(differences) if differences else None
+
+    def _differences(self, connection: sqlite3.Connection) -> Iterator[str]:
+        """What we make and the database has not, or has otherwise. What others have added is theirs."""
+        found = _definitions(connection)
+        for name, expected in self._expected().items():
+            if name not in found:
+                yield f"{name} is missing"
+            elif found[name] != expected:
+                yield f"{name} was changed"
+
+    def _expected(self) -> dict[str, str]:
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
+            for statement in _statements(self._script):
+                empty.execute(statement)
+            return _definitions(empty)
+
+    def _meta(self, connection: sqlite3.Connection) -> Row | None:
+        table = f"{self._names.prefix}_meta"
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall():
+            return None
+        found = carry_out(connection, self._ask_meta())
+        return found[0] if found else None
+
+    def _ask_meta(self) -> Steps[list[Row]]:
+        return (yield self._sql("meta"))
+
+    def _note_version(self) -> Steps[None]:
+        look_interval, notice_horizon = _TIMES
+        yield self._sql(
+            "note_version", version=VERSION, look_interval=look_interval, notice_horizon=notice_horizon
+        )
+
+
+def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
+    """Tables and indexes by name, as they were written but for white space and quotes."""
+    rows = connection.execute("SELECT type || ' ' || name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+    return {name: re.sub(r'[\s"]+', " ", sql).strip() for name, sql in rows}
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script. `executescript` would commit what is open before it begins."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        if line.startswith("--"):
+            continue
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement.strip()
+            statement = ""

@@ -1,0 +1,94 @@
+-- Claiming. Each priority is looked at by itself: along the index from the oldest due time to now, and no further.
+
+-- name: levels
+-- The priorities of a queue at which something is due, though perhaps all of it is running.
+SELECT level.value
+FROM json_each('[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]') AS level
+WHERE EXISTS (
+    SELECT 1
+    FROM nightmail_messages AS m
+    WHERE m.queue = :queue AND m.priority = level.value AND m.due_at <= :now
+);
+
+-- name: available
+-- What could be claimed at one priority of a queue, in order. With an ordering key, only the message that holds it, or
+-- the first of those who are due if nobody does.
+SELECT id, due_at
+FROM nightmail_messages AS m
+WHERE
+    queue = :queue
+    AND priority = :priority
+    AND due_at <= :now
+    AND (lease_until IS NULL OR lease_until <= :now)
+    AND (
+        ordering_key IS NULL
+        OR head_key IS NOT NULL
+        OR (
+            NOT EXISTS (
+                SELECT 1
+                FROM nightmail_messages AS head
+                WHERE head.queue = m.queue AND head.head_key = m.ordering_key
+            )
+            AND NOT EXISTS (
+                SELECT 1
+                FROM nightmail_messages AS earlier
+                WHERE
+                    earlier.queue = m.queue
+                    AND earlier.ordering_key = m.ordering_key
+                    AND earlier.id < m.id
+                    AND earlier.due_at <= :now
+            )
+        )
+    )
+ORDER BY due_at, id
+LIMIT :limit;
+
+-- name: lease
+-- Lease these messages.
+UPDATE nightmail_messages
+SET
+    token = :token,
+    lease_until = :lease_until,
+    claimed_at = :now,
+    deliveries = deliveries + 1,
+    head_key = ordering_key
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING
+    id, token, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at,
+    expires_at, attempts, deliveries, first_attempt_at, last_attempt_at, superseded;
+
+-- name: upcoming
+-- When the next message of these queues is due, or the next lease on one of them expires. What is leased was due, so
+-- the leases are found among what is due.
+SELECT min(moment)
+FROM (
+    SELECT (
+        SELECT min(m.due_at)
+        FROM nightmail_messages AS m
+        WHERE m.queue = queue.value AND m.priority = level.value AND m.due_at > :now
+    ) AS moment
+    FROM json_each(:queues) AS queue
+    CROSS JOIN json_each('[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]') AS level
+    UNION ALL
+    SELECT (
+        SELECT min(m.lease_until)
+        FROM nightmail_messages AS m
+        WHERE
+            m.queue = queue.value
+            AND m.priority = level.value
+            AND m.due_at <= :now
+            AND m.lease_until > :now
+    ) AS moment
+    FROM json_each(:queues) AS queue
+    CROSS JOIN json_each('[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]') AS level
+);
+
+-- name: recall
+-- What is leased under this token in these queues.
+SELECT
+    m.id, m.token, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
+    m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at, m.last_attempt_at, m.superseded
+FROM json_each(:queues) AS queue
+CROSS JOIN json_each('[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]') AS level
+CROSS JOIN nightmail_messages AS m
+WHERE m.queue = queue.value AND m.priority = level.value AND m.due_at <= :now AND m.token = :token;

@@ -1,0 +1,83 @@
+-- What an operator asks. Reads only, on a connection of its own, so nobody waits for it.
+
+-- name: peek
+-- Messages of all queues that wait, by due time. The ids are sorted without the bodies, which may be large.
+SELECT
+    id, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers
+FROM nightmail_messages
+WHERE id IN (
+    SELECT id
+    FROM nightmail_messages
+    WHERE
+        (:timer_id IS NULL OR timer_key = :timer_id)
+        AND (:due_before IS NULL OR due_at < :due_before)
+        AND (lease_until IS NULL OR lease_until <= :now)
+        AND superseded = 0
+    ORDER BY due_at, id
+    LIMIT :limit
+)
+ORDER BY due_at, id;
+
+-- name: peek_queue
+-- Messages of one queue that wait, by due time.
+SELECT
+    id, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers
+FROM nightmail_messages
+WHERE id IN (
+    SELECT id
+    FROM nightmail_messages
+    WHERE
+        queue = :queue
+        AND (:due_before IS NULL OR due_at < :due_before)
+        AND (lease_until IS NULL OR lease_until <= :now)
+        AND superseded = 0
+    ORDER BY due_at, id
+    LIMIT :limit
+)
+ORDER BY due_at, id;
+
+-- name: peek_timer
+-- The message that bears this name, if it waits.
+SELECT
+    id, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers
+FROM nightmail_messages
+WHERE
+    queue = :queue
+    AND timer_key = :timer_id
+    AND (:due_before IS NULL OR due_at < :due_before)
+    AND (lease_until IS NULL OR lease_until <= :now)
+LIMIT :limit;
+
+-- name: dead
+-- Dead letters, newest first, from below the cursor.
+SELECT
+    id, message_id, queue, reason, error, timer_id, ordering_key, priority, attempts, deliveries, published_at,
+    first_attempt_at, last_attempt_at, died_at, body, headers
+FROM nightmail_dead
+WHERE
+    (:cursor IS NULL OR id < :cursor)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:reason IS NULL OR reason = :reason)
+    AND (:error IS NULL OR instr(error, :error) > 0)
+    AND (:died_before IS NULL OR died_at < :died_before)
+    AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: stats
+-- How each queue with messages stands: ready, scheduled, running, superseded, and the due time of the oldest ready.
+SELECT
+    queue,
+    count(*) FILTER (WHERE NOT superseded AND (lease_until IS NULL OR lease_until <= :now) AND due_at <= :now),
+    count(*) FILTER (WHERE NOT superseded AND (lease_until IS NULL OR lease_until <= :now) AND due_at > :now),
+    count(*) FILTER (WHERE NOT superseded AND lease_until > :now),
+    count(*) FILTER (WHERE superseded),
+    min(due_at) FILTER (WHERE NOT superseded AND (lease_until IS NULL OR lease_until <= :now) AND due_at <= :now)
+FROM nightmail_messages
+GROUP BY queue;
+
+-- name: dead_counts
+-- How many dead letters each queue has.
+SELECT queue, count(*)
+FROM nightmail_dead
+GROUP BY queue;

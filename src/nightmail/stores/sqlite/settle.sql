@@ -1,0 +1,98 @@
+-- What is written under a lease. `held` comes first and tells which leases hold; the others take the ids of those.
+-- Nobody else writes in between: the write lock is held.
+
+-- name: held
+-- Of these leases, pairs of an id and a token in hexadecimal, the places of those that still hold.
+SELECT lease.key, m.superseded
+FROM json_each(:leases) AS lease
+CROSS JOIN nightmail_messages AS m
+WHERE m.id = json_extract(lease.value, '$[0]') AND hex(m.token) = json_extract(lease.value, '$[1]');
+
+-- name: extend
+-- Let the leases on these messages run until then, unless they run longer already.
+UPDATE nightmail_messages
+SET lease_until = :until
+WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until < :until;
+
+-- name: retry
+-- Count an attempt and bring these messages back: pairs of an id and when it is due.
+UPDATE nightmail_messages
+SET
+    attempts = attempts + 1,
+    deliveries = 0,
+    first_attempt_at = coalesce(first_attempt_at, claimed_at),
+    last_attempt_at = claimed_at,
+    due_at = CASE WHEN superseded THEN :now ELSE json_extract(returned.value, '$[1]') END,
+    token = NULL,
+    lease_until = NULL,
+    claimed_at = NULL
+FROM json_each(:returned) AS returned
+WHERE nightmail_messages.id = json_extract(returned.value, '$[0]');
+
+-- name: postpone
+-- Bring these messages back with nothing counted: pairs of an id and when it is due.
+UPDATE nightmail_messages
+SET
+    attempts = 0,
+    deliveries = 0,
+    first_attempt_at = NULL,
+    last_attempt_at = NULL,
+    due_at = CASE WHEN superseded THEN :now ELSE json_extract(returned.value, '$[1]') END,
+    token = NULL,
+    lease_until = NULL,
+    claimed_at = NULL
+FROM json_each(:returned) AS returned
+WHERE nightmail_messages.id = json_extract(returned.value, '$[0]');
+
+-- name: release
+-- Hand these messages back as they were before the claim, due now.
+UPDATE nightmail_messages
+SET
+    deliveries = max(deliveries - 1, 0),
+    due_at = :now,
+    token = NULL,
+    lease_until = NULL,
+    claimed_at = NULL
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: bury
+-- Copy these messages to the dead letters: triples of an id, a reason and an error.
+INSERT INTO nightmail_dead (
+    message_id, queue, priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at,
+    timer_id, ordering_key, reason, error, headers, body
+)
+SELECT
+    m.id,
+    m.queue,
+    m.priority,
+    m.attempts,
+    m.deliveries,
+    m.published_at,
+    m.first_attempt_at,
+    m.last_attempt_at,
+    :now,
+    m.timer_id,
+    m.ordering_key,
+    json_extract(letter.value, '$[1]'),
+    json_extract(letter.value, '$[2]'),
+    m.headers,
+    m.body
+FROM json_each(:letters) AS letter
+CROSS JOIN nightmail_messages AS m
+WHERE m.id = json_extract(letter.value, '$[0]');
+
+-- name: keep
+-- Copy these messages to the delivered history.
+INSERT INTO nightmail_delivered (
+    message_id, queue, priority, attempts, deliveries, published_at, due_at, delivered_at, timer_id, ordering_key,
+    headers, body
+)
+SELECT
+    id, queue, priority, attempts, deliveries, published_at, due_at, :now, timer_id, ordering_key, headers, body
+FROM nightmail_messages
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: remove
+-- Remove these messages.
+DELETE FROM nightmail_messages
+WHERE id IN (SELECT value FROM json_each(:ids));

@@ -1,0 +1,87 @@
+"""Taking part in a caller's transaction.
+
+SQLite lets one connection write at a time. A transaction that has only read so far and wants to write is refused at
+once, without any waiting, if somebody has written since it read; so whatever we do in it begins with a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet
+
+from nightmail.errors import OtherDatabase
+from nightmail.stores._sql import Statement
+from nightmail.stores.sqlite.callers import Caller, caller_of
+from nightmail.stores.sqlite.steps import Ask, Queries, Steps
+
+if TYPE_CHECKING:
+    from aiosqlite import Connection
+
+T = TypeVar("T")
+_FILES: Final = Ask(Statement("files", "PRAGMA database_list", ()), {})
+
+
+class CallersTransactions:
+    """What callers of one store bring as their transactions."""
+
+    def __init__(self, file: str, sql: Queries) -> None:
+        self._file = file
+        self._sql = sql
+        # A connection never changes its file, so each is asked once.
+        self._known: WeakSet[Connection] = WeakSet()
+
+    async def write(self, transaction: object, steps: Steps[T]) -> T:
+        """Take these steps in the caller's transaction."""
+        caller = await self._join(transaction)
+        locked = await caller.begin()
+        return await _to_the_end(self._carry_out(caller, steps, locked=locked))
+
+    async def read(self, transaction: object, steps: Steps[T]) -> T:
+        """Take these steps, which write nothing, in the caller's transaction."""
+        return await self._carry_out(await self._join(transaction), steps, locked=True)
+
+    async def _join(self, transaction: object) -> Caller:
+        caller = await caller_of(transaction)
+        if caller.driver not in self._known:
+            if not await self._same_file(caller):
+                raise OtherDatabase
+            self._known.add(caller.driver)
+        return caller
+
+    async def _same_file(self, caller: Caller) -> bool:
+        files = {name: file for _, name, file in await caller.ask(_FILES)}
+        return bool(files.get("main")) and os.path.samefile(files["main"], self._file)
+
+    async def _carry_out(self, caller: Caller, steps: Steps[T], *, locked: bool) -> T:
+        try:
+            ask = next(steps)
+            if not locked and ask.statement.text.startswith("SELECT"):
+                _ = await caller.ask(self._sql("lock"))
+            while True:
+                ask = steps.send(await caller.ask(ask))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Wait until this is done, even when cancelled meanwhile.
+
+    A verb is several statements here. Cut off between two of them, half of it would stand in a transaction that its
+    caller may still commit.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            _ = await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    # Looked at, so that a failure which nobody asks for any more is not reported as forgotten.
+    _ = task.exception()
+    raise cancelled

@@ -1,0 +1,242 @@
+"""A real store behind a line that can be upset: requests and replies get lost, wait, or are answered wrongly.
+
+A fault is given the call it stands before, and decides whether and when the call is made:
+
+    store.upset("settle", lost_reply)              the next one is carried out, and its reply is lost
+    store.upset("claim", lost_request, times=3)    the next three never arrive
+    store.upset("settle", lost_request, times=None)   none arrives until `mend`
+    gate = store.upset("claim", Gate())            the next one waits for `gate.open()`
+    store.sever()                                  nothing arrives any more: this process is as good as dead
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeAlias, TypeVar
+from uuid import UUID
+
+from nightmail.bell import Bell
+from nightmail.errors import StoreUnavailable
+from nightmail.message import Delivery, Message
+from nightmail.outcome import Standing
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.store import Capabilities, Claimed, Extend, FullStore, Settlement
+
+Answer = TypeVar("Answer")
+Call: TypeAlias = Callable[[], Awaitable[Any]]
+Fault: TypeAlias = Callable[[Call], Awaitable[Any]]
+AnyFault = TypeVar("AnyFault", bound=Fault)
+
+_PATIENCE: Final = 10.0
+
+
+async def lost_request(call: Call) -> Any:
+    """It never arrives."""
+    raise StoreUnavailable("the line was cut before the request arrived")
+
+
+async def lost_reply(call: Call) -> Any:
+    """It is carried out, but nobody hears of it."""
+    await call()
+    raise StoreUnavailable("the line was cut before the reply arrived")
+
+
+class Gate:
+    """Keeps a call waiting before it is carried out."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self._opened = asyncio.Event()
+
+    def open(self) -> None:
+        """Let it through."""
+        self._opened.set()
+
+    async def __call__(self, call: Call) -> Any:
+        self.reached.set()
+        await self._opened.wait()
+        return await call()
+
+
+class LateReply(Gate):
+    """Carries a call out at once, and keeps its reply waiting."""
+
+    async def __call__(self, call: Call) -> Any:
+        answer = await call()
+        self.reached.set()
+        await self._opened.wait()
+        return answer
+
+
+class FaultyStore:
+    """Passes every verb on, counts it, and upsets it when told to."""
+
+    def __init__(self, store: FullStore) -> None:
+        self._store = store
+        self.calls: Counter[str] = Counter()
+        """How often each verb was called."""
+        self.sizes: dict[str, list[int]] = {"claim": [], "settle": [], "extend": []}
+        """How much each claim, settle and extend that got an answer was about."""
+        self._faults: dict[str, deque[Fault]] = {}
+        self._lasting: dict[str, Fault] = {}
+        self._severed = False
+        self._news = asyncio.Event()
+
+    async def until_called(self, verb: str, times: int = 1) -> None:
+        """Wait until a verb was called so often, and let the last call go as far as it can without a fault."""
+        async with asyncio.timeout(_PATIENCE):
+            while self.calls[verb] < times:
+                self._news.clear()
+                await self._news.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def upset(self, verb: str, fault: AnyFault, *, times: int | None = 1) -> AnyFault:
+        """Put this fault before the next calls of a verb, or (`times=None`) before all until `mend`."""
+        if times is None:
+            self._lasting[verb] = fault
+        else:
+            self._faults.setdefault(verb, deque()).extend([fault] * times)
+        return fault
+
+    def mend(self) -> None:
+        """Forget every fault."""
+        self._faults.clear()
+        self._lasting.clear()
+
+    def sever(self) -> None:
+        """From now on nothing arrives."""
+        self._severed = True
+
+    async def _pass(self, verb: str, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        self.calls[verb] += 1
+        self._news.set()
+        if self._severed:
+            raise StoreUnavailable("this process is dead")
+        if waiting := self._faults.get(verb):
+            answer: Answer = await waiting.popleft()(call)
+            return answer
+        if verb in self._lasting:
+            answer = await self._lasting[verb](call)
+            return answer
+        return await call()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    @property
+    def look_interval(self) -> timedelta:
+        return self._store.look_interval
+
+    async def open(self) -> None:
+        await self._pass("open", self._store.open)
+
+    async def close(self) -> None:
+        await self._pass("close", self._store.close)
+
+    async def ping(self) -> None:
+        await self._pass("ping", self._store.ping)
+
+    async def migrate(self) -> None:
+        await self._pass("migrate", self._store.migrate)
+
+    async def check(self) -> None:
+        await self._pass("check", self._store.check)
+
+    async def publish(
+        self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
+    ) -> int | None:
+        return await self._pass(
+            "publish", lambda: self._store.publish(message, transaction=transaction, own=own)
+        )
+
+    async def publish_batch(
+        self, messages: Sequence[Message], *, transaction: object | None = None
+    ) -> list[int]:
+        return await self._pass(
+            "publish_batch", lambda: self._store.publish_batch(messages, transaction=transaction)
+        )
+
+    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+        claimed = await self._pass(
+            "claim", lambda: self._store.claim(queues, limit=limit, lease=lease, token=token)
+        )
+        self.sizes["claim"].append(len(claimed.deliveries))
+        return claimed
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        return await self._pass("recall", lambda: self._store.recall(queues, token))
+
+    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+        standings = await self._pass("settle", lambda: self._store.settle(batch))
+        self.sizes["settle"].append(len(batch))
+        return standings
+
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        return list(await self._extend(self._store.extend, deliveries, lease))
+
+    async def _extend(
+        self, extend: Extend, deliveries: Sequence[Delivery], lease: timedelta
+    ) -> Sequence[Standing]:
+        standings = await self._pass("extend", lambda: extend(deliveries, lease))
+        self.sizes["extend"].append(len(deliveries))
+        return standings
+
+    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        def upset(extend: Extend) -> Awaitable[None]:
+            return work(lambda deliveries, lease: self._extend(extend, deliveries, lease))
+
+        return self._store.beside(upset)
+
+    async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        await self._pass("hold", lambda: self._store.hold(deliveries, transaction=transaction))
+
+    async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        await self._pass("ack", lambda: self._store.ack(deliveries, transaction=transaction))
+
+    async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
+        return await self._pass(
+            "cancel", lambda: self._store.cancel(queue, timer_id, transaction=transaction)
+        )
+
+    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
+        return await self._pass("cancel_all", lambda: self._store.cancel_all(queue, transaction=transaction))
+
+    async def reschedule(
+        self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
+    ) -> bool:
+        return await self._pass(
+            "reschedule", lambda: self._store.reschedule(queue, timer_id, due, transaction=transaction)
+        )
+
+    def listen(self, queues: Sequence[str]) -> Bell:
+        return self._store.listen(queues)
+
+    async def peek(
+        self,
+        queue: str | None = None,
+        *,
+        timer_id: str | None = None,
+        due_before: datetime | None = None,
+        limit: int = 100,
+        transaction: object | None = None,
+    ) -> list[PendingMessage]:
+        return await self._pass(
+            "peek",
+            lambda: self._store.peek(
+                queue, timer_id=timer_id, due_before=due_before, limit=limit, transaction=transaction
+            ),
+        )
+
+    async def dead(
+        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+    ) -> list[DeadLetter]:
+        return await self._pass("dead", lambda: self._store.dead(which, limit=limit, cursor=cursor))
+
+    async def stats(self) -> dict[str, QueueStats]:
+        return await self._pass("stats", self._store.stats)

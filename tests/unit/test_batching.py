@@ -1,0 +1,133 @@
+"""Claims and settlements go together: what a message costs the store does not depend on luck or on settings."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nightmail.message import Delivery
+from nightmail.outcome import Done
+from nightmail.settings import WorkerSettings
+from nightmail.worker import GATHER_SECONDS, SETTLE_BATCH, Worker
+from tests.unit.faulty import FaultyStore, Gate
+from tests.unit.support import QUEUE, Handler, Seen, at_work, publish, soon
+
+
+async def quick(delivery: Delivery) -> None:
+    await asyncio.sleep(0)
+
+
+async def test_a_thousand_quick_messages_cost_at_most_fifty_calls(store: FaultyStore, seen: Seen) -> None:
+    async with at_work(Worker(store, quick, queues=[QUEUE], observer=seen)):
+        await publish(store, 200)
+        await seen.until_settled(200)
+        store.calls.clear()
+
+        await publish(store, 1000)
+        await seen.until_settled(1200)
+        calls = store.calls["claim"] + store.calls["settle"]
+
+    assert calls <= 50
+
+
+async def test_working_until_idle_batches_too(store: FaultyStore, seen: Seen) -> None:
+    worker = Worker(store, quick, queues=[QUEUE], observer=seen)
+    await publish(store, 1200)
+
+    await soon(worker.run_until_idle())
+
+    assert store.calls["claim"] + store.calls["settle"] <= 60
+
+
+async def test_messages_that_end_together_are_settled_together(store: FaultyStore, seen: Seen) -> None:
+    handler = Handler(held=True)
+    await publish(store, 10)
+    async with at_work(Worker(store, handler, queues=[QUEUE], observer=seen)):
+        await handler.until_running(10)
+        handler.let_go()
+        await seen.until_settled(10)
+
+    assert store.sizes["settle"] == [10]
+
+
+async def test_a_lone_message_is_settled_at_once(store: FaultyStore, seen: Seen) -> None:
+    loop = asyncio.get_running_loop()
+    ended = 0.0
+
+    async def handle(delivery: Delivery) -> None:
+        nonlocal ended
+        ended = loop.time()
+
+    # The quickest of a few: the machine may pause any one of them for longer than the gathering would last.
+    waits = []
+    async with at_work(Worker(store, handle, queues=[QUEUE], observer=seen)):
+        for number in range(1, 11):
+            await publish(store)
+            await seen.until_settled(number)
+            waits.append(loop.time() - ended)
+
+    assert min(waits) < GATHER_SECONDS / 2
+
+
+async def test_what_ends_while_others_run_waits_a_moment_for_company_and_no_longer(
+    store: FaultyStore, seen: Seen
+) -> None:
+    hold = asyncio.Event()
+
+    async def last_one_hangs(delivery: Delivery) -> None:
+        if delivery.body == b"4":
+            await hold.wait()
+
+    published = await publish(store, 5)
+    async with at_work(Worker(store, last_one_hangs, queues=[QUEUE], observer=seen)):
+        await seen.until_settled(4)
+        assert seen.outcomes == [(id_, Done()) for id_ in published[:4]]
+        assert store.sizes["settle"] == [4]
+        hold.set()
+
+
+async def test_what_ends_while_a_write_is_in_flight_goes_with_the_next(
+    store: FaultyStore, seen: Seen
+) -> None:
+    gate = store.upset("settle", Gate())
+    handler = Handler()
+    async with at_work(Worker(store, handler, queues=[QUEUE], observer=seen)):
+        await publish(store)
+        await soon(gate.reached.wait())
+        await publish(store, 30)
+        await seen.until(lambda: len(handler.deliveries) == 31)
+        gate.open()
+        await seen.until_settled(31)
+
+    assert store.sizes["settle"] == [1, 30]
+
+
+async def test_a_single_write_is_bounded(store: FaultyStore, seen: Seen) -> None:
+    handler = Handler(held=True)
+    await publish(store, 1200)
+    settings = WorkerSettings(max_workers=1200)
+    async with at_work(Worker(store, handler, queues=[QUEUE], settings=settings, observer=seen)):
+        await handler.until_running(1200)
+        handler.let_go()
+        await seen.until_settled(1200)
+
+    assert SETTLE_BATCH == 500
+    assert store.sizes["settle"] == [500, 500, 200]
+
+
+async def test_a_store_that_writes_slowly_is_not_buried_in_finished_messages(
+    store: FaultyStore, seen: Seen
+) -> None:
+    handler = Handler()
+    worker = Worker(store, handler, queues=[QUEUE], observer=seen)
+    gate = store.upset("settle", Gate())
+    await publish(store, 5000)
+
+    async with at_work(worker):
+        await soon(gate.reached.wait())
+        await asyncio.sleep(0.3)
+        # A full write, as much as is fetched ahead at most, and the handlers' own.
+        assert worker.in_hand <= 500 + 500 + 10
+        gate.open()
+        await seen.until_settled(5000)
+
+    assert len(handler.deliveries) == 5000
