@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from benchmarks.table_designs import claiming, cost, plans, snapshot
+from benchmarks.table_designs import claiming, cost, packing, plans, snapshot, vacuum
 from testkit.servers.postgres import Postgres
 
 # Commits cost what they cost. What comes by the clock stays away: nothing removes or writes pages while we count.
@@ -33,8 +33,22 @@ class Size:
     repeat: int
 
 
-_QUICK = Size(messages=10_000, future=10_000, rounds=1, repeat=50)
+_QUICK = Size(messages=5_000, future=5_000, rounds=1, repeat=50)
 _USUAL = Size(messages=100_000, future=200_000, rounds=2, repeat=500)
+
+
+_PARTS: dict[str, Callable[[str, Size], Awaitable[None]]] = {
+    "claiming": lambda url, size: claiming.run(url, repeat=size.repeat),
+    "packing": lambda url, size: packing.run(url, messages=min(size.messages, 20_000)),
+    "plans": lambda url, size: plans.run(url, future=min(size.future, 100_000)),
+    "vacuum": lambda url, size: vacuum.run(
+        url, future=size.future, dead=2 * size.messages, rounds=size.rounds
+    ),
+    "snapshot": lambda url, size: snapshot.run(
+        url, messages=min(3 * size.messages, 300_000), rounds=size.rounds
+    ),
+    "cost": lambda url, size: cost.run(url, messages=size.messages, future=size.future, rounds=size.rounds),
+}
 
 
 def _parse() -> tuple[argparse.Namespace, Size]:
@@ -43,7 +57,7 @@ def _parse() -> tuple[argparse.Namespace, Size]:
     parser.add_argument(
         "--url", help="a Postgres to use; its checkpoints and autovacuum are then its own affair"
     )
-    parser.add_argument("--only", choices=["cost", "snapshot", "plans", "claiming"])
+    parser.add_argument("--only", choices=_PARTS, help="one part")
     parser.add_argument("--messages", type=int, help="messages through each table")
     parser.add_argument("--future", type=int, help="messages beside them that are not due")
     parser.add_argument("--rounds", type=int, help="how often, all designs in turn")
@@ -58,19 +72,13 @@ def _parse() -> tuple[argparse.Namespace, Size]:
 
 
 async def _run(url: str, only: str | None, size: Size) -> None:
-    parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "claiming": lambda: claiming.run(url, repeat=size.repeat),
-        "plans": lambda: plans.run(url, future=min(size.future, 100_000)),
-        "snapshot": lambda: snapshot.run(url, messages=min(3 * size.messages, 300_000), rounds=size.rounds),
-        "cost": lambda: cost.run(url, messages=size.messages, future=size.future, rounds=size.rounds),
-    }
     connection = await asyncpg.connect(url)
     print(await connection.fetchval("select version()"))
     await connection.close()
-    for name, part in parts.items():
+    for name, part in _PARTS.items():
         if only in (None, name):
             began = time.monotonic()
-            await part()
+            await part(url, size)
             print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 

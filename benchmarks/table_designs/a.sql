@@ -39,9 +39,10 @@ select $1::text, m.due_at, clock_timestamp(), m.body, m.headers
 from unnest($2::timestamptz[], $3::bytea[], $4::text[]) as m(due_at, body, headers);
 
 -- name: fill
--- Store $2 messages of queue $1, due from $3 on, one $4 after the other; each with an ordering key of its own if $5.
+-- Store $2 messages of queue $1, due from $3 on, one $4 after the other, with a body of $6 bytes; each with an
+-- ordering key of its own if $5.
 insert into messages (queue, due_at, published_at, body, headers, ordering_key)
-select $1::text, $3::timestamptz + n * $4::interval, clock_timestamp(), decode(repeat('6e', 150), 'hex'),
+select $1::text, $3::timestamptz + n * $4::interval, clock_timestamp(), decode(repeat('6e', $6::integer), 'hex'),
        '{"content-type": "application/json", "correlation_id": "9f2c1b"}',
        case when $5::boolean then 'key-' || gen_random_uuid() end
 from generate_series(0, $2::integer - 1) as n;

@@ -35,6 +35,7 @@ class Design:
 A = Design("a", "(a) two partial indexes", "a.sql")
 B = Design("b", "(b) `visible_at` pushed forward", "b.sql")
 B_MARK = Design("b_mark", "(b) with the mark", "b.sql", marked=True)
+C45 = Design("c45", "(c) fillfactor 45", "c.sql", fillfactor=45)
 C50 = Design("c50", "(c) lease outside the index, fillfactor 50", "c.sql", fillfactor=50)
 C70 = Design("c70", "(c) fillfactor 70", "c.sql", fillfactor=70)
 C90 = Design("c90", "(c) fillfactor 90", "c.sql", fillfactor=90)

@@ -115,10 +115,16 @@ class Table:
         )
 
     async def fill(
-        self, count: int, *, start: datetime, step: timedelta = MILLISECOND, keyed: bool = False
+        self,
+        count: int,
+        *,
+        start: datetime,
+        step: timedelta = MILLISECOND,
+        keyed: bool = False,
+        body: int = len(_BODY),
     ) -> None:
         """Store many messages, due one `step` after the other, each with an ordering key of its own if `keyed`."""
-        await self.connection.fetch(self.design.sql("fill"), QUEUE, count, start, step, keyed)
+        await self.connection.fetch(self.design.sql("fill"), QUEUE, count, start, step, keyed, body)
 
     async def claim(self, ranges: Iterable[Range], limit: int, token: uuid.UUID) -> list[asyncpg.Record]:
         return await self.connection.fetch(self.design.sql("claim"), *claim_arguments(ranges, limit, token))
@@ -130,6 +136,13 @@ class Table:
             self.design.sql(statement), sorted_ids, [token] * len(sorted_ids)
         )
         return len(written)
+
+    async def drain(self, messages: int, batch: int = 500) -> None:
+        """Claim and settle so many."""
+        for _ in range(messages // batch):
+            token = uuid.uuid4()
+            rows = await self.claim(EVERYTHING, batch, token)
+            await self.write("settle", [row["id"] for row in rows], token)
 
     async def counters(self) -> Counters:
         await self.connection.execute("select pg_stat_force_next_flush()")

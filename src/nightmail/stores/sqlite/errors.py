@@ -15,6 +15,10 @@ _REFUSED = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite
 _HARMLESS = _BUSY | {sqlite3.SQLITE_ERROR, None}
 
 
+class Refused(NightmailError):
+    """SQLite refused the row: a constraint, a trigger or its size stands against it."""
+
+
 class CommitInDoubt(StoreUnavailable):
     """The commit failed: what it was to write may or may not be stored."""
 
@@ -52,7 +56,7 @@ def translated(error: sqlite3.Error) -> NightmailError:
     if str(error).startswith("no such table"):
         return SchemaMissing()
     if is_refusal(error):
-        return NightmailError(f"SQLite refused the row ({name}): {error}")
+        return Refused(f"SQLite refused the row ({name}): {error}")
     return StoreUnavailable(f"SQLite failed ({name}): {error}")
 
 

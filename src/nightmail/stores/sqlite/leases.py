@@ -10,7 +10,7 @@ from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
 from nightmail.stores.sqlite.moments import StoreTime, after
-from nightmail.stores.sqlite.notice import NOBODY
+from nightmail.stores.sqlite.notice import ring
 from nightmail.stores.sqlite.steps import Change, Queries, Steps
 
 
@@ -39,7 +39,7 @@ class Leases:
         """Remove these messages as handled: all of them, or none."""
         yield from self.hold(deliveries)
         yield from self.finish([delivery.id for delivery in deliveries])
-        return Change(None, released(deliveries))
+        return Change(None, (yield from ring(self._sql, released(deliveries))))
 
     def finish(self, ids: Sequence[int]) -> Steps[None]:
         """Remove handled messages, into the history if that is kept."""
@@ -59,5 +59,4 @@ class Leases:
 
 def released(ended: Sequence[Delivery]) -> frozenset[str]:
     """The queues in which the next of a line may go once these have ended."""
-    queues = frozenset(delivery.queue for delivery in ended if delivery.ordering_key is not None)
-    return queues or NOBODY
+    return frozenset(delivery.queue for delivery in ended if delivery.ordering_key is not None)

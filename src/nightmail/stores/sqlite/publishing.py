@@ -13,7 +13,7 @@ from nightmail.errors import LeaseLost, TimerExists
 from nightmail.message import Delivery, Message
 from nightmail.stores.sqlite.leases import leases
 from nightmail.stores.sqlite.moments import StoreTime, after, due_moment
-from nightmail.stores.sqlite.notice import NOBODY, ring_if_soon
+from nightmail.stores.sqlite.notice import NOBODY, if_soon, ring
 from nightmail.stores.sqlite.steps import Change, Queries, Steps
 
 
@@ -59,7 +59,7 @@ class Publishing:
             fields = _fields(message, now)
             rows.append((*fields.values(), position, len(message.body)))
             position += len(message.body)
-            rings |= ring_if_soon(message.queue, fields["due_at"], now)
+            rings |= if_soon(message.queue, fields["due_at"], now)
         # One byte more than there are: cutting a piece out of nothing gives NULL, not nothing.
         bodies = b"".join([*(message.body for message in messages), b"\n"])
         found = yield self._sql("publish_batch", now=now, messages=json.dumps(rows), bodies=bodies)
@@ -86,11 +86,11 @@ class Publishing:
             return Change(None)
         fields = _fields(message, now)
         yield self._sql("overwrite", id=bearer.id, body=message.body, **fields)
-        rings = ring_if_soon(message.queue, fields["due_at"], now)
+        rings = if_soon(message.queue, fields["due_at"], now)
         if bearer.head_key is not None and bearer.head_key != message.ordering_key:
             # It lets go of its ordering key, and the next in that line may go.
             rings = frozenset((message.queue,))
-        return Change(bearer.id, rings)
+        return Change(bearer.id, (yield from ring(self._sql, rings)))
 
     def _take_name(
         self, message: Message, running: _Bearer, now: int, *, superseded: bool
@@ -107,7 +107,7 @@ class Publishing:
             until = after(now, message.dedup_for)
             yield self._sql("clear_windows", now=now)
             yield self._sql("open_window", queue=message.queue, timer_id=message.timer_id, until=until)
-        return Change(id_, ring_if_soon(message.queue, fields["due_at"], now))
+        return Change(id_, if_soon(message.queue, fields["due_at"], now))
 
 
 def _fields(message: Message, now: int) -> dict[str, Any]:

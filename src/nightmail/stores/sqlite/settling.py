@@ -6,11 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail import outcome as ending
+from nightmail.outcome import Dead, Outcome, Postpone, Release, Retry, Standing
 from nightmail.store import Settlement
 from nightmail.stores.sqlite.leases import Leases, leases, released
 from nightmail.stores.sqlite.moments import StoreTime, after
-from nightmail.stores.sqlite.notice import ring_if_soon
+from nightmail.stores.sqlite.notice import if_soon, ring
 from nightmail.stores.sqlite.steps import Change, Queries, Steps
 
 
@@ -43,7 +44,7 @@ class Settling:
             else:
                 standings.append(Standing.UNKNOWN if settlement.repeated else Standing.LOST)
         yield from self._write(pile)
-        return Change(standings, pile.rings)
+        return Change(standings, (yield from ring(self._sql, pile.rings)))
 
     def _write(self, pile: _Pile) -> Steps[None]:
         if pile.done:
@@ -57,6 +58,26 @@ class Settling:
             yield self._sql("postpone", returned=json.dumps(pile.postponed), now=pile.now)
         if pile.handed_back:
             yield self._sql("release", ids=json.dumps(pile.handed_back), now=pile.now)
+
+
+def settle_all(
+    connection: sqlite3.Connection, *, settling: Settling, batch: Sequence[Settlement]
+) -> Change[list[Standing]]:
+    """Settle these together; or one by one, if a row among them is refused: it must not fail its neighbours."""
+    together = in_savepoint(connection, lambda _: carry_out(connection, settling.settle(batch)))
+    match together:
+        case Done(change):
+            settled: Change[list[Standing]] = change
+            return settled
+        case Failed(Refused() as error):
+            if len(batch) > 1:
+                parts = [settle_all(connection, settling=settling, batch=[one]) for one in batch]
+                standings = [standing for part in parts for standing in part.result]
+                return Change(standings, frozenset().union(*(part.rings for part in parts)))
+            logger.error("message %d cannot be settled: %s", batch[0].delivery.id, error)
+            return Change([Standing.BUSY])
+        case Failed(error):
+            raise error
 
 
 class _Pile:
@@ -96,7 +117,7 @@ class _Pile:
         if due_at is None:
             self.rings |= released([settlement.delivery])
         else:
-            self.rings |= ring_if_soon(queue, self.now if superseded else due_at, self.now)
+            self.rings |= if_soon(queue, self.now if superseded else due_at, self.now)
 
 
 def _due_again(outcome: Outcome, now: int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nightmail.message import Due
 from nightmail.stores.sqlite.moments import StoreTime, due_moment
-from nightmail.stores.sqlite.notice import NOBODY, ring_if_soon
+from nightmail.stores.sqlite.notice import NOBODY, if_soon, ring
 from nightmail.stores.sqlite.steps import Change, Queries, Row, Steps
 
 
@@ -20,21 +20,22 @@ class Timers:
         removed = yield self._sql("cancel", queue=queue, timer_id=timer_id, now=self._time.now())
         if removed:
             yield self._sql("close_window", queue=queue, timer_id=timer_id)
-        return Change(bool(removed), _released(queue, removed))
+        return Change(bool(removed), (yield from ring(self._sql, _released(queue, removed))))
 
     def cancel_all(self, queue: str) -> Steps[Change[int]]:
         """Remove every waiting message of this queue, and end their windows; how many."""
         now = self._time.now()
         yield self._sql("close_windows", queue=queue, now=now)
         removed = yield self._sql("cancel_all", queue=queue, now=now)
-        return Change(len(removed), _released(queue, removed))
+        return Change(len(removed), (yield from ring(self._sql, _released(queue, removed))))
 
     def reschedule(self, queue: str, timer_id: str, due: Due) -> Steps[Change[bool]]:
         """Move the waiting bearer of this name to another due time; whether there was one."""
         now = self._time.stamp()
         due_at = due_moment(due, now)
         moved = yield self._sql("reschedule", queue=queue, timer_id=timer_id, due_at=due_at, now=now)
-        return Change(bool(moved), ring_if_soon(queue, due_at, now) if moved else NOBODY)
+        rings = if_soon(queue, due_at, now) if moved else NOBODY
+        return Change(bool(moved), (yield from ring(self._sql, rings)))
 
 
 def _released(queue: str, removed: list[Row]) -> frozenset[str]:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
 from nightmail.bell import Bell, BellTower
+from nightmail.stores.sqlite.moments import in_microseconds
+from nightmail.stores.sqlite.notice import NOTICE_HORIZON
+from nightmail.stores.sqlite.steps import Queries, Steps, carry_out
 
 WATCH_SECONDS: Final = 0.02
 """How often to ask while somebody listens: seven microseconds of work each time."""
 
 
 class WatchedTower(BellTower):
-    """The bells of a store. While one hangs, the writing thread asks whether others have written, and rings all.
+    """The bells of a store. While one hangs, the writing thread asks what others have written, and rings for it.
 
     Bells are hung, taken down and rung on the event loop; `look` is called on the thread.
     """
 
-    def __init__(self, on_first: Callable[[], None]) -> None:
+    def __init__(self, sql: Queries, messages: str, on_first: Callable[[], None]) -> None:
         super().__init__()
+        self._news = _News(sql, messages)
         self._on_first = on_first
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seen: tuple[sqlite3.Connection, int] | None = None
@@ -38,18 +42,51 @@ class WatchedTower(BellTower):
             self._seen = None
             self._on_first()
 
-    def look(self, connection: sqlite3.Connection) -> None:
-        """Ring all if another connection has written since the last look.
+    def ring_each(self, queues: Iterable[str]) -> None:
+        """Ring for these queues."""
+        for queue in queues:
+            self.ring(queue)
 
-        A new connection counts as a change: anything may have been missed before it was made. Busy threads come by
-        more often than they should look: every ring makes all workers look, and those are not free.
+    def look(self, connection: sqlite3.Connection) -> None:
+        """Ring for what other connections have written since the last look.
+
+        A busy thread comes by more often than needed. After the connection was made anew all are rung: anything may
+        have been missed.
         """
         now = time.monotonic()
         if self._seen is not None and now - self._looked_at < WATCH_SECONDS:
             return
         self._looked_at = now
         ((version,),) = connection.execute("PRAGMA data_version").fetchall()
-        seen, self._seen = self._seen, (connection, version)
-        if seen is not None and seen != self._seen and self._loop is not None:
-            with suppress(RuntimeError):  # The loop is closed: nobody is left to be woken.
+        before, seen = self._seen, (connection, version)
+        if before == seen:
+            return
+        news = carry_out(connection, self._news.read())
+        self._seen = seen
+        if before is None or self._loop is None:
+            return
+        with suppress(RuntimeError):  # The loop is closed: nobody is left to be woken.
+            if before[0] is connection:
+                self._loop.call_soon_threadsafe(self.ring_each, news)
+            else:
                 self._loop.call_soon_threadsafe(self.ring_all)
+
+
+class _News:
+    """Which queues have something since the last time this was read. What we wrote ourselves is among it."""
+
+    def __init__(self, sql: Queries, messages: str) -> None:
+        self._sql = sql
+        self._messages = messages
+        self._newest = 0
+        self._rings: dict[str, int] = {}
+
+    def read(self) -> Steps[frozenset[str]]:
+        before = self._rings
+        self._rings = dict((yield self._sql("rings")))
+        rung = {queue for queue, rings in self._rings.items() if rings != before.get(queue)}
+        published = yield self._sql(
+            "news", newest=self._newest, notice_horizon=in_microseconds(NOTICE_HORIZON)
+        )
+        ((self._newest,),) = yield self._sql("newest", messages=self._messages)
+        return frozenset(rung | {queue for (queue,) in published})

@@ -1,0 +1,283 @@
+"""The SQLite store: which thread carries out which verb, and in whose transaction."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import UUID
+
+from nightmail.bell import Bell
+from nightmail.clock import Clock, StoreClock
+from nightmail.errors import PublishUncertain, StoreUnavailable
+from nightmail.message import Delivery, Message, check_due
+from nightmail.outcome import Standing
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.store import Capabilities, Claimed, Extend, Settlement
+from nightmail.stores._names import TableNames
+from nightmail.stores.sqlite.check import Schema
+from nightmail.stores.sqlite.claiming import Claiming, Wanted
+from nightmail.stores.sqlite.errors import CommitInDoubt
+from nightmail.stores.sqlite.inspecting import Inspecting
+from nightmail.stores.sqlite.keeper import EXTEND_SECONDS
+from nightmail.stores.sqlite.leases import Leases
+from nightmail.stores.sqlite.moments import StoreTime
+from nightmail.stores.sqlite.notice import LOOK_INTERVAL
+from nightmail.stores.sqlite.publishing import Publishing
+from nightmail.stores.sqlite.settling import Settling, settle_all
+from nightmail.stores.sqlite.source import database_file
+from nightmail.stores.sqlite.steps import Change, Queries, Steps, carry_out
+from nightmail.stores.sqlite.threads import Threads
+from nightmail.stores.sqlite.timers import Timers
+from nightmail.stores.sqlite.transaction import CallersTransactions
+from nightmail.stores.sqlite.watch import WatchedTower
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+T = TypeVar("T")
+_OWN_CLOCK: Final = StoreClock()
+_CAPABILITIES: Final = Capabilities(
+    name="sqlite",
+    transactions=True,
+    concurrent_writers=False,
+    repeatable_read=False,
+    pushes_wakeups=True,
+    embedded=True,
+    connections=3,
+)
+
+
+class SQLiteStore:
+    """Messages in an SQLite file, shared by any number of processes on one machine.
+
+    Three connections, each on a thread of its own: one writes and claims, one reads for operators, one keeps leases.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | AsyncEngine,
+        *,
+        tables: str | None = None,
+        clock: Clock = _OWN_CLOCK,
+        keep_delivered: bool = False,
+    ) -> None:
+        names = TableNames.parse(tables)
+        if names.schema is not None:
+            raise ValueError(f"SQLite has no schemas: give a prefix for the tables, not {tables!r}")
+        self.file = database_file(source)
+        self._sql = sql = Queries(names)
+        time = StoreTime(clock)
+        self._schema = Schema(names, sql)
+        self._publishing = Publishing(sql, time)
+        self._claiming = Claiming(sql, time)
+        self._leases = Leases(sql, time, keep_delivered=keep_delivered)
+        self._settling = Settling(sql, time, self._leases)
+        self._timers = Timers(sql, time)
+        self._inspecting = Inspecting(sql, time)
+        self._callers = CallersTransactions(self.file, sql)
+        self._tower = WatchedTower(sql, f"{names.prefix}_messages", self._watch)
+        self._opened: Threads | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        return _CAPABILITIES
+
+    @property
+    def look_interval(self) -> timedelta:
+        """How long an idle worker may go without looking."""
+        return LOOK_INTERVAL
+
+    # ----------------------------------------------------------------------------------------- life
+
+    async def open(self) -> None:
+        """Create the file if there is none, and connect to it."""
+        if self._opened is not None and self._opened.usable:
+            return
+        self._opened = threads = Threads(self.file, self._tower, self._leases)
+        try:
+            await threads.connect()
+        except BaseException:
+            await self.close()
+            raise
+        self._watch()
+
+    async def close(self) -> None:
+        """Finish what was asked for, and give back every connection and thread."""
+        threads, self._opened = self._opened, None
+        if threads is not None:
+            await threads.stop()
+
+    async def ping(self) -> None:
+        """Read something from the file."""
+        _ = await self._threads.writer.read(_read_something)
+
+    async def migrate(self) -> None:
+        """Create the tables, or what is missing of them."""
+        schema = self._schema
+        _ = await self._threads.writer.write(schema.migrate, look=schema.nothing_to_do)
+
+    async def check(self) -> None:
+        """Compare the tables with what this version makes."""
+        problem = await self._threads.reader.read(self._schema.problem)
+        if problem is not None:
+            raise problem
+
+    # -------------------------------------------------------------------------------------- publish
+
+    async def publish(
+        self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
+    ) -> int | None:
+        """Store a message."""
+        return await self._publish(self._publishing.publish(message, own), transaction)
+
+    async def publish_batch(
+        self, messages: Sequence[Message], *, transaction: object | None = None
+    ) -> list[int]:
+        """Store messages without timer ids, all or none."""
+        if any(message.timer_id is not None for message in messages):
+            raise ValueError("a batch cannot have timer ids: publish timers one by one")
+        if not messages:
+            return []
+        return await self._publish(self._publishing.publish_batch(messages), transaction)
+
+    async def _publish(self, steps: Steps[Change[T]], transaction: object | None) -> T:
+        try:
+            return await self._write(steps, transaction)
+        except CommitInDoubt as error:
+            raise PublishUncertain from error
+
+    # ------------------------------------------------------------------------------ claim and settle
+
+    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+        """Lease available messages."""
+        wanted = Wanted(tuple(dict.fromkeys(queues)), limit, lease, token)
+        if not wanted.queues or limit <= 0:
+            return Claimed((), None)
+        # A lease need not outlive a power cut, which leaves nobody to hold it.
+        return await self._threads.writer.write(
+            lambda connection: carry_out(connection, self._claiming.take(wanted)),
+            look=lambda connection: carry_out(connection, self._claiming.look(wanted)),
+            lasting=False,
+        )
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """What a claim under this token leased."""
+        return await self._read(self._claiming.recall(tuple(dict.fromkeys(queues)), token))
+
+    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+        """Write how these deliveries ended."""
+        if not batch:
+            return []
+        change = await self._threads.writer.write(
+            partial(settle_all, settling=self._settling, batch=batch),
+            then=self._ring,
+            when_locked_out=lambda: Change([Standing.BUSY] * len(batch)),
+        )
+        return change.result
+
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        """Let these leases run on."""
+        if not deliveries:
+            return []
+        return await self._threads.writer.write(
+            lambda connection: carry_out(connection, self._leases.extend(deliveries, lease)),
+            when_locked_out=lambda: [Standing.BUSY] * len(deliveries),
+            patience=EXTEND_SECONDS,
+            lasting=False,
+        )
+
+    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """Run `work` on a thread and a connection of its own."""
+        return self._threads.keeper.beside(work)
+
+    async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """Take the write lock in the caller's transaction, which keeps these leases as they are."""
+        _ = await self._callers.write(transaction, self._leases.hold(deliveries))
+
+    async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """Settle these as done in the caller's transaction."""
+        _ = await self._callers.write(transaction, self._leases.ack(deliveries))
+
+    # --------------------------------------------------------------------------------------- timers
+
+    async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
+        """Remove the waiting bearer of this name."""
+        return await self._write(self._timers.cancel(queue, timer_id), transaction)
+
+    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
+        """Remove every waiting message of this queue."""
+        return await self._write(self._timers.cancel_all(queue), transaction)
+
+    async def reschedule(
+        self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
+    ) -> bool:
+        """Move the waiting bearer of this name to another due time."""
+        check_due(due)
+        return await self._write(self._timers.reschedule(queue, timer_id, due), transaction)
+
+    def listen(self, queues: Sequence[str]) -> Bell:
+        """A bell for these queues."""
+        return self._tower.bell(*queues)
+
+    # ----------------------------------------------------------------------------------- inspection
+
+    async def peek(
+        self,
+        queue: str | None = None,
+        *,
+        timer_id: str | None = None,
+        due_before: datetime | None = None,
+        limit: int = 100,
+        transaction: object | None = None,
+    ) -> list[PendingMessage]:
+        """Waiting messages by due time."""
+        steps = self._inspecting.peek(queue, timer_id=timer_id, due_before=due_before, limit=limit)
+        return await (self._read(steps) if transaction is None else self._callers.read(transaction, steps))
+
+    async def dead(
+        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+    ) -> list[DeadLetter]:
+        """Dead letters, newest first."""
+        return await self._read(self._inspecting.dead(which, limit=limit, cursor=cursor))
+
+    async def stats(self) -> dict[str, QueueStats]:
+        """How each queue that has anything stands."""
+        return await self._read(self._inspecting.stats())
+
+    # ------------------------------------------------------------------------- on whose connection
+
+    @property
+    def _threads(self) -> Threads:
+        if self._opened is None:
+            raise StoreUnavailable("this store is not open: open it first")
+        return self._opened
+
+    async def _write(self, steps: Steps[Change[T]], transaction: object | None) -> T:
+        if transaction is not None:
+            # Whom it wakes, the thread that watches the file finds out when the caller commits.
+            return (await self._callers.write(transaction, steps)).result
+        change = await self._threads.writer.write(
+            lambda connection: carry_out(connection, steps), then=self._ring
+        )
+        return change.result
+
+    async def _read(self, steps: Steps[T]) -> T:
+        return await self._threads.reader.read(lambda connection: carry_out(connection, steps))
+
+    def _ring(self, change: Change[T]) -> None:
+        self._tower.ring_each(change.rings)
+
+    def _watch(self) -> None:
+        if self._opened is not None and not self._tower.empty:
+            self._opened.writer.run_errand(self._tower.look)
+
+
+def _read_something(connection: sqlite3.Connection) -> int:
+    ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+    return int(pages)

@@ -1,0 +1,51 @@
+"""The three threads of an open store."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from typing import Final
+
+from nightmail.errors import StoreUnavailable
+from nightmail.stores.sqlite.connect import connect, create_file
+from nightmail.stores.sqlite.keeper import EXTEND_SECONDS, Keeper
+from nightmail.stores.sqlite.leases import Leases
+from nightmail.stores.sqlite.thread import ConnectionThread
+from nightmail.stores.sqlite.watch import WatchedTower
+
+_SLICE_SECONDS: Final = 0.05
+"""How long the writing thread waits for the lock at a time: in between it answers those who only look."""
+
+
+class Threads:
+    """Each with a connection of its own: one writes, one reads, one keeps leases while there are any to keep."""
+
+    def __init__(self, file: str, tower: WatchedTower, leases: Leases) -> None:
+        self._file = file
+        self.writer = ConnectionThread("writer", partial(connect, file, busy_seconds=_SLICE_SECONDS), tower)
+        self.reader = ConnectionThread("reader", partial(connect, file, checkpoints=False))
+        self.keeper = Keeper(partial(connect, file, busy_seconds=EXTEND_SECONDS, checkpoints=False), leases)
+
+    @property
+    def usable(self) -> bool:
+        """Whether they take work."""
+        return self.writer.usable
+
+    async def connect(self) -> None:
+        """Make the file and the connections, so that what is wrong with them is known at once."""
+        try:
+            create_file(self._file)
+        except OSError as error:
+            raise StoreUnavailable(f"the database file cannot be created: {error.strerror}") from error
+        await self.writer.read(_nothing)
+        await self.reader.read(_nothing)
+
+    async def stop(self) -> None:
+        """End them."""
+        # The writer last: whoever closes the last connection copies the write-ahead log back into the file.
+        await self.reader.stop()
+        await self.writer.stop()
+
+
+def _nothing(connection: sqlite3.Connection) -> None:
+    """Being called means being connected."""
