@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from faststream.redis import RedisBroker
 
 from benchmarks.payload import BODY, Order
 from nightmail import Delivery, OutboxBroker
-from nightmail.broker._upstream import SubscriberUsecase
+from nightmail.broker._upstream import LoggerProto, SubscriberUsecase
 from nightmail.broker.message import Received
 
 
@@ -26,7 +26,7 @@ async def faststream_rate(count: int) -> float:
 
 
 async def _redis(count: int) -> float:
-    broker = RedisBroker(logger=None)
+    broker = RedisBroker(logger=cast("LoggerProto", None))  # None is what turns logging off
 
     @broker.subscriber(list="orders")
     async def take(order: Order) -> None: ...

@@ -31,16 +31,17 @@ class Size:
     future: int
     rounds: int
     repeat: int
+    patience: int
 
 
-_QUICK = Size(messages=5_000, future=5_000, rounds=1, repeat=50)
-_USUAL = Size(messages=100_000, future=200_000, rounds=2, repeat=500)
+_QUICK = Size(messages=5_000, future=2_000, rounds=1, repeat=50, patience=1)
+_USUAL = Size(messages=100_000, future=200_000, rounds=2, repeat=500, patience=10)
 
 
 _PARTS: dict[str, Callable[[str, Size], Awaitable[None]]] = {
     "claiming": lambda url, size: claiming.run(url, repeat=size.repeat),
-    "packing": lambda url, size: packing.run(url, messages=min(size.messages, 20_000)),
-    "plans": lambda url, size: plans.run(url, future=min(size.future, 100_000)),
+    "packing": lambda url, size: packing.run(url, messages=min(size.messages, 10_000)),
+    "plans": lambda url, size: plans.run(url, future=min(size.future, 100_000), patience=size.patience),
     "vacuum": lambda url, size: vacuum.run(
         url, future=size.future, dead=2 * size.messages, rounds=size.rounds
     ),
@@ -68,6 +69,7 @@ def _parse() -> tuple[argparse.Namespace, Size]:
         future=options.future or size.future,
         rounds=options.rounds or size.rounds,
         repeat=size.repeat,
+        patience=size.patience,
     )
 
 

@@ -7,12 +7,12 @@ from collections import defaultdict
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
-from benchmarks.table_designs.designs import C50, C50_APART, C50_MARK, C70, C90, A, B, Design
+from benchmarks.table_designs.designs import C45, C50, C50_MARK, C70, C90, A, B, Design
 from benchmarks.table_designs.explain import prepared
 from benchmarks.table_designs.load import EVERYTHING, MILLISECOND, Mark, Table, claim_arguments, open_table
 from benchmarks.table_designs.report import print_table, spread
 
-DESIGNS = (A, B, C50, C70, C90, C50_MARK, C50_APART)
+DESIGNS = (A, B, C45, C50, C70, C90, C50_MARK)
 _BATCH = 500
 _SMALL_BATCH = 10
 _BACKLOG = timedelta(hours=1)

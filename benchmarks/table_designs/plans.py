@@ -21,7 +21,6 @@ _BATCH = 500
 _FEW = 30
 _LEASED = 5_000
 _DUE = _LEASED + 3 * _BATCH
-_PATIENCE_SECONDS = 10
 _UNWANTED = {"Seq Scan", "Bitmap Heap Scan", "Sort", "Incremental Sort", "Hash Join", "Merge Join"}
 
 
@@ -120,12 +119,12 @@ STATES: dict[str, tuple[tuple[Step, ...], tuple[Step, ...]]] = {
 }
 
 
-async def run(url: str, *, future: int) -> None:
-    """Run every statement in every state, with the engine's settings and without."""
+async def run(url: str, *, future: int, patience: int) -> None:
+    """Run every statement in every state, for `patience` seconds at most, with the engine's settings and without."""
     cells: dict[tuple[str, str], list[str]] = {}
     for state in STATES:
         for shape in SHAPES:
-            for key, cell in (await _plans(url, shape, state, future)).items():
+            for key, cell in (await _plans(url, shape, state, future, patience)).items():
                 cells.setdefault(key, []).append(cell)
     for connection in CONNECTIONS:
         print_table(
@@ -135,7 +134,9 @@ async def run(url: str, *, future: int) -> None:
         )
 
 
-async def _plans(url: str, shape: Shape, state: str, future: int) -> dict[tuple[str, str], str]:
+async def _plans(
+    url: str, shape: Shape, state: str, future: int, patience: int
+) -> dict[tuple[str, str], str]:
     """What each statement costs in this state, by its title and its connection."""
     planned, since = STATES[state]
     async with AsyncExitStack() as stack:
@@ -145,7 +146,7 @@ async def _plans(url: str, shape: Shape, state: str, future: int) -> dict[tuple[
         statements: dict[tuple[str, str], Prepared] = {}
         for where, settings in CONNECTIONS.items():
             connection = await stack.enter_async_context(
-                connect(url, shape.design, statement_timeout=f"{_PATIENCE_SECONDS}s", **settings)
+                connect(url, shape.design, statement_timeout=f"{patience}s", **settings)
             )
             for title, text in (shape.claims | shape.settles).items():
                 statements[title, where] = await stack.enter_async_context(prepared(connection, text))
@@ -170,7 +171,7 @@ async def _run_all(
         try:
             cells[title, where] = _cell(await statement.run(*(claim if title in shape.claims else settle)))
         except asyncpg.QueryCanceledError:
-            cells[title, where] = f"**over {_PATIENCE_SECONDS * 1_000:,}**"
+            cells[title, where] = "**too long**"
     return cells
 
 

@@ -1,4 +1,4 @@
-"""What vacuum has to keep up with: a look over what is dead, a vacuum beside many future rows, and giving pages back."""
+"""What vacuum has to keep up with: looks over what is dead, many rows that stay, and giving pages back."""
 
 import asyncio
 import time
@@ -62,6 +62,7 @@ async def _truncation(url: str, messages: int, rounds: int) -> None:
             async with open_table(url, C50) as table, connect(url, C50) as worker:
                 await table.fill(messages, start=datetime.now(UTC) - timedelta(hours=1))
                 await table.connection.execute("delete from messages")
+                await _look(table)
                 done = asyncio.Event()
                 looking = asyncio.create_task(_longest_look(worker, done))
                 await table.connection.execute(f"vacuum (truncate {truncate}) messages")

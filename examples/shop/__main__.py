@@ -6,6 +6,7 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class Day:
         self.charges: list[int] = []
         self.packed: list[tuple[int, int]] = []
 
-    async def until(self, what: str, happened: list[object] | list[int], count: int = 1) -> None:
+    async def until(self, what: str, happened: Sequence[object], count: int = 1) -> None:
         """Wait until `happened` has so many entries; give up loudly."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(happened) < count:

@@ -23,11 +23,20 @@ Handler: TypeAlias = Callable[[Delivery], Awaitable[Outcome | None]]
 class Attempt:
     """Runs the handler once and says how the delivery ended."""
 
-    def __init__(self, store: Store, handler: Handler, settings: WorkerSettings, observer: Observer) -> None:
+    def __init__(
+        self,
+        store: Store,
+        handler: Handler,
+        settings: WorkerSettings,
+        observer: Observer,
+        *,
+        is_stopping: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._handler = handler
         self._settings = settings
         self._observer = observer
+        self._is_stopping = is_stopping
         self._overtime = Overtime(settings.handler_timeout.total_seconds())
         self._give_up = settings.give_up_after
 
@@ -41,42 +50,45 @@ class Attempt:
             self._observer.superseded(delivery)
             return Done()
         if delivery.deliveries > self._settings.max_deliveries:
-            return Dead(Reason.MAX_DELIVERIES)
+            return Dead(Reason.MAX_DELIVERIES, ran=False)
         if delivery.expires_at is not None and delivery.expires_at <= delivery.claimed_at:
-            return Dead(Reason.EXPIRED)
+            return Dead(Reason.EXPIRED, ran=False)
         if self._give_up is not None and delivery.claimed_at - delivery.published_at >= self._give_up:
-            return Dead(Reason.EXPIRED)
+            return Dead(Reason.EXPIRED, ran=False)
         return None
 
     async def __call__(self, delivery: Delivery) -> Outcome | None:
         """The outcome of one handler run; `None` when there is nothing to write, because the lease was lost."""
-        ended = await self._run(delivery)
-        return self._failed(delivery, ended) if isinstance(ended, Exception) else ended
-
-    async def _run(self, delivery: Delivery) -> Outcome | Exception | None:
         task = _this_task()
+        ended = await self._run(delivery, task)
+        if not isinstance(ended, Exception):
+            return ended
+        if self._is_stopping() and task.cancelling():
+            # The shutdown interrupted it, whatever a driver made of that: nobody's failure.
+            return Release()
+        return self._failed(delivery, ended)
+
+    async def _run(self, delivery: Delivery, task: asyncio.Task[Any]) -> Outcome | Exception | None:
         entered = current.enter(self._store, delivery)
         self._observer.started(delivery)
         self._overtime.begin(task)
-        cancelled = False
         try:
-            return _known(await self._handler(delivery))
+            result = await self._handler(delivery)
+            return Done() if result is None else _checked(result)
         except LeaseLost:
             self._observer.lease_lost(delivery)
             return None
         except asyncio.CancelledError:
-            cancelled = True
+            pass  # By whom is known only below.
         except Exception as error:  # noqa: BLE001 - the policy decides what any error means
             return error
         finally:
             entered.over = True
-            ran_over = self._overtime.end(task)
-        if cancelled and ran_over:
-            task.uncancel()
+            if ran_over := self._overtime.end(task):
+                task.uncancel()
+        if ran_over:
             return TimeoutError(f"the handler ran longer than {self._overtime.limit:g} seconds")
-        if task.cancelling():
-            return Release()
-        # It cancelled itself. Handing it back would bring it round at full speed, for ever.
+        # An error, and not a hand-back: one that cancels itself would come round at full speed, for ever.
         return RuntimeError("the handler raised CancelledError by itself")
 
     def _failed(self, delivery: Delivery, error: Exception) -> Outcome:
@@ -86,7 +98,8 @@ class Attempt:
     def decide(self, delivery: Delivery, error: Exception | None) -> Outcome:
         """What the retry policy makes of a failed run."""
         try:
-            outcome = _known(self._settings.retry(delivery, error))
+            # Not as for a handler: of a policy, `None` is a branch that somebody forgot.
+            outcome = _checked(self._settings.retry(delivery, error))
         except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
             self._observer.policy_failed(delivery, broken)
             return Dead(Reason.POLICY_ERROR, self._described(broken))
@@ -101,12 +114,10 @@ class Attempt:
             return f"{type(error).__name__} (describing it raised {type(broken).__name__})"
 
 
-def _known(outcome: Outcome | None) -> Outcome:
-    if outcome is None:
-        return Done()
+def _checked(outcome: Outcome) -> Outcome:
     if isinstance(outcome, Done | Retry | Postpone | Dead | Release):
         return outcome
-    raise TypeError(f"expected an outcome or None, got {type(outcome).__name__}")
+    raise TypeError(f"expected an outcome, got {type(outcome).__name__}")
 
 
 def _this_task() -> asyncio.Task[Any]:

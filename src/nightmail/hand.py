@@ -49,8 +49,8 @@ class Hand:
         self._empty.clear()
 
     def finish(self, delivery: Delivery) -> None:
-        """This one runs no more."""
-        del self._running[delivery]
+        """This one runs no more; an earlier run of the worker may have left it behind."""
+        self._running.pop(delivery, None)
         self._note()
 
     def give_back(self, keep: int = 0) -> list[Delivery]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
 from nightmail.store import Extend
@@ -67,28 +66,32 @@ class Leases:
 
 
 class Keeper:
-    """Renews each lease when a third of it is gone, until cancelled; tells of those that were lost."""
+    """Renews each lease when a third of it is gone, until cancelled; tells of those that were lost, and of failures."""
 
     def __init__(
         self,
         leases: Leases,
         lease: timedelta,
+        *,
         lost: Callable[[Delivery], object],
+        failed: Callable[[Exception, timedelta], object],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._leases = leases
         self._lease = lease
         self._lost = lost
+        self._failed = failed
         self._now = now
 
     async def keep(self, extend: Extend) -> None:
         """Look six times per lease: a renewal that fails has three more chances before the lease ends."""
+        pause = self._lease / 6
         while True:
-            await asyncio.sleep(self._lease.total_seconds() / 6)
+            await asyncio.sleep(pause.total_seconds())
             try:
                 await self.renew(extend)
-            except StoreUnavailable:
-                continue  # The worker's own loops report it; ours is to try again.
+            except Exception as error:  # noqa: BLE001 - whatever it is, giving up would lose every lease in hand
+                self._failed(error, pause)
 
     async def renew(self, extend: Extend) -> None:
         """Renew what has less than two thirds of its lease left."""

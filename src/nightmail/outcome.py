@@ -59,6 +59,8 @@ class Dead:
 
     reason: str
     error: str | None = None
+    ran: bool = True
+    """Whether its handler ran this time: if so, the letter counts one attempt more."""
 
     def __post_init__(self) -> None:
         if not self.reason:

@@ -59,4 +59,6 @@ class Finished:
 
     async def wait_none(self) -> None:
         """Until everything is written."""
-        await self._none.wait()
+        # What could not be written yet is put back in the same step in which the others leave.
+        while self._waiting:
+            await self._none.wait()

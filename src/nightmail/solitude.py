@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Final, Protocol
 
-from nightmail.hand import Hand
 from nightmail.message import Delivery
 
 SUSPECT_FROM: Final = 3
 # A neighbour's long handler must not keep a suspect, and with it everybody's claims, waiting for ever.
 PATIENCE_SECONDS: Final = 10.0
+# Polled: a suspect is rare, and a message leaves its worker in too many places to ring a bell in each.
+_POLL_SECONDS: Final = 0.005
 
 
 def is_suspect(delivery: Delivery) -> bool:
@@ -25,21 +26,30 @@ def is_suspect(delivery: Delivery) -> bool:
     return delivery.deliveries >= SUSPECT_FROM
 
 
+class Neighbour(Protocol):
+    """A worker, as far as the others of its process are concerned."""
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is leased to it that could be taken along."""
+        ...
+
+
 class Solitude:
     """Shared by the workers of one process: one suspect at a time, and no claims meanwhile."""
 
     def __init__(self) -> None:
-        self._hands: set[Hand] = set()
+        self._workers: set[Neighbour] = set()
         self._free = asyncio.Event()
         self._free.set()
 
-    def join(self, hand: Hand) -> None:
-        """Count this worker's hand among the neighbours."""
-        self._hands.add(hand)
+    def join(self, worker: Neighbour) -> None:
+        """Count this worker among the neighbours."""
+        self._workers.add(worker)
 
-    def leave(self, hand: Hand) -> None:
+    def leave(self, worker: Neighbour) -> None:
         """It has stopped."""
-        self._hands.discard(hand)
+        self._workers.discard(worker)
 
     @property
     def taken(self) -> bool:
@@ -48,17 +58,18 @@ class Solitude:
 
     async def wait_free(self) -> None:
         """Until no suspect runs."""
-        await self._free.wait()
+        while self.taken:
+            await self._free.wait()
 
     @asynccontextmanager
-    async def alone(self, hand: Hand) -> AsyncIterator[None]:
-        """Take the process for `hand`, whose worker has nothing else in it; others finish what they have."""
+    async def alone(self, worker: Neighbour) -> AsyncIterator[None]:
+        """Take the process for `worker`, which has nothing else in hand; the others finish what they have."""
         self._free.clear()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    for neighbour in self._hands - {hand}:
-                        await neighbour.wait_empty()
+                    while not all(other.is_at_rest for other in self._workers - {worker}):
+                        await asyncio.sleep(_POLL_SECONDS)
             yield
         finally:
             self._free.set()

@@ -191,10 +191,10 @@ class Store(Protocol):
         and by nothing else: a lease that expired but that nobody took over still settles. `Done` removes
         the message (into the delivered history, where that is kept). `Retry` counts one attempt, sets
         `deliveries` to 0 and makes it due `after` from now. `Postpone` sets both counters to 0 and makes it
-        due `after` from now. `Dead` moves it to the dead letters in the same step. `Retry` and `Dead` note
-        when this delivery was claimed as its last attempt, and as its first if there was none before;
-        `Postpone` forgets both. `Release` makes it due now with the `deliveries` it had before the claim. The last four clear the lease, and a superseded
-        message that any of `Retry`, `Postpone`, `Release` would bring back is due at once.
+        due `after` from now. `Dead` moves it to the dead letters in the same step, counting one attempt if
+        its handler ran. Whatever counts an attempt notes when this delivery was claimed as the last attempt,
+        and as the first if there was none before; `Postpone` forgets both. `Release` makes it due now with the `deliveries` it had before the claim.
+        `Retry`, `Postpone` and `Release` clear the lease, and make a superseded message due at once.
 
         `LOST` is answered only after asking twice, `BUSY` for a row that somebody's open transaction has
         locked (the others in the batch are not held up by it), and `UNKNOWN` instead of `LOST` for a

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID, uuid4
 
@@ -65,7 +66,9 @@ class Worker:
         self._queues = check_queues(queues)
         self._settings = settings or WorkerSettings()
         self._observer = observer or LoggingObserver()
-        self._attempt = Attempt(store, handler, self._settings, self._observer)
+        self._attempt = Attempt(
+            store, handler, self._settings, self._observer, is_stopping=lambda: self._stopping.is_set()
+        )
         self._solitude = solitude or Solitude()
         self._ran: asyncio.Task[None] | None = None
         self._reset()
@@ -80,8 +83,8 @@ class Worker:
         self._unconfirmed: tuple[UUID, float] | None = None
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._in_a_hurry = asyncio.Event()
         self._drained = asyncio.Event()
-        self._grace = self._settings.graceful_timeout.total_seconds()
         self._failing = False
 
     @property
@@ -98,6 +101,11 @@ class Worker:
     def in_hand(self) -> int:
         """How many messages are claimed and not yet settled."""
         return len(self._leases)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is in hand, and no claim under way that could change that."""
+        return not self.in_hand and self._unconfirmed is None
 
     async def run(self) -> None:
         """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
@@ -117,32 +125,41 @@ class Worker:
         if self.is_running:
             raise RuntimeError("this worker is already running")
         self._reset()
-        self._ran = asyncio.create_task(self._work(claiming))
+        ran = self._ran = asyncio.create_task(self._work(claiming))
         try:
-            await asyncio.shield(self._ran)
+            await asyncio.shield(ran)
         except asyncio.CancelledError:
             # Cancelled ourselves, not the work: it must not leave leases behind that nobody holds.
-            self._grace = 0.0
+            self._in_a_hurry.set()
             self._stopping.set()
-            await self._ran
+            while not ran.done():
+                # Nor may a second cancellation cut the last writes short: anyio sends one at every step.
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({ran})
+            ran.result()
             raise
 
     async def _work(self, claiming: _Step) -> None:
-        self._solitude.join(self._hand)
+        self._solitude.join(self)
         loop = asyncio.get_running_loop()
         keeper = Keeper(
             self._leases,
             self._settings.lease,
-            lost=lambda delivery: loop.call_soon_threadsafe(self._lose, delivery),
+            lost=partial(loop.call_soon_threadsafe, self._lose),
+            failed=partial(loop.call_soon_threadsafe, self._observer.store_unavailable),
         )
         try:
             with self._store.listen(self._queues) as self._bell:
                 async with self._store.beside(keeper.keep), asyncio.TaskGroup() as loops:
-                    loops.create_task(self._repeat(self._settle, when=self._gathered, until=self._drained))
+                    settling = loops.create_task(
+                        self._repeat(self._settle, when=self._gathered, until=self._drained)
+                    )
                     await claiming()
                     await self._drain()
+                    # Its time is up: a store that never answers must not hang the shutdown.
+                    settling.cancel()
         finally:
-            self._solitude.leave(self._hand)
+            self._solitude.leave(self)
             self._attempt.close()
 
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,24 +168,29 @@ class Worker:
         await self._repeat(self._claim, when=self._work_expected, until=self._stopping)
 
     async def _claim_until_idle(self) -> None:
-        while not self._stopping.is_set():
+        while await _happens_before(self._at_rest(), self._stopping):
             await self._repeat_until_well(self._claim)
-            if not self.in_hand:
+            if not self.in_hand and not self._solitude.taken:
                 return
-            if self._suspect is not None:
-                await self._run_suspect()
-            await self._hand.wait_empty()
-            await self._finished.wait_none()
 
-    async def _work_expected(self) -> None:
-        """Until there is room, nobody must be alone, and something may be due: woken, or the time has come."""
+    async def _at_rest(self) -> None:
+        """Until nothing is in hand, and nobody must be alone."""
         if self._suspect is not None:
             await self._run_suspect()
+        await self._hand.wait_empty()
+        await self._finished.wait_none()
         await self._solitude.wait_free()
+
+    async def _work_expected(self) -> None:
+        """Until there is room, something may be due (woken, or the time has come), and nobody must be alone."""
+        if self._suspect is not None:
+            await self._run_suspect()
         await self._wait_for_room()
         seconds = self._alarm.seconds_from(time.monotonic())
         if seconds and await self._bell.wait(seconds):
             self._observer.woken()
+        # Last: a neighbour's suspect may have come while we waited for the others.
+        await self._solitude.wait_free()
 
     async def _wait_for_room(self) -> None:
         while not self._wants_more():
@@ -191,6 +213,8 @@ class Worker:
         return self._settings.max_workers + ahead - max(len(self._finished) - SETTLE_BATCH, 0)
 
     async def _claim(self) -> None:
+        if self._solitude.taken:
+            return
         self._bell.clear()
         await self._recall()
         sent = time.monotonic()
@@ -244,14 +268,19 @@ class Worker:
             self._hand_back([suspect])
             return
         self._hand.take([suspect])
-        async with self._solitude.alone(self._hand):
+        async with self._solitude.alone(self):
             self._start_waiting()
             await self._hand.wait_empty()
 
     # ── handle ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start_waiting(self) -> None:
-        while self._hand.waiting and self._hand.running < self._settings.max_workers:
+        # A stopping worker starts nothing: what a last claim brings goes back with the rest.
+        while (
+            not self._stopping.is_set()
+            and self._hand.waiting
+            and self._hand.running < self._settings.max_workers
+        ):
             delivery, now = self._hand.next(), time.monotonic()
             self._hand.start(delivery, asyncio.create_task(self._handle(delivery, now)))
             self._pace.started(now)
@@ -274,8 +303,7 @@ class Worker:
         else:
             self._finished.put(Settlement(delivery, outcome))
         self._hand.finish(delivery)
-        if not self._stopping.is_set():
-            self._start_waiting()
+        self._start_waiting()
         if self._wants_more():
             self._room.set()
 
@@ -347,10 +375,9 @@ class Worker:
         self._observer.drained(self.in_hand)
 
     async def _finish_running(self) -> None:
-        if self._grace > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._grace):
-                    await self._hand.wait_empty()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.graceful_timeout.total_seconds()):
+                await _happens_before(self._hand.wait_empty(), self._in_a_hurry)
         # A task cancelled before its first step would never run, and never say how its delivery ended.
         await asyncio.sleep(0)
         for task in self._hand.tasks():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,11 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def make(url: str, heard: Heard) -> Iterator[Make]:
+def make(url: str, heard: Heard) -> Make:
     """Makes a broker on that store, quiet and observed."""
 
     def build(**options: Any) -> OutboxBroker:
         options.setdefault("observer", heard)
         return OutboxBroker(url, create_tables=True, logger=None, **options)
 
-    yield build
+    return build

@@ -68,7 +68,9 @@ async def test_stop_finishes_what_runs_and_hands_back_what_has_not_started(make:
         assert (left.id, left.attempts) == (second, 0)
 
 
-async def test_a_handler_that_outlives_the_grace_is_cancelled_and_costs_no_attempt(make: Make, heard: Heard) -> None:
+async def test_a_handler_that_outlives_the_grace_is_cancelled_and_costs_no_attempt(
+    make: Make, heard: Heard
+) -> None:
     broker, running, cancelled = make(graceful_timeout=0.05), asyncio.Event(), []
 
     @broker.subscriber("q")
@@ -134,7 +136,9 @@ async def test_missing_tables_name_the_command_that_makes_them(url: str) -> None
         await broker.start()
 
 
-async def test_the_embedded_default_makes_its_tables_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_embedded_default_makes_its_tables_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     async with OutboxBroker() as broker:

@@ -86,7 +86,7 @@ def test_the_asyncapi_document_has_the_queues_and_no_password() -> None:
     async def take(order: int) -> str:
         return "done"
 
-    document = AsyncAPI(broker, title="Shop").to_json()
+    document = AsyncAPI(broker, title="Shop").to_specification().to_json()
 
     assert "hunter2" not in document
     assert "db.example" in document

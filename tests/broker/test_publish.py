@@ -28,19 +28,30 @@ REFUSED = [
     pytest.param({"timer_id": ""}, ValueError, "timer_id must not be empty", id="an empty timer id"),
     pytest.param({"timer_id": "t" * 256}, ValueError, "at most 255", id="a long timer id"),
     pytest.param({"ordering_key": "k" * 256}, ValueError, "at most 255", id="a long ordering key"),
-    pytest.param({"timer_id": "t", "on_conflict": "ignore"}, ValueError, "on_conflict", id="an unknown policy"),
+    pytest.param(
+        {"timer_id": "t", "on_conflict": "ignore"}, ValueError, "on_conflict", id="an unknown policy"
+    ),
     pytest.param({"on_conflict": "replace"}, ValueError, "needs a timer_id", id="a policy without a timer"),
     pytest.param({"priority": 10}, ValueError, "0 to 9", id="a priority too high"),
     pytest.param({"priority": -1}, ValueError, "0 to 9", id="a priority too low"),
     pytest.param({"priority": "high"}, TypeError, "whole number", id="a priority that is none"),
     pytest.param({"expires_in": 0}, ValueError, "expires_in", id="expired before it begins"),
-    pytest.param({"activate_in": HOUR, "expires_in": 60}, ValueError, "before it is due", id="expired when due"),
-    pytest.param({"dedup_for": HOUR}, ValueError, "needs a timer_id", id="dedup without a timer"),
-    pytest.param({"headers": {"a": object()}}, ValueError, "headers must be JSON", id="headers that are not JSON"),
-    pytest.param({"headers": {1: "a"}}, TypeError, "header names", id="header names that are none"),
-    pytest.param({"headers": {"content-type": "text/html"}}, ValueError, "contradicts", id="a false content type"),
     pytest.param(
-        {"headers": {"correlation_id": "a"}, "correlation_id": "b"}, ValueError, "contradicts", id="two correlations"
+        {"activate_in": HOUR, "expires_in": 60}, ValueError, "before it is due", id="expired when due"
+    ),
+    pytest.param({"dedup_for": HOUR}, ValueError, "needs a timer_id", id="dedup without a timer"),
+    pytest.param(
+        {"headers": {"a": object()}}, ValueError, "headers must be JSON", id="headers that are not JSON"
+    ),
+    pytest.param({"headers": {1: "a"}}, TypeError, "header names", id="header names that are none"),
+    pytest.param(
+        {"headers": {"content-type": "text/html"}}, ValueError, "contradicts", id="a false content type"
+    ),
+    pytest.param(
+        {"headers": {"correlation_id": "a"}, "correlation_id": "b"},
+        ValueError,
+        "contradicts",
+        id="two correlations",
     ),
     pytest.param({"message": object()}, TypeError, "cannot be encoded", id="a body that cannot be encoded"),
     pytest.param({"session": object()}, TypeError, "object", id="a session that is none"),
@@ -64,7 +75,9 @@ async def test_publish_tells_the_id_and_a_conflict_that_stored_nothing_is_none(m
 
         assert isinstance(first, int)
         assert await broker.publish("second", "q", timer_id="t") is None
-        assert await broker.publish("third", "q", timer_id="t", on_conflict="replace", activate_in=HOUR) == first
+        assert (
+            await broker.publish("third", "q", timer_id="t", on_conflict="replace", activate_in=HOUR) == first
+        )
         with pytest.raises(TimerExists, match="'t'"):
             await broker.publish("fourth", "q", timer_id="t", on_conflict="raise")
         assert [pending.body for pending in await broker.pending("q")] == [b"third"]

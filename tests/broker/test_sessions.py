@@ -85,7 +85,7 @@ async def caller(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Call
 
     async def order(transaction: Any, name: str) -> None:
         if request.param == "raw":
-            await transaction.execute(f"insert into orders values ('{name}')")  # noqa: S608
+            await transaction.execute(f"insert into orders values ('{name}')")
         else:
             await transaction.execute(text("insert into orders values (:name)"), {"name": name})
 
@@ -120,7 +120,9 @@ async def test_order_and_message_roll_back_together(make: Make, caller: Caller) 
         assert await broker.pending("q") == []
 
 
-async def test_a_message_that_comes_before_the_callers_own_writes_rolls_back_too(make: Make, caller: Caller) -> None:
+async def test_a_message_that_comes_before_the_callers_own_writes_rolls_back_too(
+    make: Make, caller: Caller
+) -> None:
     """SQLAlchemy begins only with the first statement: ours may be that one."""
     async with make() as broker:
         with suppress(Undo):

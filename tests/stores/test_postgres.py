@@ -2,70 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Iterator
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
-from nightmail.store import FullStore
-from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.conformance import Harness, StoreConformance
+from testkit.servers import Postgres
+from tests.stores.postgres_support import AsyncpgHarness, SqlalchemyHarness
 
 pytestmark = pytest.mark.postgres
 
 
-class PostgresHarness(Harness):
-    """A database of its own; a caller's transaction is one of asyncpg's."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self.url = url
-
-    async def prepare(self) -> None:
-        async with self._connection() as connection:
-            await connection.execute("create table notes (value text not null)")
-
-    async def open(self) -> FullStore:
-        store = PostgresStore(self.url, clock=self.clock)
-        await store.open()
-        await store.migrate()
-        return store
-
-    @asynccontextmanager
-    async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
-        isolation = "repeatable_read" if repeatable_read else "read_committed"
-        async with self._connection() as connection, connection.transaction(isolation=isolation):
-            yield connection
-
-    async def write(self, transaction: Any, value: str) -> None:
-        await transaction.execute("insert into notes values ($1)", value)
-
-    async def written(self) -> list[str]:
-        async with self._connection() as connection:
-            return [row["value"] for row in await connection.fetch("select value from notes order by value")]
-
-    @asynccontextmanager
-    async def outside_any_transaction(self) -> AsyncIterator[Any]:
-        async with self._connection() as connection:
-            yield connection
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        connection = await asyncpg.connect(self.url)
-        try:
-            yield connection
-        finally:
-            await connection.close()
+@pytest.fixture(scope="module")
+def database(postgres_server: Postgres) -> Iterator[str]:
+    """One for all tests here: each empties it."""
+    postgres_server.revive()
+    with postgres_server.fresh_database() as url:
+        yield url
 
 
 class TestPostgres(StoreConformance):
-    """The conformance suite."""
+    """With a caller who uses asyncpg."""
 
     @pytest_asyncio.fixture
-    async def harness(self, postgres_url: str) -> Harness:  # type: ignore[override]
-        harness = PostgresHarness(postgres_url)
-        await harness.prepare()
+    async def harness(self, database: str) -> Harness:  # type: ignore[override]
+        harness = AsyncpgHarness(database)
+        await harness.make_empty()
+        return harness
+
+
+class TestPostgresWithSqlalchemy(StoreConformance):
+    """With a caller who uses SQLAlchemy."""
+
+    @pytest_asyncio.fixture
+    async def harness(self, database: str) -> Harness:  # type: ignore[override]
+        harness = SqlalchemyHarness(database)
+        await harness.make_empty()
         return harness

@@ -83,6 +83,8 @@ class FaultyStore:
         """How much each claim, settle and extend that got an answer was about."""
         self._faults: dict[str, deque[Fault]] = {}
         self._lasting: dict[str, Fault] = {}
+        self.interval: timedelta | None = None
+        """The look interval, if it is not to be the store's own."""
         self._severed = False
         self._news = asyncio.Event()
 
@@ -131,7 +133,7 @@ class FaultyStore:
 
     @property
     def look_interval(self) -> timedelta:
-        return self._store.look_interval
+        return self._store.look_interval if self.interval is None else self.interval
 
     async def open(self) -> None:
         await self._pass("open", self._store.open)

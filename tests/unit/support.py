@@ -181,7 +181,7 @@ async def at_work(*workers: Worker) -> AsyncIterator[None]:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=PATIENCE)
     for task in tasks:
         task.result()
 

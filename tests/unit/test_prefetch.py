@@ -30,6 +30,7 @@ async def test_a_worker_that_knows_nothing_yet_fetches_what_it_can_start(
         await a_few_steps()
         assert store.sizes["claim"] == [5]
         assert worker.in_hand == 5
+        handler.let_go()
 
 
 async def test_slow_handlers_that_end_together_do_not_look_fast(store: FaultyStore, seen: Seen) -> None:

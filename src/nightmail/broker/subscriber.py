@@ -97,6 +97,7 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
 
     async def stop(self) -> None:
         """Claim no more, finish what runs, hand back the rest."""
+        self.running = False
         if self._worker is not None:
             await self._worker.stop()
             self._worker = None

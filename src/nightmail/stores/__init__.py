@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import DriverMissing
 from nightmail.store import FullStore
+from nightmail.stores._names import TableNames
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -95,7 +95,7 @@ class Changes:
 
     def bury(self, row: Row, why: Dead, now: datetime) -> None:
         """Move this row to the dead letters."""
-        self._dead.append(row.dead_letter(next(self._tables.letter_ids), why, now))
+        self._dead.append(row.copy().dead_letter(next(self._tables.letter_ids), why, now))
         self.remove(row, now)
 
     def remember_delivered(self, row: Row, now: datetime) -> None:

@@ -87,6 +87,7 @@ class Row:
         self.encoded_headers = message.encoded_headers
         self.priority = message.priority
         self.due_at = due_moment(message.due, now)
+        self.published_at = now
         self.expires_at = None if message.expires_in is None else after(now, message.expires_in)
         if message.ordering_key != self.ordering_key:
             # The place is a place in a line, and this is another line.
@@ -95,12 +96,11 @@ class Row:
         self.start_afresh()
         self.end_lease()
 
-    def count_attempt(self, now: datetime) -> None:
-        """Count a failed run, which also explains the claim."""
+    def count_attempt(self) -> None:
+        """Count a failed run, and remember when it was claimed."""
         self.attempts += 1
-        self.deliveries = 0
-        self.first_attempt_at = self.first_attempt_at or now
-        self.last_attempt_at = now
+        self.first_attempt_at = self.first_attempt_at or self.claimed_at
+        self.last_attempt_at = self.claimed_at
 
     def start_afresh(self) -> None:
         """Count from nothing again."""
@@ -178,6 +178,8 @@ class Row:
 
     def dead_letter(self, id_: int, why: Dead, now: datetime) -> DeadLetter:
         """The message as it was given up."""
+        if why.ran:
+            self.count_attempt()
         return DeadLetter(
             id=id_,
             message_id=self.id,

@@ -34,14 +34,15 @@ def finish(changes: Changes, row: Row, now: datetime, *, keep_delivered: bool) -
 
 
 def _bring_back(row: Row, outcome: Retry | Postpone | Release, now: datetime) -> None:
-    row.end_lease()
     match outcome:
         case Retry(delay):
-            row.count_attempt(now)
+            row.count_attempt()
+            row.deliveries = 0
         case Postpone(delay):
             row.start_afresh()
         case Release():
             row.deliveries -= 1
             delay = _NOTHING
+    row.end_lease()
     # A superseded message comes back only to be dropped: the sooner the better.
     row.due_at = now if row.superseded else after(now, delay)

@@ -95,7 +95,7 @@ INDEXES: Final[dict[str, str]] = {
     "claim": "btree (queue, priority, due_at, id) WHERE (priority >= 0)",
     "timer": "unique btree (queue, timer_key) WHERE (timer_key IS NOT NULL)",
     "head": "unique btree (queue, head_key) WHERE (head_key IS NOT NULL)",
-    "line": "btree (queue, ordering_key, id) WHERE (ordering_key IS NOT NULL)",
+    "line": "btree (queue, ordering_key, ((id + 0))) WHERE (ordering_key IS NOT NULL)",
     "dead_pkey": "unique btree (id)",
     "dead_queue": "btree (queue, id)",
     "delivered_pkey": "unique btree (id)",

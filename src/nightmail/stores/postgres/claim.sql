@@ -4,9 +4,25 @@
 --
 -- A range is a queue, a level, and from where (inclusive) to where (exclusive), each by due time and id. One without a
 -- level stands for the queue's share of its oldest messages of all levels. Exactly the rows that are taken are locked.
--- Sub-selects with a limit instead of `exists`, and ids in an array instead of a join: with statistics from an empty table
--- the planner would hash the one and turn the other round, and walk through all messages.
-with oldest as materialized (
+-- Sub-selects with a limit instead of `exists`, ids in an array instead of a join, `id + 0` instead of `id`: with
+-- statistics from an empty table the planner would hash the first, turn the second round, look for the third among all
+-- ids, and each time walk through all messages.
+with busy as materialized (
+    -- Where only one level has anything due, its oldest come first anyway.
+    select given.queue
+    from unnest(
+        :share_queues::text[], :share_levels::smallint[], :share_from_at::timestamptz[], :share_from_id::bigint[]
+    ) as given(queue, level, from_at, from_id),
+    lateral (
+        select m.id
+        from nightmail_messages as m
+        where m.priority >= 0 and m.queue = given.queue and m.priority = given.level
+          and (m.due_at, m.id) >= (given.from_at, given.from_id)
+          and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+        order by m.due_at, m.id
+        limit 1
+    ) as first
+), oldest as materialized (
     select ranked.queue, ranked.id
     from (
         select given.queue, given.share, found.id,
@@ -26,12 +42,13 @@ with oldest as materialized (
                   (select h.id from nightmail_messages as h
                    where h.queue = m.queue and h.head_key = m.ordering_key limit 1) is null
                   and (select s.id from nightmail_messages as s
-                       where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id < m.id
+                       where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id + 0 < m.id
                          and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                        limit 1) is null))
             order by m.due_at, m.id
             limit given.share
         ) as found
+        where (select count(*) from busy where busy.queue = given.queue) > 1
     ) as ranked
     where ranked.place <= ranked.share
 ), picked as materialized (
@@ -67,7 +84,7 @@ with oldest as materialized (
                   (select h.id from nightmail_messages as h
                    where h.queue = m.queue and h.head_key = m.ordering_key limit 1) is null
                   and (select s.id from nightmail_messages as s
-                       where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id < m.id
+                       where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id + 0 < m.id
                          and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                        limit 1) is null))
               and m.id <> all(array(select oldest.id from oldest where oldest.queue = given.queue))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
+from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +26,9 @@ from nightmail.stores.postgres.moments import duration
 LOOKS: Final = 5
 """How often a claim looks again because another one took the ordering key that it was about to take."""
 NOTHING: Final = Claimed((), None)
+
+_AGE: Final = attrgetter("due_at", "id")
+_PRIORITY: Final = attrgetter("priority")
 
 
 class Claims:
@@ -131,10 +135,11 @@ class Claims:
 
     def _in_order(self, queue: str, taken: list[Delivery]) -> list[Delivery]:
         """The share of the oldest first, then by priority."""
-        taken.sort(key=_age)
+        taken.sort(key=_AGE)
         share = self._shares.reserved(queue, len(taken))
         self._shares.claimed(queue, len(taken))
-        return taken[:share] + sorted(taken[share:], key=_rank)
+        # A sort keeps the order of equals.
+        return taken[:share] + sorted(taken[share:], key=_PRIORITY, reverse=True)
 
     def _seconds(self) -> float:
         now = self._clock.now()
@@ -152,11 +157,3 @@ def _columns(ranges: Sequence[Range | str]) -> dict[str, list[Any]]:
         "to_at": [entry.end[0] for entry in whole],
         "to_id": [entry.end[1] for entry in whole],
     }
-
-
-def _age(delivery: Delivery) -> tuple[datetime, int]:
-    return delivery.due_at, delivery.id
-
-
-def _rank(delivery: Delivery) -> tuple[int, datetime, int]:
-    return -delivery.priority, delivery.due_at, delivery.id

@@ -125,8 +125,8 @@ with meta as materialized (
     from fresh, fence, outcome, (select count(*) from nameless) as superseded
     where fence.ours and fence.held and not outcome.kept
     on conflict (queue, timer_key) where timer_key is not null do update set
-        body = excluded.body, headers = excluded.headers, due_at = excluded.due_at,
-        priority = excluded.priority, expires_at = excluded.expires_at, ordering_key = excluded.ordering_key,
+        body = excluded.body, headers = excluded.headers,
+        due_at = excluded.due_at, published_at = excluded.published_at, priority = excluded.priority, expires_at = excluded.expires_at, ordering_key = excluded.ordering_key,
         -- Its place is a place in a line; with another key it is in another line.
         head_key = case when m.ordering_key = excluded.ordering_key then m.head_key end,
         attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,

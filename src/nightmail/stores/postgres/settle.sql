@@ -30,13 +30,17 @@ with moment as materialized (
     delete from nightmail_messages as m
     where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
     returning m.*, (:reasons::text[])[width_bucket(m.id, :ids::bigint[])] as reason,
-              (:errors::text[])[width_bucket(m.id, :ids::bigint[])] as error
+              (:errors::text[])[width_bucket(m.id, :ids::bigint[])] as error,
+              (:ran::boolean[])[width_bucket(m.id, :ids::bigint[])] as ran
 ), buried as (
     insert into nightmail_dead
         (message_id, died_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
          queue, timer_id, ordering_key, reason, error, headers, body)
-    select id, now, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
-           queue, timer_id, ordering_key, reason, error, headers, body
+    select id, now, published_at,
+           case when ran then coalesce(first_attempt_at, claimed_at) else first_attempt_at end,
+           case when ran then claimed_at else last_attempt_at end,
+           case when ran then attempts + 1 else attempts end,
+           deliveries, priority, queue, timer_id, ordering_key, reason, error, headers, body
     from gone, moment
     where reason is not null
 ), kept as (

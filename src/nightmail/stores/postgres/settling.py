@@ -168,6 +168,7 @@ class Settling:
             "tokens": [settlement.delivery.token for settlement in ending],
             "reasons": [None if dead is None else dead.reason for dead in given_up],
             "errors": [None if dead is None else dead.error for dead in given_up],
+            "ran": [dead is not None and dead.ran for dead in given_up],
             "back_ids": [settlement.delivery.id for settlement in back],
             "back_tokens": [settlement.delivery.token for settlement in back],
             "back_kinds": [_kind(settlement.outcome) for settlement in back],

@@ -33,7 +33,7 @@ class Caller(ABC):
         try:
             return await self._ask(ask.statement.text, ask.values)
         except Exception as error:
-            # What SQLAlchemy raises shows the values of the statement; the driver's own error, which it wraps, does not.
+            # What SQLAlchemy raises shows the values of the statement. The driver's own error, wrapped in it, does not.
             original = getattr(error, "orig", error)
             if not isinstance(original, sqlite3.Error):
                 raise
@@ -112,8 +112,8 @@ class _OfDriver(Caller):
         async with self.driver.cursor() as cursor:
             # The connection may make its rows into something else.
             cursor.row_factory = None
-            await cursor.execute(text, values)  # type: ignore[arg-type]  # says iterable, takes what sqlite3 takes
-            return list(await cursor.fetchall())
+            await cursor.execute(text, values)
+            return [tuple(row) for row in await cursor.fetchall()]
 
 
 def _in_transaction(connection: Connection) -> bool:
@@ -124,5 +124,5 @@ def _in_transaction(connection: Connection) -> bool:
 
 
 def _commits_by_itself(connection: Connection) -> bool:
-    """Whether the driver's connection was opened with `autocommit=True` (since Python 3.12): its commit does nothing."""
+    """Whether it was opened with `autocommit=True` (since Python 3.12): then its `commit` does nothing."""
     return getattr(getattr(connection, "_conn", None), "autocommit", None) is True

@@ -27,17 +27,18 @@ class Schema:
         self._sql = sql
         self._script = load_script(__package__, "schema.sql", names)
 
-    def is_current(self, connection: sqlite3.Connection) -> bool:
-        """Whether there is nothing to do."""
-        return self.problem(connection) is None
+    def current(self, connection: sqlite3.Connection) -> bool | None:
+        """`True` when there is nothing to migrate, else `None`."""
+        return True if self.problem(connection) is None else None
 
-    def migrate(self, connection: sqlite3.Connection) -> None:
-        """Create what is missing."""
-        for statement in _statements(self._script):
-            connection.execute(statement)
-        found = self._meta(connection)
-        if found is None or found[0] <= VERSION:
+    def migrate(self, connection: sqlite3.Connection) -> bool:
+        """Create what is missing. Tables of a later version are left alone."""
+        meta = self._meta(connection)
+        if meta is None or meta[0] <= VERSION:
+            for statement in _statements(self._script):
+                connection.execute(statement)
             carry_out(connection, self._note_version())
+        return True
 
     def problem(self, connection: sqlite3.Connection) -> NightmailError | None:
         """What is wrong with the tables, if anything is."""

@@ -44,7 +44,7 @@ ORDER BY due_at, id
 LIMIT :limit;
 
 -- name: lease
--- Lease these messages.
+-- Lease these messages. From their first claim on they hold their ordering keys.
 UPDATE nightmail_messages
 SET
     token = :token,
@@ -52,10 +52,15 @@ SET
     claimed_at = :now,
     deliveries = deliveries + 1,
     head_key = ordering_key
-WHERE id IN (SELECT value FROM json_each(:ids))
-RETURNING
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: leased
+-- These messages as their holder gets them. Cheaper by itself than returned by `lease`.
+SELECT
     id, token, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at,
-    expires_at, attempts, deliveries, first_attempt_at, last_attempt_at, superseded;
+    expires_at, attempts, deliveries, first_attempt_at, last_attempt_at, superseded
+FROM nightmail_messages
+WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: upcoming
 -- When the next message of these queues is due, or the next lease on one of them expires. What is leased was due, so

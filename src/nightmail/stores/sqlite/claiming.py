@@ -10,6 +10,7 @@ from datetime import timedelta
 from itertools import count
 from uuid import UUID
 
+from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores._fairness import FairShare
 from nightmail.stores.sqlite import rows
@@ -44,11 +45,10 @@ class Claiming:
     def look(self, wanted: Wanted) -> Steps[Claimed | None]:
         """What the claim answers when there is nothing to take; `None` when there is something."""
         now = self._time.now()
-        if wanted.limit > 0:
-            for queue in wanted.queues:
-                for level in (yield from self._levels(queue, now)):
-                    if (yield self._available(queue, level, 1, now)):
-                        return None
+        for queue in wanted.queues:
+            for level in (yield from self._levels(queue, now)):
+                if (yield self._available(queue, level, 1, now)):
+                    return None
         return Claimed((), (yield from self._next_in(wanted.queues, now)))
 
     def take(self, wanted: Wanted) -> Steps[Claimed]:
@@ -65,24 +65,20 @@ class Claiming:
                 ids += found
             if len(ids) == wanted.limit:
                 break
-        leased: list[Row] = []
-        if ids:
-            leased = yield self._sql(
-                "lease",
-                ids=json.dumps(ids),
-                token=wanted.token.bytes,
-                lease_until=after(now, wanted.lease),
-                now=now,
-            )
-        deliveries = {row[0]: rows.delivery(row) for row in leased}
+        deliveries = (yield from self._lease(ids, wanted, now)) if ids else []
         full = len(ids) >= wanted.limit
-        next_in = None if full else (yield from self._next_in(wanted.queues, now))
-        return Claimed([deliveries[id_] for id_ in ids], next_in)
+        return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, now)))
 
-    def recall(self, queues: Sequence[str], token: UUID) -> Steps[list[Row]]:
+    def _lease(self, ids: Sequence[int], wanted: Wanted, now: int) -> Steps[list[Delivery]]:
+        listed, lease_until = json.dumps(ids), after(now, wanted.lease)
+        yield self._sql("lease", ids=listed, token=wanted.token.bytes, lease_until=lease_until, now=now)
+        leased = {row[0]: row for row in (yield self._sql("leased", ids=listed))}
+        return [rows.delivery(leased[id_]) for id_ in ids]
+
+    def recall(self, queues: Sequence[str], token: UUID) -> Steps[list[Delivery]]:
         """What is leased under this token."""
-        found = yield self._sql("recall", queues=json.dumps(queues), token=token.bytes, now=self._time.now())
-        return found
+        values = {"queues": json.dumps(queues), "token": token.bytes, "now": self._time.now()}
+        return [rows.delivery(row) for row in (yield self._sql("recall", **values))]
 
     def _choose(self, queue: str, room: int, now: int) -> Steps[list[int]]:
         """The ids of up to `room` available messages: the share of the oldest, then by priority."""

@@ -20,7 +20,9 @@ def begin_immediate(engine: AsyncEngine) -> None:
     from sqlalchemy import event
 
     def begin(connection: Any) -> None:
-        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+        # A driver's connection with `autocommit=False` (since Python 3.12) has begun already.
+        if not autocommit and not connection.connection.driver_connection.in_transaction:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     event.listen(getattr(engine, "sync_engine", engine), "begin", begin)

@@ -55,7 +55,7 @@ class Inspecting:
     def stats(self) -> Steps[dict[str, QueueStats]]:
         """How each queue that has anything stands."""
         now = self._time.now()
-        dead = dict((yield self._sql("dead_counts")))
+        dead: dict[str, int] = dict((yield self._sql("dead_counts")))
         stats = {queue: QueueStats(dead=letters) for queue, letters in dead.items()}
         for queue, ready, scheduled, running, superseded, oldest in (yield self._sql("stats", now=now)):
             stats[queue] = QueueStats(

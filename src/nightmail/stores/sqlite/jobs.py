@@ -15,7 +15,7 @@ Work: TypeAlias = Callable[[sqlite3.Connection], T]
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
+class Succeeded(Generic[T]):
     """The work was done."""
 
     result: T
@@ -70,7 +70,7 @@ class Stop:
 
 
 Job: TypeAlias = Look[Any] | Write[Any]
-Answer: TypeAlias = Done[Any] | Failed
+Answer: TypeAlias = Succeeded[Any] | Failed
 
 
 def hand_over(answers: Iterable[tuple[Job | Stop, Answer]]) -> None:
@@ -86,11 +86,11 @@ def hand_over(answers: Iterable[tuple[Job | Stop, Answer]]) -> None:
 def _tell(answers: Iterable[tuple[Job | Stop, Answer]]) -> None:
     for job, answer in answers:
         match answer:
-            case Done(result):
-                if isinstance(job, Write) and job.then is not None:
-                    job.then(result)
+            case Succeeded(result):
                 if not job.future.done():
                     job.future.set_result(result)
+                if isinstance(job, Write) and job.then is not None:
+                    job.then(result)
             case Failed(error):
                 if not job.future.done():
                     job.future.set_exception(error)

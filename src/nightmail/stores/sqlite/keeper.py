@@ -19,7 +19,7 @@ from nightmail.message import Delivery
 from nightmail.outcome import Standing
 from nightmail.store import Extend
 from nightmail.stores.sqlite.errors import is_busy, translated
-from nightmail.stores.sqlite.jobs import Done, Failed
+from nightmail.stores.sqlite.jobs import Failed, Succeeded
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.line import Line
 from nightmail.stores.sqlite.steps import carry_out
@@ -73,16 +73,16 @@ class _Running:
 
     def _start(self) -> None:
         self._task = self._thread.loop.create_task(self._run())
+        # Not in the coroutine: cancelled before its first step, it would never get to say so.
+        self._task.add_done_callback(self._note_end)
 
     async def _run(self) -> None:
-        try:
-            await self._work(self._thread.extend)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised again where the block is left
-            self.failure = error
-        finally:
-            self._ended.set_result(None)
+        await self._work(self._thread.extend)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.failure = task.exception()
+        self._ended.set_result(None)
 
     async def end(self) -> None:
         """Cancel the work and wait until it has ended."""
@@ -121,11 +121,11 @@ class _LoopThread:
                 return [Standing.BUSY] * len(deliveries)
             raise translated(error) from error
         match answer:
-            case Done(standings):
+            case Succeeded(standings):
                 extended: list[Standing] = standings
                 return extended
-            case Failed(error):
-                raise error
+            case Failed(failure):
+                raise failure
 
     async def end(self) -> None:
         """End the thread, and wait until it has ended."""

@@ -29,7 +29,7 @@ class Leases:
 
     def hold(self, deliveries: Sequence[Delivery]) -> Steps[Change[None]]:
         """Make sure that all these leases hold. The write lock is what keeps them as they are."""
-        held = dict((yield self._sql("held", leases=leases(deliveries))))
+        held: dict[int, int] = dict((yield self._sql("held", leases=leases(deliveries))))
         lost = [delivery.id for place, delivery in enumerate(deliveries) if place not in held]
         if lost:
             raise LeaseLost(lost)
@@ -50,7 +50,7 @@ class Leases:
 
     def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Steps[list[Standing]]:
         """Let these leases run on; how each stood."""
-        held = dict((yield self._sql("held", leases=leases(deliveries))))
+        held: dict[int, int] = dict((yield self._sql("held", leases=leases(deliveries))))
         if held:
             ids = json.dumps([deliveries[place].id for place in held])
             yield self._sql("extend", ids=ids, until=after(self._time.stamp(), lease))

@@ -5,6 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
+
+# A forked child gets copies of its parent's connections and must not close them, not even by forgetting them: it would
+# touch files that its parent is using. So nobody forgets a connection that is open.
+_open: Final[set[sqlite3.Connection]] = set()
 
 
 class Line:
@@ -20,6 +25,7 @@ class Line:
         if self._connection is None:
             self._connection = self._connect()
             self._lasting = True
+            _open.add(self._connection)
         return self._connection
 
     def begin(self, *, lasting: bool) -> sqlite3.Connection:
@@ -38,6 +44,7 @@ class Line:
     def drop(self) -> None:
         """Close the connection, and with it whatever it had begun."""
         if self._connection is not None:
+            _open.discard(self._connection)
             with suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from nightmail.clock import Clock
@@ -22,8 +23,9 @@ def in_microseconds(length: timedelta) -> int:
     return length // _MICROSECOND
 
 
+@lru_cache(maxsize=4096)
 def moment_of(microseconds: int) -> datetime:
-    """The moment a stored time means."""
+    """The moment a stored time means. Cached: what was published, is due or was claimed together shares its times."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 from uuid import UUID
 
 from nightmail.message import Delivery
@@ -12,14 +13,14 @@ from nightmail.stores.sqlite.steps import Row
 
 
 def delivery(row: Row) -> Delivery:
-    """A leased message, from the columns of `lease` and `recall`."""
+    """A leased message, from the columns of `leased` and `recall`."""
     (
         id_, token, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at,
         expires_at, attempts, deliveries, first_attempt_at, last_attempt_at, superseded,
     ) = row  # fmt: skip
     return Delivery(
         id=id_,
-        token=UUID(bytes=token),
+        token=_token(token),
         queue=queue,
         body=body,
         encoded_headers=headers,
@@ -82,6 +83,12 @@ def dead_letter(row: Row) -> DeadLetter:
         body=body,
         encoded_headers=headers,
     )
+
+
+@lru_cache(maxsize=64)
+def _token(stored: bytes) -> UUID:
+    """All messages of a claim share one."""
+    return UUID(bytes=stored)
 
 
 def _perhaps(microseconds: int | None) -> datetime | None:

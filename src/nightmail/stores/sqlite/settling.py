@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
+import sqlite3
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from nightmail import outcome as ending
-from nightmail.outcome import Dead, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
 from nightmail.store import Settlement
+from nightmail.stores.sqlite.errors import Refused
+from nightmail.stores.sqlite.jobs import Failed, Succeeded
 from nightmail.stores.sqlite.leases import Leases, leases, released
 from nightmail.stores.sqlite.moments import StoreTime, after
 from nightmail.stores.sqlite.notice import if_soon, ring
-from nightmail.stores.sqlite.steps import Change, Queries, Steps
+from nightmail.stores.sqlite.steps import Change, Queries, Steps, carry_out
+from nightmail.stores.sqlite.together import in_savepoint
+
+logger = logging.getLogger(__name__)
 
 
 class Settling:
@@ -28,7 +34,7 @@ class Settling:
 
         Nobody else writes meanwhile, so a lease that is not found was lost: there is no need to ask twice.
         """
-        superseded = dict(
+        superseded: dict[int, int] = dict(
             (yield self._sql("held", leases=leases([settlement.delivery for settlement in batch])))
         )
         now = self._time.stamp()
@@ -66,7 +72,7 @@ def settle_all(
     """Settle these together; or one by one, if a row among them is refused: it must not fail its neighbours."""
     together = in_savepoint(connection, lambda _: carry_out(connection, settling.settle(batch)))
     match together:
-        case Done(change):
+        case Succeeded(change):
             settled: Change[list[Standing]] = change
             return settled
         case Failed(Refused() as error):

@@ -119,8 +119,7 @@ class SQLiteStore:
 
     async def migrate(self) -> None:
         """Create the tables, or what is missing of them."""
-        schema = self._schema
-        _ = await self._threads.writer.write(schema.migrate, look=schema.nothing_to_do)
+        _ = await self._threads.writer.write(self._schema.migrate, look=self._schema.current)
 
     async def check(self) -> None:
         """Compare the tables with what this version makes."""
@@ -134,7 +133,7 @@ class SQLiteStore:
         self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
     ) -> int | None:
         """Store a message."""
-        return await self._publish(self._publishing.publish(message, own), transaction)
+        return await self._publish(lambda: self._publishing.publish(message, own), transaction)
 
     async def publish_batch(
         self, messages: Sequence[Message], *, transaction: object | None = None
@@ -144,9 +143,9 @@ class SQLiteStore:
             raise ValueError("a batch cannot have timer ids: publish timers one by one")
         if not messages:
             return []
-        return await self._publish(self._publishing.publish_batch(messages), transaction)
+        return await self._publish(lambda: self._publishing.publish_batch(messages), transaction)
 
-    async def _publish(self, steps: Steps[Change[T]], transaction: object | None) -> T:
+    async def _publish(self, steps: Callable[[], Steps[Change[T]]], transaction: object | None) -> T:
         try:
             return await self._write(steps, transaction)
         except CommitInDoubt as error:
@@ -168,7 +167,8 @@ class SQLiteStore:
 
     async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
         """What a claim under this token leased."""
-        return await self._read(self._claiming.recall(tuple(dict.fromkeys(queues)), token))
+        named = tuple(dict.fromkeys(queues))
+        return await self._read(lambda: self._claiming.recall(named, token))
 
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """Write how these deliveries ended."""
@@ -208,18 +208,18 @@ class SQLiteStore:
 
     async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
         """Remove the waiting bearer of this name."""
-        return await self._write(self._timers.cancel(queue, timer_id), transaction)
+        return await self._write(lambda: self._timers.cancel(queue, timer_id), transaction)
 
     async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
         """Remove every waiting message of this queue."""
-        return await self._write(self._timers.cancel_all(queue), transaction)
+        return await self._write(lambda: self._timers.cancel_all(queue), transaction)
 
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
     ) -> bool:
         """Move the waiting bearer of this name to another due time."""
         check_due(due)
-        return await self._write(self._timers.reschedule(queue, timer_id, due), transaction)
+        return await self._write(lambda: self._timers.reschedule(queue, timer_id, due), transaction)
 
     def listen(self, queues: Sequence[str]) -> Bell:
         """A bell for these queues."""
@@ -237,18 +237,18 @@ class SQLiteStore:
         transaction: object | None = None,
     ) -> list[PendingMessage]:
         """Waiting messages by due time."""
-        steps = self._inspecting.peek(queue, timer_id=timer_id, due_before=due_before, limit=limit)
-        return await (self._read(steps) if transaction is None else self._callers.read(transaction, steps))
+        peek = partial(self._inspecting.peek, queue, timer_id=timer_id, due_before=due_before, limit=limit)
+        return await (self._read(peek) if transaction is None else self._callers.read(transaction, peek()))
 
     async def dead(
         self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
     ) -> list[DeadLetter]:
         """Dead letters, newest first."""
-        return await self._read(self._inspecting.dead(which, limit=limit, cursor=cursor))
+        return await self._read(lambda: self._inspecting.dead(which, limit=limit, cursor=cursor))
 
     async def stats(self) -> dict[str, QueueStats]:
         """How each queue that has anything stands."""
-        return await self._read(self._inspecting.stats())
+        return await self._read(self._inspecting.stats)
 
     # ------------------------------------------------------------------------- on whose connection
 
@@ -258,20 +258,20 @@ class SQLiteStore:
             raise StoreUnavailable("this store is not open: open it first")
         return self._opened
 
-    async def _write(self, steps: Steps[Change[T]], transaction: object | None) -> T:
+    async def _write(self, steps: Callable[[], Steps[Change[T]]], transaction: object | None) -> T:
         if transaction is not None:
-            # Whom it wakes, the thread that watches the file finds out when the caller commits.
-            return (await self._callers.write(transaction, steps)).result
+            # Whom it wakes is found out by those who watch the file, once the caller commits.
+            return (await self._callers.write(transaction, steps())).result
         change = await self._threads.writer.write(
-            lambda connection: carry_out(connection, steps), then=self._ring
+            lambda connection: carry_out(connection, steps()), then=self._ring
         )
         return change.result
 
-    async def _read(self, steps: Steps[T]) -> T:
-        return await self._threads.reader.read(lambda connection: carry_out(connection, steps))
+    async def _read(self, steps: Callable[[], Steps[T]]) -> T:
+        return await self._threads.reader.read(lambda connection: carry_out(connection, steps()))
 
     def _ring(self, change: Change[T]) -> None:
-        self._tower.ring_each(change.rings)
+        self._tower.ring_each(*change.rings)
 
     def _watch(self) -> None:
         if self._opened is not None and not self._tower.empty:

@@ -27,7 +27,18 @@ from typing import Any, Final, TypeVar
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.sqlite.connect import PATIENCE_SECONDS
 from nightmail.stores.sqlite.errors import in_doubt, is_busy, translated
-from nightmail.stores.sqlite.jobs import Answer, Done, Errand, Failed, Job, Look, Stop, Work, Write, hand_over
+from nightmail.stores.sqlite.jobs import (
+    Answer,
+    Errand,
+    Failed,
+    Job,
+    Look,
+    Stop,
+    Succeeded,
+    Work,
+    Write,
+    hand_over,
+)
 from nightmail.stores.sqlite.line import Line
 from nightmail.stores.sqlite.together import write_together
 from nightmail.stores.sqlite.watch import WATCH_SECONDS, WatchedTower
@@ -115,7 +126,6 @@ class ConnectionThread:
     # ------------------------------------------------------------------------------------- on the thread
 
     def _serve(self) -> None:
-        # Held by nothing but this frame: a forked child must never close a connection of its parent.
         line = Line(self._connect)
         waiting: list[Write[Any]] = []
         stop: Stop | None = None
@@ -135,7 +145,7 @@ class ConnectionThread:
             if self._tower is not None and not self._tower.empty:
                 _run_errand(line, self._tower.look)
         line.drop()
-        hand_over([(stop, Done(None))])
+        hand_over([(stop, Succeeded(None))])
 
     def _arrivals(self, *, wait: bool) -> Iterator[Job | Errand | Stop]:
         """What was asked for since. Waits for something, but not past the next look at what others have written."""
@@ -156,7 +166,7 @@ class ConnectionThread:
             found = look(line.connection())
             if found is None and isinstance(job, Write):
                 return True
-            answer = Done(found)
+            answer = Succeeded(found)
         except sqlite3.Error as error:
             if is_busy(error) and time.monotonic() < job.deadline:
                 # Readers never wait for writers: the log is just being recovered, or removed by the last to close.

@@ -53,7 +53,7 @@ class CallersTransactions:
 
     async def _same_file(self, caller: Caller) -> bool:
         files = {name: file for _, name, file in await caller.ask(_FILES)}
-        return bool(files.get("main")) and os.path.samefile(files["main"], self._file)
+        return bool(files.get("main")) and _same(files["main"], self._file)
 
     async def _carry_out(self, caller: Caller, steps: Steps[T], *, locked: bool) -> T:
         try:
@@ -65,6 +65,13 @@ class CallersTransactions:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def _same(file: str, other: str) -> bool:
+    try:
+        return os.path.samefile(file, other)
+    except FileNotFoundError:
+        return False
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -26,11 +26,13 @@ class WatchedTower(BellTower):
 
     def __init__(self, sql: Queries, messages: str, on_first: Callable[[], None]) -> None:
         super().__init__()
-        self._news = _News(sql, messages)
+        self._sql = sql
+        self._messages = messages
         self._on_first = on_first
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seen: tuple[sqlite3.Connection, int] | None = None
         self._looked_at = 0.0
+        self._news = _News(sql, messages)
 
     def hang(self, bell: Bell) -> None:
         """From now on this bell rings too."""
@@ -38,20 +40,19 @@ class WatchedTower(BellTower):
         first = self.empty
         super().hang(bell)
         if first:
-            # What was written while nobody listened rings nobody: whoever listens looks first.
             self._seen = None
             self._on_first()
 
-    def ring_each(self, queues: Iterable[str]) -> None:
+    def ring_each(self, *queues: str) -> None:
         """Ring for these queues."""
         for queue in queues:
             self.ring(queue)
 
     def look(self, connection: sqlite3.Connection) -> None:
-        """Ring for what other connections have written since the last look.
+        """Ring for what other connections have written since the last look. A busy thread comes by too often.
 
-        A busy thread comes by more often than needed. After the connection was made anew all are rung: anything may
-        have been missed.
+        At the first look since somebody listens, and after the connection was made anew, all are rung: between the
+        moment the bell was hung and this one, anything may have been missed.
         """
         now = time.monotonic()
         if self._seen is not None and now - self._looked_at < WATCH_SECONDS:
@@ -61,15 +62,17 @@ class WatchedTower(BellTower):
         before, seen = self._seen, (connection, version)
         if before == seen:
             return
-        news = carry_out(connection, self._news.read())
+        known = before is not None and before[0] is connection
+        if not known:
+            self._news = _News(self._sql, self._messages)
+        queues = carry_out(connection, self._news.read())
         self._seen = seen
-        if before is None or self._loop is None:
-            return
-        with suppress(RuntimeError):  # The loop is closed: nobody is left to be woken.
-            if before[0] is connection:
-                self._loop.call_soon_threadsafe(self.ring_each, news)
-            else:
-                self._loop.call_soon_threadsafe(self.ring_all)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop is closed: nobody is left to be woken.
+                if known:
+                    self._loop.call_soon_threadsafe(self.ring_each, *queues)
+                else:
+                    self._loop.call_soon_threadsafe(self.ring_all)
 
 
 class _News:
@@ -78,15 +81,19 @@ class _News:
     def __init__(self, sql: Queries, messages: str) -> None:
         self._sql = sql
         self._messages = messages
-        self._newest = 0
+        self._newest: int | None = None
         self._rings: dict[str, int] = {}
 
-    def read(self) -> Steps[frozenset[str]]:
-        before = self._rings
-        self._rings = dict((yield self._sql("rings")))
-        rung = {queue for queue, rings in self._rings.items() if rings != before.get(queue)}
-        published = yield self._sql(
-            "news", newest=self._newest, notice_horizon=in_microseconds(NOTICE_HORIZON)
-        )
-        ((self._newest,),) = yield self._sql("newest", messages=self._messages)
-        return frozenset(rung | {queue for (queue,) in published})
+    def read(self) -> Steps[set[str]]:
+        """The queues; the first time none, since everything would be new."""
+        # Asked for before the messages are: what is published in between is then new the next time too.
+        ((newest,),) = yield self._sql("newest", messages=self._messages)
+        rings: dict[str, int] = dict((yield self._sql("rings")))
+        queues: set[str] = set()
+        if self._newest is not None:
+            horizon = in_microseconds(NOTICE_HORIZON)
+            published = yield self._sql("news", newest=self._newest, notice_horizon=horizon)
+            queues = {queue for (queue,) in published}
+            queues |= {queue for queue, times in rings.items() if times != self._rings.get(queue)}
+        self._newest, self._rings = newest, rings
+        return queues

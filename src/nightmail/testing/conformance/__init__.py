@@ -17,7 +17,8 @@ import pytest
 # Before the parts are imported: only then does a failing assertion show its values in somebody else's test run.
 pytest.register_assert_rewrite(*(f"{__name__}.{part.name}" for part in iter_modules(__path__)))
 
+from nightmail.testing.conformance.fixtures import StoreFixtures  # noqa: E402 - see above
 from nightmail.testing.conformance.harness import Harness, RolledBack  # noqa: E402 - see above
 from nightmail.testing.conformance.suite import StoreConformance  # noqa: E402 - see above
 
-__all__ = ["Harness", "RolledBack", "StoreConformance"]
+__all__ = ["Harness", "RolledBack", "StoreConformance", "StoreFixtures"]

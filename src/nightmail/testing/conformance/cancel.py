@@ -92,7 +92,9 @@ class CancelConformance:
 
         assert bodies(await store.peek()) == [b"refund", b"another"]
 
-    @pytest.mark.parametrize("outcome", [Retry(after=HOUR), Postpone(after=HOUR), Release()])
+    @pytest.mark.parametrize(
+        "outcome", [Retry(after=HOUR), Postpone(after=HOUR), Release()], ids=["retry", "postpone", "release"]
+    )
     async def test_a_message_on_its_way_back_waits_and_can_be_cancelled(
         self, store: FullStore, clock: ManualClock, outcome: Outcome
     ) -> None:
@@ -350,7 +352,11 @@ class CancelConformance:
         clock.advance(MINUTE)
         assert await claim_bodies(store) == [b"hello"]
 
-    @pytest.mark.parametrize("due", [timedelta(0), timedelta(days=-1), datetime(1999, 12, 31, tzinfo=UTC)])
+    @pytest.mark.parametrize(
+        "due",
+        [timedelta(0), timedelta(days=-1), datetime(1999, 12, 31, tzinfo=UTC)],
+        ids=["now", "a day ago", "in 1999"],
+    )
     async def test_moving_a_message_to_the_past_makes_it_due_now_and_is_stored_as_now(
         self, store: FullStore, clock: ManualClock, due: datetime | timedelta
     ) -> None:
@@ -383,6 +389,18 @@ class CancelConformance:
         clock.advance(MINUTE)
         delivery = await claim_one(store)
         assert (delivery.attempts, delivery.deliveries) == (0, 2)
+
+    async def test_moving_a_message_ends_an_expired_lease_and_its_holder_is_told(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        # Otherwise a late holder would end, or bring back early, what somebody was just told will come later.
+        holder = await expired_timer(store, clock)
+        await store.reschedule(QUEUE, "reminder", HOUR)
+
+        assert await extend_one(store, holder) is Standing.LOST
+        assert await settle_one(store, holder, Done()) is Standing.LOST
+
+        assert [found.due_at for found in await store.peek()] == [clock.now() + HOUR]
 
     async def test_moving_a_message_does_not_move_its_expiry(
         self, store: FullStore, clock: ManualClock

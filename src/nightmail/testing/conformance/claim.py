@@ -178,6 +178,14 @@ class ClaimConformance:
             *["refunds"] * 3,
         ]
 
+    async def test_a_claim_may_name_many_queues(self, store: FullStore) -> None:
+        queues = [f"queue {number}" for number in range(120)]
+        await store.publish_batch([message(queue=queue) for queue in queues])
+
+        deliveries = await claim_all(store, *queues, limit=200)
+
+        assert sorted(delivery.queue for delivery in deliveries) == sorted(queues)
+
     async def test_a_claim_of_several_queues_keeps_to_one_limit(self, store: FullStore) -> None:
         for queue in ("orders", "refunds", "mail"):
             await store.publish_batch([message(queue=queue) for _ in range(3)])

@@ -39,7 +39,7 @@ async def delivered(store: FullStore, timer_id: str = "reminder", outcome: Outco
 class DedupConformance:
     """The window in which a timer id stays taken."""
 
-    @pytest.mark.parametrize("outcome", [Done(), Dead("rejected")])
+    @pytest.mark.parametrize("outcome", [Done(), Dead("rejected")], ids=["done", "dead"])
     async def test_a_name_stays_taken_for_the_window_after_its_message_has_ended(
         self, store: FullStore, clock: ManualClock, outcome: Outcome
     ) -> None:
@@ -69,7 +69,7 @@ class DedupConformance:
         clock.advance(HOUR)
         assert await store.publish(timer("reminder", b"third")) is not None
 
-    @pytest.mark.parametrize("own_window", [None, HOUR])
+    @pytest.mark.parametrize("own_window", [None, HOUR], ids=["without a window", "with a window"])
     async def test_raise_raises_while_the_window_is_open(
         self, store: FullStore, own_window: timedelta | None
     ) -> None:

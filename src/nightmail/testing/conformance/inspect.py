@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from nightmail.outcome import Dead, Done, Postpone, Release, Retry, Standing
 from nightmail.records import DeadFilter, DeadLetter, QueueStats
 from nightmail.store import FullStore
@@ -218,8 +220,17 @@ class InspectConformance:
 
     # ---------------------------------------------------------------------------------- dead letters
 
-    async def test_a_dead_letter_tells_everything(self, store: FullStore, clock: ManualClock) -> None:
-        published_at = clock.now()
+    @pytest.mark.parametrize(
+        ("ran", "attempts", "last_attempt"),
+        [
+            pytest.param(True, 3, SECOND * 2 + LEASE, id="its handler ran"),
+            pytest.param(False, 2, SECOND * 2, id="its handler did not run"),
+        ],
+    )
+    async def test_a_dead_letter_tells_everything(
+        self, store: FullStore, clock: ManualClock, ran: bool, attempts: int, last_attempt: timedelta
+    ) -> None:
+        start = clock.now()
         id_ = await stored(
             store,
             timer(
@@ -238,16 +249,17 @@ class InspectConformance:
         given_up = await claim_one(store)
         clock.advance(SECOND)
 
-        assert await settle_one(store, given_up, Dead("rejected", "ValueError: no")) is Standing.HELD
+        assert await settle_one(store, given_up, Dead("rejected", "ValueError: no", ran=ran)) is Standing.HELD
 
         (letter,) = await store.dead(EVERYTHING)
         assert (letter.message_id, letter.queue, letter.timer_id) == (id_, QUEUE, "reminder")
         assert (letter.reason, letter.error) == ("rejected", "ValueError: no")
         assert (letter.body, letter.headers) == (b"\x00hello", {"trace": "żółć"})
         assert (letter.ordering_key, letter.priority) == ("customer-7", 4)
-        assert (letter.attempts, letter.deliveries) == (2, 2)
-        assert letter.published_at == published_at
-        assert letter.died_at == published_at + LEASE + SECOND * 3
+        assert (letter.attempts, letter.deliveries) == (attempts, 2)
+        assert (letter.published_at, letter.first_attempt_at) == (start, start + SECOND)
+        assert letter.last_attempt_at == start + last_attempt
+        assert letter.died_at == start + SECOND * 3 + LEASE
 
     async def test_a_dead_letter_shows_what_was_not_given_as_absent(self, store: FullStore) -> None:
         await buried(store)
@@ -256,7 +268,15 @@ class InspectConformance:
 
         assert (letter.error, letter.timer_id, letter.ordering_key) == (None, None, None)
         assert (letter.headers, letter.priority) == ({}, 0)
+
+    async def test_a_message_that_was_never_run_has_no_attempts_to_tell_of(self, store: FullStore) -> None:
+        await store.publish(message())
+
+        await settle_one(store, await claim_one(store), Dead("expired", ran=False))
+
+        (letter,) = await store.dead(EVERYTHING)
         assert (letter.attempts, letter.deliveries) == (0, 1)
+        assert (letter.first_attempt_at, letter.last_attempt_at) == (None, None)
 
     async def test_a_dead_letter_is_not_delivered_and_not_pending(
         self, store: FullStore, clock: ManualClock
@@ -348,7 +368,8 @@ class InspectConformance:
         clock.advance(MINUTE)
 
         assert bodies(await store.dead(DeadFilter(older_than=timedelta(0)))) == [b"young", b"old"]
-        assert bodies(await store.dead(DeadFilter(older_than=MINUTE * 2))) == [b"old"]
+        assert bodies(await store.dead(DeadFilter(older_than=MINUTE - MICROSECOND))) == [b"young", b"old"]
+        assert bodies(await store.dead(DeadFilter(older_than=MINUTE))) == [b"old"]
         assert bodies(await store.dead(DeadFilter(older_than=HOUR * 2))) == []
 
     async def test_dead_letters_are_filtered_by_their_own_ids(self, store: FullStore) -> None:

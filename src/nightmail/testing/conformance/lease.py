@@ -372,6 +372,26 @@ class LeaseConformance:
         clock.advance(LEASE)
         assert await claim_all(other) == []
 
+    @pytest.mark.parametrize("late_first", [True, False], ids=["late first", "late last"])
+    async def test_a_late_and_a_good_lease_on_one_message_are_told_apart_when_extended_together(
+        self, store: FullStore, clock: ManualClock, late_first: bool
+    ) -> None:
+        await store.publish(message())
+        late = await claim_one(store, lease=LEASE)
+        clock.advance(LEASE)
+        good = await claim_one(store, lease=LEASE)
+
+        standings = await store.extend([late, good] if late_first else [good, late], LEASE)
+
+        lost, held = Standing.LOST, Standing.HELD
+        assert list(standings) == ([lost, held] if late_first else [held, lost])
+
+    async def test_a_lease_that_is_named_twice_is_answered_twice(self, store: FullStore) -> None:
+        await store.publish_batch([message(), message()])
+        first, second = await claim_all(store)
+
+        assert list(await store.extend([first, second, first], LEASE)) == [Standing.HELD] * 3
+
     async def test_extending_nothing_answers_nothing(self, store: FullStore) -> None:
         assert list(await store.extend([], LEASE)) == []
 

@@ -116,6 +116,22 @@ class LookingConformance:
         assert sorted(bodies(found)) == [b"late, high", b"late, low", *[b"low"] * 5]
 
     @needs("transactions", "concurrent_writers")
+    async def test_what_commits_late_in_a_low_priority_gets_the_share_of_the_oldest_within_a_second(
+        self, store: FullStore, clock: ManualClock, harness: Harness
+    ) -> None:
+        async with harness.transaction() as transaction:
+            await store.publish(message(b"late, low", priority=1), transaction=transaction)
+            clock.advance(SECOND)
+            await store.publish_batch([message(b"high", priority=8) for _ in range(100)])
+            await work_off(store, batches=4)
+
+        before = await work_off(store, batches=1)
+        clock.advance(SECOND)
+        after = await work_off(store, batches=1)
+
+        assert b"late, low" in bodies(before + after)
+
+    @needs("transactions", "concurrent_writers")
     async def test_what_a_rolled_back_cancel_had_locked_is_found_within_a_second_of_load(
         self, store: FullStore, clock: ManualClock, harness: Harness
     ) -> None:
@@ -305,6 +321,23 @@ class LookingConformance:
         assert await claim_all(store) == []
         clock.advance(MICROSECOND)
         assert len(await claim_all(store)) == 15
+
+    @needs("transactions", "concurrent_writers")
+    async def test_after_the_clock_stepped_back_what_commits_late_is_found_within_a_second_of_load(
+        self, store: FullStore, clock: ManualClock, harness: Harness
+    ) -> None:
+        await publish_backlog(store, 25)
+        await work_off(store, batches=1)
+        clock.advance(-HOUR)
+        async with harness.transaction() as transaction:
+            await store.publish_batch([message(b"late") for _ in range(5)], transaction=transaction)
+            clock.advance(SECOND)
+            await publish_backlog(store, 100)
+            await work_off(store, batches=4)
+
+        clock.advance(SECOND)
+
+        assert bodies(await work_off(store, batches=1)).count(b"late") == 5
 
     async def test_after_the_clock_jumped_ahead_and_back_nothing_is_lost(
         self, store: FullStore, clock: ManualClock

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import pytest
 
-from nightmail.message import Message
+from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
@@ -345,6 +346,28 @@ class OrderingConformance:
 
         assert sorted(await claim_bodies(store)) == [b"moved", b"stays"]
 
+    async def test_a_started_message_replaced_by_one_without_a_key_leaves_its_line(
+        self, store: FullStore
+    ) -> None:
+        await store.publish(keyed(b"leaves", timer_id="leaves"))
+        await store.publish(keyed(b"next"))
+        await settle_one(store, await claim_one(store), Retry(HOUR))
+
+        await store.publish(message(b"left", timer_id="leaves", on_conflict="replace"))
+
+        assert sorted(await claim_bodies(store)) == [b"left", b"next"]
+
+    async def test_a_message_replaced_by_one_with_a_key_joins_that_line(self, store: FullStore) -> None:
+        await store.publish(message(b"joins", timer_id="joins", due=HOUR))
+        await store.publish_batch([keyed(b"busy"), keyed(b"next")])
+        busy = await claim_one(store)
+
+        await store.publish(keyed(b"joined", timer_id="joins", on_conflict="replace"))
+
+        assert await claim_all(store) == []
+        await settle_one(store, busy, Done())
+        assert await one_after_another(store, 2) == [b"joined", b"next"]
+
     async def test_a_started_message_replaced_onto_a_busy_key_waits_there(self, store: FullStore) -> None:
         await store.publish(keyed(b"moves", "old", timer_id="moves"))
         await settle_one(store, await claim_one(store), Retry(HOUR))
@@ -460,39 +483,59 @@ class OrderingConformance:
     async def test_claims_racing_with_a_late_commit_never_start_two_messages_of_one_key(
         self, store: FullStore, other: FullStore, harness: Harness, clock: ManualClock
     ) -> None:
-        keys = [f"key-{number}" for number in range(10)]
+        keys = [f"key-{number}" for number in range(50)]
 
-        for _ in range(5):
-            commit, opened = asyncio.Event(), asyncio.Event()
-
-            async def late(commit: asyncio.Event = commit, opened: asyncio.Event = opened) -> None:
-                async with harness.transaction() as transaction:
-                    await store.publish_batch([keyed(b"late", key) for key in keys], transaction=transaction)
-                    opened.set()
-                    await commit.wait()
-
-            committing = asyncio.create_task(late())
+        for head_start in range(4):
+            opened, commit = asyncio.Event(), asyncio.Event()
+            committing = asyncio.create_task(publish_late(store, harness, keys, opened, commit))
             await opened.wait()
             await store.publish_batch([keyed(b"early", key) for key in keys])
-            commit.set()
-            async with promptly():
-                taken = await asyncio.gather(
-                    *(claim_all(worker, limit=4) for worker in (store, other, store, other))
-                )
-            await committing
 
-            deliveries = [delivery for part in taken for delivery in part]
+            # One claim large enough to be still at it when the other message of each key commits, and many
+            # small ones that begin before and after.
+            async with promptly():
+                large = asyncio.create_task(claim_all(store, limit=len(keys)))
+                small = asyncio.create_task(claim_one_by_one(other, until=large))
+                for _ in range(head_start):
+                    await asyncio.sleep(0)
+                commit.set()
+                deliveries = [*await large, *await small]
+                await committing
+
             started = [delivery.ordering_key for delivery in deliveries]
             assert len(started) == len(set(started))
-
-            await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
-            left = 2 * len(keys) - len(deliveries)
+            assert await store.settle([Settlement(delivery, Done()) for delivery in deliveries]) == [
+                Standing.HELD
+            ] * len(deliveries)
             clock.advance(SECOND)
-            while left:
-                batch = await claim_all(store)
-                assert batch, f"{left} messages are not found"
-                left -= len(batch)
-                await store.settle([Settlement(delivery, Done()) for delivery in batch])
+            assert await finish_all(store) == 2 * len(keys) - len(deliveries)
+
+
+async def publish_late(
+    store: FullStore, harness: Harness, keys: Sequence[str], opened: asyncio.Event, commit: asyncio.Event
+) -> None:
+    """Publish a message for each of these keys in a transaction that stays open until told to commit."""
+    async with harness.transaction() as transaction:
+        await store.publish_batch([keyed(b"late", key) for key in keys], transaction=transaction)
+        opened.set()
+        await commit.wait()
+
+
+async def claim_one_by_one(store: FullStore, *, until: asyncio.Task[Any]) -> list[Delivery]:
+    """Claim single messages until this is done."""
+    taken: list[Delivery] = []
+    while not until.done():
+        taken += await claim_all(store, limit=1)
+    return taken
+
+
+async def finish_all(store: FullStore) -> int:
+    """Claim and finish whatever there is until there is nothing left; how many it was."""
+    finished = 0
+    while batch := await claim_all(store):
+        await store.settle([Settlement(delivery, Done()) for delivery in batch])
+        finished += len(batch)
+    return finished
 
 
 async def one_after_another(store: FullStore, count: int) -> list[bytes]:

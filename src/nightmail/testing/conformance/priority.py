@@ -129,6 +129,16 @@ class PriorityConformance:
 
         assert await claim_bodies(store, limit=8) == [b"0", b"9", b"8", b"7", b"6", b"5", b"4", b"3"]
 
+    async def test_the_share_is_one_in_eight_of_what_was_claimed_and_not_of_the_limit(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        for priority in (0, 1, 2, 3, 4, 9):
+            await store.publish(message(b"%d" % priority, priority=priority))
+            clock.advance(SECOND)
+
+        # Six of a hundred that there was room for: none of them is an eighth one.
+        assert await claim_bodies(store, limit=100) == [b"9", b"4", b"3", b"2", b"1", b"0"]
+
     async def test_the_oldest_is_the_oldest_due_and_not_the_first_published(
         self, store: FullStore, clock: ManualClock
     ) -> None:

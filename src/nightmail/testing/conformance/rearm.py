@@ -49,7 +49,7 @@ class RearmConformance:
     """What `own`, the delivery of the handler that publishes, changes."""
 
     @pytest.mark.parametrize("policy", EVERY_POLICY)
-    @pytest.mark.parametrize("due", [-HOUR, HOUR])
+    @pytest.mark.parametrize("due", [-HOUR, HOUR], ids=["overdue", "later"])
     async def test_a_handler_that_publishes_its_own_name_always_re_arms_it(
         self, store: FullStore, policy: OnConflict, due: timedelta
     ) -> None:

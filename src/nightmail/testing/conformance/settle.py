@@ -495,6 +495,53 @@ class SettleConformance:
             *[(b"2", 0)] * 100,
         ]
 
+    @pytest.mark.parametrize("late_first", [True, False], ids=["late first", "late last"])
+    async def test_a_late_and_a_good_lease_on_one_message_in_one_batch_are_told_apart(
+        self, store: FullStore, clock: ManualClock, late_first: bool
+    ) -> None:
+        await store.publish(message())
+        late = await claim_one(store, lease=LEASE)
+        clock.advance(LEASE)
+        good = await claim_one(store, lease=LEASE)
+
+        batch = [Settlement(late, Done()), Settlement(good, Retry())]
+        standings = await store.settle(batch if late_first else batch[::-1])
+
+        lost, held = Standing.LOST, Standing.HELD
+        assert list(standings) == ([lost, held] if late_first else [held, lost])
+        assert (await claim_one(store)).attempts == 1
+
+    async def test_a_delivery_that_is_in_a_batch_twice_is_settled_once(self, store: FullStore) -> None:
+        await store.publish_batch([message(b"twice"), message(b"neighbour")])
+        twice, neighbour = await claim_all(store)
+
+        standings = await store.settle(
+            [Settlement(twice, Retry()), Settlement(neighbour, Done()), Settlement(twice, Retry())]
+        )
+
+        assert list(standings[:2]) == [Standing.HELD, Standing.HELD]
+        assert (await claim_one(store)).attempts == 1
+
+    async def test_a_delay_past_the_end_of_time_fails_no_neighbour_and_loses_nothing(
+        self, store: FullStore
+    ) -> None:
+        await store.publish_batch([message(b"%d" % number) for number in range(4)])
+        first, odd, third, last = await claim_all(store)
+
+        standings = await store.settle(
+            [
+                Settlement(first, Done()),
+                Settlement(odd, Retry(timedelta.max)),
+                Settlement(third, Dead("rejected")),
+                Settlement(last, Done()),
+            ]
+        )
+
+        assert [standings[0], standings[2], standings[3]] == [Standing.HELD] * 3
+        assert (await only_letter(store)).body == b"2"
+        left = (await store.stats())[QUEUE]
+        assert (left.scheduled + left.running, left.ready, left.dead) == (1, 0, 1)
+
     async def test_messages_of_several_queues_and_claims_settle_in_one_batch(self, store: FullStore) -> None:
         for queue in ("orders", "refunds", "mail"):
             await store.publish(message(queue.encode(), queue=queue))

@@ -1,20 +1,14 @@
-"""All parts of the suite in one class, and the fixtures they share."""
+"""All parts of the suite in one class."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 
-import pytest
-import pytest_asyncio
-
-from nightmail.store import FullStore
-from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.cancel import CancelConformance
 from nightmail.testing.conformance.claim import ClaimConformance
 from nightmail.testing.conformance.dedup import DedupConformance
 from nightmail.testing.conformance.delay import DelayConformance
-from nightmail.testing.conformance.harness import Harness
+from nightmail.testing.conformance.fixtures import StoreFixtures
 from nightmail.testing.conformance.inspect import InspectConformance
 from nightmail.testing.conformance.lease import LeaseConformance
 from nightmail.testing.conformance.looking import LookingConformance
@@ -48,44 +42,12 @@ class StoreConformance(
     WakeupConformance,
     InspectConformance,
     SchemaConformance,
+    StoreFixtures,
 ):
     """Inherit from this and override `harness`: nothing else is needed to prove a store.
 
     A test that needs what the store's capabilities rule out is skipped, and the reason names the capability.
     """
-
-    pytestmark = pytest.mark.asyncio
-
-    @pytest.fixture
-    def harness(self) -> Harness:
-        """The way into an empty database of the store's kind; cleaned up by whoever overrides this."""
-        raise NotImplementedError(f"{type(self).__name__} must override the fixture `harness`")
-
-    @pytest.fixture
-    def clock(self, harness: Harness) -> ManualClock:
-        """The clock by which every store of this test goes."""
-        return harness.clock
-
-    @pytest_asyncio.fixture
-    async def store(self, harness: Harness, request: pytest.FixtureRequest) -> AsyncIterator[FullStore]:
-        """The store under test, open and empty."""
-        store = await harness.open()
-        try:
-            for capability in getattr(request.function, "needs", ()):
-                if not getattr(store.capabilities, capability):
-                    pytest.skip(f"{store.capabilities.name}: no {capability}")
-            yield store
-        finally:
-            await store.close()
-
-    @pytest_asyncio.fixture
-    async def other(self, harness: Harness, store: FullStore) -> AsyncIterator[FullStore]:
-        """A second store over the same data, as another process would have it."""
-        other = await harness.open()
-        try:
-            yield other
-        finally:
-            await other.close()
 
 
 _defined = Counter(

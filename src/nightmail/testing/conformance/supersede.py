@@ -66,7 +66,7 @@ class SupersedeConformance:
         assert (await claim_one(store)).superseded is False
 
     @pytest.mark.parametrize("policy", REPLACING)
-    @pytest.mark.parametrize("due", [-HOUR, timedelta(0), HOUR])
+    @pytest.mark.parametrize("due", [-HOUR, timedelta(0), HOUR], ids=["overdue", "now", "later"])
     async def test_a_new_message_takes_the_name_without_comparing_due_times(
         self, store: FullStore, clock: ManualClock, policy: OnConflict, due: timedelta
     ) -> None:

@@ -57,7 +57,7 @@ class TimersConformance:
         assert id_ is not None
         assert await bearer(store) == [(id_, b"first")]
 
-    @pytest.mark.parametrize("outcome", [Done(), Dead("rejected")])
+    @pytest.mark.parametrize("outcome", [Done(), Dead("rejected")], ids=["done", "dead"])
     async def test_a_name_is_free_again_once_its_bearer_has_ended(
         self, store: FullStore, outcome: Outcome
     ) -> None:
@@ -67,7 +67,9 @@ class TimersConformance:
 
         assert await bearer(store) == [(second, b"second")]
 
-    @pytest.mark.parametrize("outcome", [Retry(after=HOUR), Postpone(after=HOUR), Release()])
+    @pytest.mark.parametrize(
+        "outcome", [Retry(after=HOUR), Postpone(after=HOUR), Release()], ids=["retry", "postpone", "release"]
+    )
     async def test_a_name_stays_taken_while_its_bearer_comes_back(
         self, store: FullStore, outcome: Outcome
     ) -> None:
@@ -151,7 +153,8 @@ class TimersConformance:
         (pending,) = await store.peek()
         assert (pending.id, pending.timer_id) == (first, "reminder")
         assert (pending.body, pending.headers) == (b"second", {"n": 2})
-        assert (pending.due_at, pending.expires_at) == (now + MINUTE * 5, now + HOUR * 2)
+        assert (pending.due_at, pending.published_at) == (now + MINUTE * 5, now)
+        assert pending.expires_at == now + HOUR * 2
         assert (pending.priority, pending.ordering_key) == (7, "b")
 
     async def test_replace_takes_away_what_the_new_message_does_not_have(
@@ -178,6 +181,7 @@ class TimersConformance:
         delivery = await claim_one(store)
         assert (delivery.id, delivery.body) == (first.id, b"new")
         assert (delivery.attempts, delivery.deliveries) == (0, 1)
+        assert (delivery.first_attempt_at, delivery.last_attempt_at) == (None, None)
 
     async def test_a_replaced_message_keeps_its_place_in_its_ordering_key(self, store: FullStore) -> None:
         await store.publish(timer("reminder", b"first", ordering_key="k"))
@@ -221,12 +225,15 @@ class TimersConformance:
         assert pending.body == (b"second" if stores else b"first")
         assert pending.due_at == (moment + shift if stores else moment)
 
-    @pytest.mark.parametrize(("policy", "due"), [("earliest", MINUTE), ("latest", HOUR * 2)])
+    @pytest.mark.parametrize(
+        ("policy", "due"), [("earliest", MINUTE), ("latest", HOUR * 2)], ids=["earliest", "latest"]
+    )
     async def test_earliest_and_latest_overwrite_like_replace(
         self, store: FullStore, clock: ManualClock, policy: OnConflict, due: timedelta
     ) -> None:
         first = await running_timer(store)
         await settle_one(store, first, Retry(after=HOUR))
+        now = clock.advance(SECOND)
 
         await store.publish(
             timer("reminder", b"new", headers={"n": 2}, due=due, priority=4, on_conflict=policy)
@@ -236,6 +243,7 @@ class TimersConformance:
         delivery = await claim_one(store)
         assert (delivery.id, delivery.body, delivery.headers) == (first.id, b"new", {"n": 2})
         assert (delivery.priority, delivery.attempts, delivery.deliveries) == (4, 0, 1)
+        assert (delivery.published_at, delivery.due_at) == (now, now + due)
 
     async def test_earliest_with_a_past_moment_does_not_beat_a_message_due_now(
         self, store: FullStore
@@ -380,13 +388,16 @@ class TimersConformance:
                 assert await claim_bodies(store) == [b"first"]
 
     @needs("transactions", "concurrent_writers")
-    @pytest.mark.parametrize("window", [None, HOUR])
+    @pytest.mark.parametrize("window", [None, HOUR], ids=["without a window", "with a window"])
     async def test_of_two_open_transactions_with_one_free_name_the_second_gives_way(
         self, store: FullStore, harness: Harness, window: timedelta | None
     ) -> None:
+        begun = asyncio.Event()
+
         async def second() -> int | None:
             async with harness.transaction() as transaction:
                 await harness.write(transaction, "second")
+                begun.set()
                 again = timer("reminder", b"second", dedup_for=window)
                 return await store.publish(again, transaction=transaction)
 
@@ -396,19 +407,22 @@ class TimersConformance:
                 once = timer("reminder", b"first", dedup_for=window)
                 first = await store.publish(once, transaction=transaction)
                 waits = asyncio.create_task(second())
-                await asyncio.sleep(0)
+                await begun.wait()
             assert await waits is None
 
         assert await harness.written() == ["first", "second"]
         assert await bearer(store) == [(first, b"first")]
 
     @needs("transactions", "concurrent_writers")
-    @pytest.mark.parametrize("window", [None, HOUR])
+    @pytest.mark.parametrize("window", [None, HOUR], ids=["without a window", "with a window"])
     async def test_of_two_open_transactions_with_one_free_name_the_second_takes_it_when_the_first_rolls_back(
         self, store: FullStore, harness: Harness, window: timedelta | None
     ) -> None:
+        begun = asyncio.Event()
+
         async def second() -> int | None:
             async with harness.transaction() as transaction:
+                begun.set()
                 again = timer("reminder", b"second", dedup_for=window)
                 return await store.publish(again, transaction=transaction)
 
@@ -418,7 +432,7 @@ class TimersConformance:
                     once = timer("reminder", b"first", dedup_for=window)
                     await store.publish(once, transaction=transaction)
                     waits = asyncio.create_task(second())
-                    await asyncio.sleep(0)
+                    await begun.wait()
                     raise RolledBack
             id_ = await waits
 
@@ -426,7 +440,7 @@ class TimersConformance:
 
     # ----------------------------------------------------------------------------- at the same time
 
-    @pytest.mark.parametrize("window", [None, HOUR])
+    @pytest.mark.parametrize("window", [None, HOUR], ids=["without a window", "with a window"])
     async def test_many_publishers_of_one_free_name_store_one_message(
         self, store: FullStore, other: FullStore, window: timedelta | None
     ) -> None:

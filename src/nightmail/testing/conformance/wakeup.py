@@ -290,6 +290,20 @@ class WakeupConformance:
             assert await ear.rang()
             assert await claim_bodies(store) == [b"next"]
 
+    @needs("pushes_wakeups", "transactions")
+    async def test_a_message_acked_in_a_transaction_rings_for_the_next_one_of_its_key_when_that_commits(
+        self, store: FullStore, other: FullStore, harness: Harness
+    ) -> None:
+        await other.publish_batch([message(b"head", ordering_key="k"), message(b"next", ordering_key="k")])
+        head = await claim_one(other)
+        async with listening(store, other, QUEUE) as ear:
+            async with harness.transaction() as transaction:
+                await other.ack([head], transaction=transaction)
+                ear.forget()
+
+            assert await ear.rang()
+            assert await claim_bodies(store) == [b"next"]
+
     async def test_cancelling_the_head_of_a_key_rings_for_the_next_one(
         self, store: FullStore, sender: FullStore
     ) -> None:

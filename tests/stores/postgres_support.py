@@ -1,0 +1,139 @@
+"""The harnesses that drive the Postgres store through the conformance suite, and words for tests that only it has."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Unpack
+from uuid import uuid4
+
+import asyncpg
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from nightmail.message import Delivery, Message
+from nightmail.outcome import Done, Standing
+from nightmail.store import Settlement
+from nightmail.stores.postgres import PostgresStore
+from nightmail.testing.conformance import Harness
+from nightmail.testing.conformance.build import MessageOptions
+
+QUEUE = "orders"
+LEASE = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+
+EMPTY = """
+    create table if not exists notes (value text not null);
+    delete from notes;
+    delete from nightmail_messages;
+    delete from nightmail_dead;
+    delete from nightmail_dedup;
+"""
+
+
+class PostgresHarness(Harness):
+    """One database, emptied before each test. The caller's own rows are in a table beside ours."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    async def open(self) -> PostgresStore:
+        store = PostgresStore(self.url, clock=self.clock)
+        await store.open()
+        await store.migrate()
+        return store
+
+    async def make_empty(self) -> None:
+        await (await self.open()).close()
+        async with connection(self.url) as own:
+            await own.execute(EMPTY)
+
+    async def written(self) -> list[str]:
+        async with connection(self.url) as own:
+            return [row["value"] for row in await own.fetch("select value from notes order by value")]
+
+    @asynccontextmanager
+    async def outside_any_transaction(self) -> AsyncIterator[Any]:
+        async with connection(self.url) as own:
+            yield own
+
+    @abstractmethod
+    async def write(self, transaction: Any, value: str) -> None: ...
+
+
+class AsyncpgHarness(PostgresHarness):
+    """Callers use the driver itself."""
+
+    @asynccontextmanager
+    async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
+        isolation = "repeatable_read" if repeatable_read else "read_committed"
+        async with connection(self.url) as own, own.transaction(isolation=isolation):
+            yield own
+
+    async def write(self, transaction: Any, value: str) -> None:
+        await transaction.execute("insert into notes values ($1)", value)
+
+
+class SqlalchemyHarness(PostgresHarness):
+    """Callers use a session of SQLAlchemy's."""
+
+    @asynccontextmanager
+    async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
+        engine = create_async_engine(
+            sqlalchemy_url(self.url),
+            poolclass=NullPool,
+            isolation_level="REPEATABLE READ" if repeatable_read else "READ COMMITTED",
+        )
+        try:
+            async with AsyncSession(engine) as session, session.begin():
+                yield session
+        finally:
+            await engine.dispose()
+
+    async def write(self, transaction: Any, value: str) -> None:
+        await transaction.execute(text("insert into notes values (:value)"), {"value": value})
+
+
+def sqlalchemy_url(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+asyncpg://")
+
+
+@asynccontextmanager
+async def connection(url: str) -> AsyncIterator[Any]:
+    """A connection of somebody else's."""
+    own = await asyncpg.connect(url)
+    try:
+        yield own
+    finally:
+        await own.close()
+
+
+@asynccontextmanager
+async def open_store(url: Any, **options: Any) -> AsyncIterator[PostgresStore]:
+    """A store by its own clock, migrated and open."""
+    store = PostgresStore(url, **options)
+    await store.open()
+    try:
+        await store.migrate()
+        yield store
+    finally:
+        await store.close()
+
+
+def message(body: bytes = b"hello", **options: Unpack[MessageOptions]) -> Message:
+    options.setdefault("queue", QUEUE)
+    return Message(body=body, **options)
+
+
+async def claim(store: PostgresStore, *, limit: int = 10, queue: str = QUEUE) -> list[Delivery]:
+    claimed = await store.claim([queue], limit=limit, lease=LEASE, token=uuid4())
+    return list(claimed.deliveries)
+
+
+async def done(store: PostgresStore, deliveries: list[Delivery]) -> list[Standing]:
+    return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])

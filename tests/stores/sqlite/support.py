@@ -1,0 +1,107 @@
+"""The harness that drives the SQLite store through the conformance suite, and words for tests that only it has."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import aiosqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from nightmail.message import Delivery, Message
+from nightmail.outcome import Outcome, Standing
+from nightmail.store import Settlement
+from nightmail.stores.sqlite import SQLiteStore
+from nightmail.testing.conformance import Harness
+
+QUEUE = "orders"
+NOW = timedelta(0)
+LEASE = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+
+class SQLiteHarness(Harness):
+    """One file. The caller's own rows are in a table beside ours."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.file = directory / "shop.db"
+
+    async def open(self) -> SQLiteStore:
+        store = SQLiteStore(self.file, clock=self.clock)
+        await store.open()
+        await store.migrate()
+        async with aiosqlite.connect(self.file) as connection:
+            await connection.execute("CREATE TABLE IF NOT EXISTS effects (value TEXT NOT NULL)")
+        return store
+
+    async def written(self) -> list[str]:
+        async with aiosqlite.connect(self.file) as connection:
+            rows = await connection.execute_fetchall("SELECT value FROM effects ORDER BY value")
+            return [value for (value,) in rows]
+
+    @asynccontextmanager
+    async def outside_any_transaction(self) -> AsyncIterator[aiosqlite.Connection]:
+        async with aiosqlite.connect(self.file) as connection:
+            yield connection
+
+    @abstractmethod
+    async def write(self, transaction: Any, value: str) -> None: ...
+
+
+class SQLAlchemyHarness(SQLiteHarness):
+    """Callers use SQLAlchemy as it comes, which begins late and without the write lock."""
+
+    @asynccontextmanager
+    async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[AsyncConnection]:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{self.file}", poolclass=NullPool)
+        async with engine.begin() as connection:
+            yield connection
+
+    async def write(self, transaction: AsyncConnection, value: str) -> None:
+        await transaction.exec_driver_sql("INSERT INTO effects VALUES (?)", (value,))
+
+
+class DriverHarness(SQLiteHarness):
+    """Callers use aiosqlite itself, and begin with the write lock."""
+
+    @asynccontextmanager
+    async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[aiosqlite.Connection]:
+        async with aiosqlite.connect(self.file, isolation_level=None) as connection:
+            await connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                await connection.rollback()
+                raise
+            await connection.commit()
+
+    async def write(self, transaction: aiosqlite.Connection, value: str) -> None:
+        await transaction.execute("INSERT INTO effects VALUES (?)", (value,))
+
+
+def message(body: bytes = b"hello", **options: Any) -> Message:
+    return Message(queue=options.pop("queue", QUEUE), body=body, **options)
+
+
+async def claim(
+    store: SQLiteStore, *queues: str, limit: int = 100, lease: timedelta = LEASE
+) -> list[Delivery]:
+    claimed = await store.claim(queues or (QUEUE,), limit=limit, lease=lease, token=uuid4())
+    return list(claimed.deliveries)
+
+
+async def settle(store: SQLiteStore, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Standing]:
+    return await store.settle([Settlement(delivery, outcome) for delivery in deliveries])
+
+
+def bodies(records: Iterable[Any]) -> list[bytes]:
+    return [record.body for record in records]

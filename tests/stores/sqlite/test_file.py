@@ -1,0 +1,261 @@
+"""Which file is meant, who may read it, and whether its tables are what this version makes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated, StoreUnavailable
+from nightmail.store import Extend
+from nightmail.stores import open_store
+from nightmail.stores.sqlite import SQLiteStore
+from tests.stores.sqlite.support import bodies, claim, message
+
+pytestmark = pytest.mark.sqlite
+
+
+async def do_nothing(extend: Extend) -> None:
+    """For `beside`."""
+
+
+class TestSource:
+    @pytest.mark.parametrize(
+        ("source", "file"),
+        [
+            ("sqlite:///shop.db", "{cwd}/shop.db"),
+            ("sqlite:///data/shop.db", "{cwd}/data/shop.db"),
+            ("sqlite:////var/lib/shop.db", "/var/lib/shop.db"),
+            ("sqlite+aiosqlite:///shop.db", "{cwd}/shop.db"),
+            ("SQLite:///shop.db", "{cwd}/shop.db"),
+            ("sqlite:///with space and %41.db", "{cwd}/with space and %41.db"),
+            ("shop.db", "{cwd}/shop.db"),
+            (Path("data") / "shop.db", "{cwd}/data/shop.db"),
+        ],
+    )
+    def test_a_url_or_a_path_names_a_file(self, source: Any, file: str) -> None:
+        assert SQLiteStore(source).file == file.format(cwd=Path.cwd())
+
+    def test_a_relative_path_means_the_directory_the_store_was_made_in(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        store = SQLiteStore("sqlite:///shop.db")
+        monkeypatch.chdir("/")
+
+        assert store.file == str(tmp_path / "shop.db")
+
+    def test_an_engine_names_its_file(self) -> None:
+        assert SQLiteStore(create_async_engine("sqlite+aiosqlite:////var/shop.db")).file == "/var/shop.db"
+        uri = create_async_engine("sqlite+aiosqlite:///file:/var/my%20shop.db?uri=true")
+        assert SQLiteStore(uri).file == "/var/my shop.db"
+
+    @pytest.mark.parametrize(
+        "source", ["sqlite://", "sqlite:///", "sqlite:///:memory:", ":memory:", "sqlite+aiosqlite://"]
+    )
+    def test_a_database_in_memory_is_refused_with_advice(self, source: str) -> None:
+        with pytest.raises(ValueError, match="memory://"):
+            SQLiteStore(source)
+
+    @pytest.mark.parametrize(
+        "url",
+        ["sqlite+aiosqlite://", "sqlite+aiosqlite:///file:shop?mode=memory&cache=shared&uri=true"],
+    )
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    def test_an_engine_in_memory_is_refused_with_advice(self, url: str) -> None:
+        with pytest.raises(ValueError, match="memory://"):
+            SQLiteStore(create_async_engine(url))
+
+    @pytest.mark.parametrize(
+        ("source", "complaint"),
+        [
+            ("postgresql://user:s3cret@host/shop", "sqlite://"),
+            ("sqlite://shop.db", "three slashes"),
+            ("sqlite:///shop.db?mode=ro", "no options"),
+        ],
+    )
+    def test_another_url_is_refused_without_being_repeated(self, source: str, complaint: str) -> None:
+        with pytest.raises(ValueError, match=complaint) as raised:
+            SQLiteStore(source)
+        assert "s3cret" not in str(raised.value)
+
+    def test_something_else_is_refused(self) -> None:
+        with pytest.raises(TypeError, match="URL, a path or an AsyncEngine, not a int"):
+            SQLiteStore(7)  # type: ignore[arg-type]
+
+    def test_a_schema_is_refused_because_sqlite_has_none(self) -> None:
+        with pytest.raises(ValueError, match="no schemas"):
+            SQLiteStore("shop.db", tables="shop.nightmail")
+
+    async def test_the_default_store_is_a_file(self, tmp_path: Path) -> None:
+        store = open_store(f"sqlite:///{tmp_path / 'nightmail.db'}")
+        await store.open()
+        await store.ping()
+        await store.close()
+
+        assert store.capabilities.name == "sqlite"
+        assert (tmp_path / "nightmail.db").exists()
+
+
+class TestFile:
+    async def test_only_its_owner_may_read_what_is_created(self, store: SQLiteStore, file: Path) -> None:
+        await store.publish(message())
+
+        for name in (file, f"{file}-wal", f"{file}-shm"):
+            assert stat.S_IMODE(os.stat(name).st_mode) == 0o600
+
+    async def test_a_file_that_is_there_keeps_its_rights(self, file: Path) -> None:
+        file.touch(mode=0o640)
+        file.chmod(0o640)
+
+        store = SQLiteStore(file)
+        await store.open()
+        await store.close()
+
+        assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+    async def test_a_file_that_cannot_be_created_makes_the_store_unavailable(self, tmp_path: Path) -> None:
+        store = SQLiteStore(tmp_path / "missing" / "shop.db")
+
+        with pytest.raises(StoreUnavailable, match="No such file or directory"):
+            await store.open()
+        with pytest.raises(StoreUnavailable, match="not open"):
+            await store.ping()
+
+    async def test_a_file_that_is_no_database_makes_the_store_unavailable(self, file: Path) -> None:
+        file.write_bytes(b"not a database, but long enough to be looked at " * 100)
+
+        with pytest.raises(StoreUnavailable, match="NOTADB"):
+            await SQLiteStore(file).open()
+
+    async def test_a_closed_store_leaves_no_thread_and_no_log_behind(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        await store.publish(message(b"kept"))
+        async with store.beside(do_nothing):
+            pass
+        await store.close()
+
+        assert [thread.name for thread in threading.enumerate() if "nightmail" in thread.name] == []
+        assert not Path(f"{file}-wal").exists()
+        with pytest.raises(StoreUnavailable, match="not open"):
+            await store.publish(message())
+
+        await store.open()
+        assert bodies(await claim(store)) == [b"kept"]
+
+    async def test_two_stores_with_different_tables_share_a_file(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        other = SQLiteStore(file, tables="second")
+        await other.open()
+        await other.migrate()
+        await other.publish(message(b"second"))
+        await store.publish(message(b"first"))
+
+        assert bodies(await store.peek()) == [b"first"]
+        assert bodies(await other.peek()) == [b"second"]
+        await other.check()
+        await other.close()
+
+
+class TestTables:
+    def change(self, file: Path, *statements: str) -> None:
+        with closing(sqlite3.connect(file)) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    async def test_without_tables_everything_says_so(self, file: Path) -> None:
+        store = SQLiteStore(file)
+        await store.open()
+
+        for verb in (store.check(), store.publish(message()), store.stats(), claim(store)):
+            with pytest.raises(SchemaMissing):
+                await verb
+        await store.close()
+
+    async def test_older_tables_are_outdated(self, store: SQLiteStore, file: Path) -> None:
+        self.change(file, "UPDATE nightmail_meta SET version = 0")
+
+        with pytest.raises(SchemaOutdated) as raised:
+            await store.check()
+        assert (raised.value.found, raised.value.needed) == (0, 1)
+
+    async def test_newer_tables_are_left_alone(self, store: SQLiteStore, file: Path) -> None:
+        self.change(file, "UPDATE nightmail_meta SET version = 99")
+        await store.migrate()
+
+        with pytest.raises(SchemaDrift, match="version 99"):
+            await store.check()
+
+    async def test_a_missing_index_is_found_and_put_back(self, store: SQLiteStore, file: Path) -> None:
+        self.change(file, "DROP INDEX nightmail_messages_due")
+
+        with pytest.raises(SchemaDrift) as raised:
+            await store.check()
+        assert raised.value.differences == ("index nightmail_messages_due is missing",)
+
+        await store.migrate()
+        await store.check()
+
+    @pytest.mark.parametrize(
+        ("changes", "differences"),
+        [
+            pytest.param(
+                [
+                    "DROP INDEX nightmail_messages_timer",
+                    "CREATE UNIQUE INDEX nightmail_messages_timer ON nightmail_messages (queue, timer_key)",
+                ],
+                ("index nightmail_messages_timer was changed",),
+                id="an index without its condition",
+            ),
+            pytest.param(
+                ["ALTER TABLE nightmail_messages ADD COLUMN colour TEXT"],
+                ("table nightmail_messages was changed",),
+                id="a column more",
+            ),
+            pytest.param(
+                ["ALTER TABLE nightmail_dead DROP COLUMN error"],
+                ("table nightmail_dead was changed",),
+                id="a column less",
+            ),
+            pytest.param(
+                ["UPDATE nightmail_meta SET look_interval = 1"],
+                ("look interval and notice horizon are not those of this version",),
+                id="another look interval",
+            ),
+        ],
+    )
+    async def test_what_was_changed_is_found(
+        self, store: SQLiteStore, file: Path, changes: list[str], differences: tuple[str, ...]
+    ) -> None:
+        self.change(file, *changes)
+
+        with pytest.raises(SchemaDrift) as raised:
+            await store.check()
+        assert raised.value.differences == differences
+
+    async def test_what_others_have_added_is_theirs(self, store: SQLiteStore, file: Path) -> None:
+        self.change(file, "CREATE INDEX mine ON nightmail_messages (published_at)", "CREATE TABLE other (a)")
+
+        await store.check()
+
+    async def test_the_database_keeps_the_identity_it_was_given(self, store: SQLiteStore, file: Path) -> None:
+        def identity() -> str:
+            with closing(sqlite3.connect(file)) as connection:
+                ((identity,),) = connection.execute("SELECT identity FROM nightmail_meta")
+                return str(identity)
+
+        first = identity()
+        self.change(file, "DROP INDEX nightmail_messages_due")
+        await store.migrate()
+
+        assert identity() == first
+        assert len(first) == 32

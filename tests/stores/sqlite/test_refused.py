@@ -1,0 +1,94 @@
+"""What cannot carry a message is refused before anything is written, and what is refused stays secret."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import aiosqlite
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from nightmail.errors import CannotJoin, NightmailError, NotInTransaction, OtherDatabase
+from nightmail.stores.sqlite import SQLiteStore
+from tests.stores.sqlite.support import bodies, message
+
+pytestmark = pytest.mark.sqlite
+
+
+class TestWhatIsRefused:
+    async def refused(self, store: SQLiteStore, transaction: object, error: type[NightmailError]) -> None:
+        with pytest.raises(error):
+            await store.publish(message(), transaction=transaction)
+        assert await store.peek() == []
+
+    async def test_a_session_of_another_file(self, store: SQLiteStore, tmp_path: Path) -> None:
+        other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'other.db'}")
+        async with AsyncSession(other) as session:
+            await self.refused(store, session, OtherDatabase)
+        await other.dispose()
+
+    async def test_a_session_in_memory(self, store: SQLiteStore) -> None:
+        other = create_async_engine("sqlite+aiosqlite://")
+        async with AsyncSession(other) as session:
+            await self.refused(store, session, OtherDatabase)
+        await other.dispose()
+
+    async def test_the_same_file_by_another_path_is_not_refused(
+        self, store: SQLiteStore, file: Path, tmp_path: Path
+    ) -> None:
+        link = tmp_path / "link.db"
+        link.symlink_to(file)
+        # SQLite keeps the log beside the file that the link leads to, so both are one database.
+        engine = create_async_engine(f"sqlite+aiosqlite:///{link}")
+        async with AsyncSession(engine) as session, session.begin():
+            await store.publish(message(), transaction=session)
+        await engine.dispose()
+
+        assert bodies(await store.peek()) == [b"hello"]
+
+    async def test_an_engine_that_commits_by_itself(self, store: SQLiteStore, file: Path) -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{file}", isolation_level="AUTOCOMMIT")
+        async with AsyncSession(engine) as session:
+            await self.refused(store, session, NotInTransaction)
+        await engine.dispose()
+
+    async def test_a_connection_set_to_commit_by_itself(
+        self, store: SQLiteStore, engine: AsyncEngine
+    ) -> None:
+        async with engine.connect() as plain:
+            connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
+            await self.refused(store, connection, NotInTransaction)
+
+    async def test_a_connection_of_the_driver_that_is_closed(self, store: SQLiteStore, file: Path) -> None:
+        async with aiosqlite.connect(file) as connection:
+            pass
+        await self.refused(store, connection, NotInTransaction)
+
+    async def test_a_synchronous_connection(self, store: SQLiteStore, file: Path) -> None:
+        connection = sqlite3.connect(file)
+        await self.refused(store, connection, CannotJoin)
+        connection.close()
+
+    async def test_an_engine(self, store: SQLiteStore, engine: AsyncEngine) -> None:
+        await self.refused(store, engine, CannotJoin)
+
+
+class TestSecrets:
+    async def test_an_error_in_a_session_does_not_show_the_message(
+        self, store: SQLiteStore, engine: AsyncEngine, file: Path
+    ) -> None:
+        connection = sqlite3.connect(file)
+        connection.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON nightmail_messages BEGIN SELECT raise(ABORT, 'no'); END"
+        )
+        connection.close()
+
+        async with AsyncSession(engine) as session:
+            with pytest.raises(NightmailError) as raised:
+                await store.publish(
+                    message(b"s3cret body", headers={"key": "s3cret header"}), transaction=session
+                )
+
+        shown = repr(raised.value) + repr(raised.value.__cause__) + repr(raised.value.__context__)
+        assert "s3cret" not in shown

@@ -1,0 +1,336 @@
+"""The thread that writes: who shares a transaction, who waits for the lock, and what cancelling does."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from nightmail.errors import StoreUnavailable
+from nightmail.stores.sqlite.connect import connect
+from nightmail.stores.sqlite.errors import CommitInDoubt, Refused
+from nightmail.stores.sqlite.thread import ConnectionThread
+
+pytestmark = pytest.mark.sqlite
+
+
+class Faulty(sqlite3.Connection):
+    """A connection that fails when told to, as a disk would make it fail."""
+
+    faults: dict[str, int]
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if code := self.faults.pop(sql, None):
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = code
+            error.sqlite_errorname = "SQLITE_IOERR"
+            raise error
+        return super().execute(sql, *args)
+
+
+class Connections:
+    """Makes the thread's connections, remembers what was said on them, and can make them fail."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.statements: list[str] = []
+        self.faults: dict[str, int] = {}
+        self.made = 0
+
+    def __call__(self) -> sqlite3.Connection:
+        self.made += 1
+        connection = sqlite3.connect(
+            self.file, timeout=0.02, isolation_level=None, check_same_thread=False, factory=Faulty
+        )
+        connection.faults = self.faults
+        connection.set_trace_callback(self.statements.append)
+        return connection
+
+    def count(self, statement: str) -> int:
+        return self.statements.count(statement)
+
+
+@pytest.fixture
+def connections(file: Path) -> Connections:
+    with closing(connect(str(file))) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT CHECK (text <> 'refused'))")
+    return Connections(file)
+
+
+@pytest_asyncio.fixture
+async def thread(connections: Connections) -> AsyncIterator[ConnectionThread]:
+    thread = ConnectionThread("test", connections)
+    yield thread
+    await thread.stop()
+
+
+def note(text: str) -> Callable[[sqlite3.Connection], str]:
+    def work(connection: sqlite3.Connection) -> str:
+        connection.execute("INSERT INTO notes VALUES (?)", (text,))
+        return text
+
+    return work
+
+
+def noted(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as connection:
+        return [text for (text,) in connection.execute("SELECT text FROM notes ORDER BY rowid")]
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Somebody else holds the write lock."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+
+
+async def has_arrived(thread: ConnectionThread) -> None:
+    """Until the thread has seen all that was asked for so far."""
+    await thread.read(lambda connection: None)
+
+
+class TestWritingTogether:
+    async def test_sixteen_who_wait_share_one_commit(
+        self, thread: ConnectionThread, connections: Connections, file: Path
+    ) -> None:
+        with locked(file):
+            waiting = [asyncio.create_task(thread.write(note(str(number)))) for number in range(16)]
+            await asyncio.sleep(0)
+            await has_arrived(thread)
+            connections.statements.clear()
+
+        assert await asyncio.gather(*waiting) == [str(number) for number in range(16)]
+
+        assert noted(file) == [str(number) for number in range(16)]
+        assert connections.count("COMMIT") == 1
+
+    async def test_one_that_fails_takes_back_only_its_own(self, thread: ConnectionThread, file: Path) -> None:
+        def fails(connection: sqlite3.Connection) -> None:
+            note("half done")(connection)
+            raise LookupError("on purpose")
+
+        with locked(file):
+            before = asyncio.create_task(thread.write(note("before")))
+            failing = asyncio.create_task(thread.write(fails))
+            refused = asyncio.create_task(thread.write(note("refused")))
+            after = asyncio.create_task(thread.write(note("after")))
+            await asyncio.sleep(0)
+            await has_arrived(thread)
+
+        with pytest.raises(LookupError, match="on purpose"):
+            await failing
+        with pytest.raises(Refused, match="CONSTRAINT"):
+            await refused
+        assert (await before, await after) == ("before", "after")
+        assert noted(file) == ["before", "after"]
+
+    async def test_an_answer_comes_only_after_the_commit(
+        self, thread: ConnectionThread, connections: Connections
+    ) -> None:
+        committed = []
+
+        await thread.write(note("a"), then=lambda text: committed.append(connections.count("COMMIT")))
+
+        assert committed == [1]
+
+    async def test_only_what_must_last_waits_for_the_disk(
+        self, thread: ConnectionThread, connections: Connections
+    ) -> None:
+        def durability(connection: sqlite3.Connection) -> int:
+            ((level,),) = connection.execute("PRAGMA synchronous").fetchall()
+            return int(level)
+
+        normal, full = 1, 2
+        assert await thread.write(durability, lasting=False) == normal
+        assert await thread.write(durability) == full
+        assert await thread.write(durability, lasting=False) == normal
+        both = asyncio.gather(thread.write(durability, lasting=False), thread.write(durability))
+        assert full in await both
+
+
+class TestTheLock:
+    async def test_whoever_finds_nothing_to_write_does_not_wait_for_it(
+        self, thread: ConnectionThread, connections: Connections, file: Path
+    ) -> None:
+        with locked(file):
+            assert (
+                await thread.write(note("never"), look=lambda connection: "nothing to do") == "nothing to do"
+            )
+
+        assert connections.count("BEGIN IMMEDIATE") == 0
+
+    async def test_reading_goes_on_while_others_wait_for_it(
+        self, thread: ConnectionThread, file: Path
+    ) -> None:
+        with locked(file):
+            waiting = asyncio.create_task(thread.write(note("a")))
+            await asyncio.sleep(0)
+
+            found = await thread.read(lambda c: c.execute("SELECT count(*) FROM notes").fetchall())
+
+            assert found == [(0,)]
+            assert not waiting.done()
+        assert await waiting == "a"
+
+    async def test_patience_ends_in_an_error_and_nothing_is_written(
+        self, thread: ConnectionThread, file: Path
+    ) -> None:
+        with locked(file), pytest.raises(StoreUnavailable, match="locked"):
+            await thread.write(note("a"), patience=0.05)
+
+        assert noted(file) == []
+
+    async def test_patience_may_end_in_an_answer(self, thread: ConnectionThread, file: Path) -> None:
+        with locked(file):
+            answer = await thread.write(note("a"), patience=0.05, when_locked_out=lambda: "busy")
+
+        assert answer == "busy"
+        assert noted(file) == []
+
+    async def test_each_has_its_own_patience(self, thread: ConnectionThread, file: Path) -> None:
+        with locked(file):
+            patient = asyncio.create_task(thread.write(note("patient")))
+            with pytest.raises(StoreUnavailable):
+                await thread.write(note("impatient"), patience=0.05)
+
+        assert await patient == "patient"
+        assert noted(file) == ["patient"]
+
+
+class TestCancelling:
+    async def test_what_was_cancelled_before_it_began_is_not_done(
+        self, thread: ConnectionThread, file: Path
+    ) -> None:
+        with locked(file):
+            cancelled = asyncio.create_task(thread.write(note("cancelled")))
+            other = asyncio.create_task(thread.write(note("other")))
+            await asyncio.sleep(0)
+            await has_arrived(thread)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+
+        await other
+        assert noted(file) == ["other"]
+
+    async def test_what_was_cancelled_while_it_ran_is_done_whole_and_tells_who_is_concerned(
+        self, thread: ConnectionThread, file: Path
+    ) -> None:
+        begun, go_on = threading.Event(), threading.Event()
+        told: list[str] = []
+
+        def slow(connection: sqlite3.Connection) -> str:
+            note("first half")(connection)
+            begun.set()
+            assert go_on.wait(5)
+            return note("second half")(connection)
+
+        writing = asyncio.create_task(thread.write(slow, then=told.append))
+        assert await asyncio.to_thread(begun.wait, 5)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        go_on.set()
+
+        await has_arrived(thread)
+        assert noted(file) == ["first half", "second half"]
+        assert told == ["second half"]
+
+    async def test_a_storm_of_cancellations_leaves_no_lock_behind(
+        self, thread: ConnectionThread, file: Path
+    ) -> None:
+        for round_ in range(50):
+            tasks = [asyncio.create_task(thread.write(note(f"{round_}.{number}"))) for number in range(4)]
+            for _ in range(round_ % 4):
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await has_arrived(thread)
+
+        with locked(file):
+            pass
+        assert await thread.write(note("last")) == "last"
+
+
+class TestFailures:
+    async def test_a_failed_disk_at_the_commit_leaves_it_open_whether_it_was_written(
+        self, thread: ConnectionThread, connections: Connections
+    ) -> None:
+        connections.faults["COMMIT"] = sqlite3.SQLITE_IOERR_FSYNC
+
+        with pytest.raises(CommitInDoubt):
+            await thread.write(note("a"))
+
+    async def test_a_full_disk_at_the_commit_has_written_nothing(
+        self, thread: ConnectionThread, connections: Connections, file: Path
+    ) -> None:
+        connections.faults["COMMIT"] = sqlite3.SQLITE_FULL
+
+        with pytest.raises(StoreUnavailable) as raised:
+            await thread.write(note("a"))
+
+        assert not isinstance(raised.value, CommitInDoubt)
+        assert noted(file) == []
+
+    @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "SAVEPOINT work", "RELEASE work", "COMMIT"])
+    async def test_a_connection_in_doubt_is_thrown_away_and_made_anew(
+        self, thread: ConnectionThread, connections: Connections, file: Path, statement: str
+    ) -> None:
+        connections.faults[statement] = sqlite3.SQLITE_IOERR
+
+        with pytest.raises(StoreUnavailable):
+            await thread.write(note("lost"))
+
+        assert await thread.write(note("next")) == "next"
+        assert noted(file) == ["next"]
+        assert connections.made == 2
+
+    async def test_a_failed_read_throws_the_connection_away_too(
+        self, thread: ConnectionThread, connections: Connections
+    ) -> None:
+        connections.faults["SELECT 1"] = sqlite3.SQLITE_IOERR
+
+        with pytest.raises(StoreUnavailable):
+            await thread.read(lambda connection: connection.execute("SELECT 1").fetchall())
+
+        assert await thread.read(lambda connection: connection.execute("SELECT 1").fetchall()) == [(1,)]
+        assert connections.made == 2
+
+    async def test_a_lock_met_while_reading_is_waited_for(
+        self, thread: ConnectionThread, connections: Connections
+    ) -> None:
+        connections.faults["SELECT 1"] = sqlite3.SQLITE_BUSY_RECOVERY
+
+        assert await thread.read(lambda connection: connection.execute("SELECT 1").fetchall()) == [(1,)]
+        assert connections.made == 1
+
+
+class TestStopping:
+    async def test_what_was_asked_for_is_finished_first(self, connections: Connections, file: Path) -> None:
+        thread = ConnectionThread("test", connections)
+        with locked(file):
+            waiting = asyncio.create_task(thread.write(note("a")))
+            await asyncio.sleep(0)
+            stopping = asyncio.create_task(thread.stop())
+            await asyncio.sleep(0)
+
+        await stopping
+        assert await waiting == "a"
+        assert noted(file) == ["a"]
+
+    async def test_a_stopped_thread_takes_nothing_more(self, thread: ConnectionThread) -> None:
+        await thread.stop()
+
+        with pytest.raises(StoreUnavailable, match="open it first"):
+            await thread.write(note("a"))
+        await thread.stop()

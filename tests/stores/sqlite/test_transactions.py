@@ -1,0 +1,282 @@
+"""Taking part in a caller's transaction, with all the ways in which SQLAlchemy and the driver put off beginning it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from nightmail.errors import LeaseLost, StaleTransaction, TimerExists
+from nightmail.outcome import Standing
+from nightmail.stores.sqlite import SQLiteStore
+from nightmail.testing.clock import ManualClock
+from tests.stores.sqlite.support import HOUR, NOW, QUEUE, SECOND, bodies, claim, message
+
+pytestmark = pytest.mark.sqlite
+
+
+async def write(session: AsyncSession, value: str = "effect") -> None:
+    await session.execute(text("INSERT INTO effects VALUES (:value)"), {"value": value})
+
+
+async def effects(store: SQLiteStore) -> list[str]:
+    async with aiosqlite.connect(store.file) as connection:
+        return [value for (value,) in await connection.execute_fetchall("SELECT value FROM effects")]
+
+
+# What each verb makes of a message `old` with the name `a`, due now: the bodies that wait then, and due in how long.
+OLD = (b"old", NOW)
+VERBS: dict[str, tuple[Any, list[tuple[bytes, timedelta]]]] = {
+    "publish": (
+        lambda store, given: store.publish(message(b"new"), transaction=given),
+        [OLD, (b"new", NOW)],
+    ),
+    "publish a timer": (
+        lambda store, given: store.publish(message(b"new", timer_id="b"), transaction=given),
+        [OLD, (b"new", NOW)],
+    ),
+    "replace": (
+        lambda store, given: store.publish(
+            message(b"new", timer_id="a", on_conflict="replace"), transaction=given
+        ),
+        [(b"new", NOW)],
+    ),
+    "publish_batch": (
+        lambda store, given: store.publish_batch([message(b"1"), message(b"2")], transaction=given),
+        [OLD, (b"1", NOW), (b"2", NOW)],
+    ),
+    "cancel": (lambda store, given: store.cancel(QUEUE, "a", transaction=given), []),
+    "cancel_all": (lambda store, given: store.cancel_all(QUEUE, transaction=given), []),
+    "reschedule": (
+        lambda store, given: store.reschedule(QUEUE, "a", HOUR, transaction=given),
+        [(b"old", HOUR)],
+    ),
+}
+every_verb = pytest.mark.parametrize(("verb", "afterwards"), VERBS.values(), ids=VERBS)
+
+
+async def waiting(store: SQLiteStore, clock: ManualClock) -> list[tuple[bytes, timedelta]]:
+    return [(pending.body, pending.due_at - clock.now()) for pending in await store.peek()]
+
+
+class TestSQLAlchemy:
+    @every_verb
+    async def test_a_verb_that_comes_first_in_a_session_is_rolled_back_with_it(
+        self, store: SQLiteStore, engine: AsyncEngine, clock: ManualClock, verb: Any, afterwards: Any
+    ) -> None:
+        # Nothing was sent yet, so the driver has not begun: a statement of ours could commit by itself.
+        await store.publish(message(b"old", timer_id="a"))
+        async with AsyncSession(engine) as session:
+            await verb(store, session)
+            await session.rollback()
+
+        assert await waiting(store, clock) == [OLD]
+
+    @every_verb
+    async def test_a_verb_that_comes_first_in_a_session_is_committed_with_it(
+        self, store: SQLiteStore, engine: AsyncEngine, clock: ManualClock, verb: Any, afterwards: Any
+    ) -> None:
+        await store.publish(message(b"old", timer_id="a"))
+        async with AsyncSession(engine) as session, session.begin():
+            await verb(store, session)
+            await write(session)
+
+        assert await effects(store) == ["effect"]
+        assert await waiting(store, clock) == afterwards
+
+    async def test_a_connection_on_which_nothing_was_begun_begins_by_itself(
+        self, store: SQLiteStore, engine: AsyncEngine
+    ) -> None:
+        async with engine.connect() as connection:
+            await store.publish(message(b"rolled back"), transaction=connection)
+            await connection.rollback()
+            await store.publish(message(b"committed"), transaction=connection)
+            await connection.commit()
+
+        assert bodies(await store.peek()) == [b"committed"]
+
+    async def test_what_the_session_has_not_flushed_stays_unflushed(
+        self, store: SQLiteStore, engine: AsyncEngine
+    ) -> None:
+        async with AsyncSession(engine) as session:
+            await store.publish(message(), transaction=session)
+
+            assert session.in_transaction()
+            assert await store.peek() == []
+            await session.commit()
+
+        assert bodies(await store.peek()) == [b"hello"]
+
+    async def test_a_savepoint_that_is_rolled_back_takes_the_message_along(
+        self, store: SQLiteStore, eager: AsyncEngine
+    ) -> None:
+        async with AsyncSession(eager) as session, session.begin():
+            await store.publish(message(b"kept"), transaction=session)
+            savepoint = await session.begin_nested()
+            await store.publish(message(b"dropped"), transaction=session)
+            await savepoint.rollback()
+
+        assert bodies(await store.peek()) == [b"kept"]
+
+    async def test_what_is_not_committed_is_seen_in_its_own_transaction_only(
+        self, store: SQLiteStore, engine: AsyncEngine
+    ) -> None:
+        async with AsyncSession(engine) as session:
+            await store.publish(message(b"mine"), transaction=session)
+
+            assert bodies(await store.peek(transaction=session)) == [b"mine"]
+            assert await store.peek() == []
+
+    async def test_looking_in_a_session_does_not_take_the_write_lock(
+        self, store: SQLiteStore, engine: AsyncEngine
+    ) -> None:
+        async with AsyncSession(engine) as session:
+            assert await store.peek(transaction=session) == []
+
+            await store.publish(message(b"meanwhile"))
+
+    async def test_an_expected_error_leaves_the_transaction_usable(
+        self, store: SQLiteStore, engine: AsyncEngine
+    ) -> None:
+        await store.publish(message(timer_id="a"))
+        async with AsyncSession(engine) as session, session.begin():
+            with pytest.raises(TimerExists):
+                await store.publish(message(timer_id="a", on_conflict="raise"), transaction=session)
+            await write(session)
+
+        assert await effects(store) == ["effect"]
+
+
+class TestStaleTransactions:
+    async def test_a_transaction_that_read_before_somebody_wrote_is_refused_with_advice(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        async with aiosqlite.connect(file, isolation_level=None) as connection:
+            await connection.execute("BEGIN")
+            await connection.execute_fetchall("SELECT * FROM effects")
+            await store.publish(message(b"meanwhile"))
+
+            with pytest.raises(StaleTransaction, match="begin_immediate"):
+                await store.publish(message(), transaction=connection)
+            await connection.rollback()
+
+        assert bodies(await store.peek()) == [b"meanwhile"]
+
+    async def test_a_transaction_that_has_not_read_yet_waits_for_its_turn(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        async with (
+            aiosqlite.connect(file, isolation_level=None) as first,
+            aiosqlite.connect(file, isolation_level=None) as second,
+        ):
+            await first.execute("BEGIN IMMEDIATE")
+            await second.execute("BEGIN")
+            # A timer is looked up before it is stored, and looking first would be refused when it is stored.
+            publishing = asyncio.create_task(
+                store.publish(message(b"second", timer_id="a"), transaction=second)
+            )
+            await store.publish(message(b"first"), transaction=first)
+            await first.commit()
+            await publishing
+            await second.commit()
+
+        assert bodies(await store.peek()) == [b"first", b"second"]
+
+    async def test_an_engine_that_begins_immediately_may_read_first(
+        self, store: SQLiteStore, eager: AsyncEngine
+    ) -> None:
+        async with AsyncSession(eager) as session, session.begin():
+            await session.execute(text("SELECT * FROM effects"))
+            elsewhere = asyncio.create_task(store.publish(message(b"waits for its turn")))
+            await store.publish(message(b"in the session"), transaction=session)
+
+        await elsewhere
+        assert bodies(await store.peek()) == [b"in the session", b"waits for its turn"]
+
+    async def test_an_engine_that_begins_immediately_leaves_autocommit_alone(
+        self, store: SQLiteStore, eager: AsyncEngine
+    ) -> None:
+        async with eager.connect() as plain:
+            connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
+            await connection.exec_driver_sql("INSERT INTO effects VALUES ('at once')")
+            assert await effects(store) == ["at once"]
+
+        async with AsyncSession(eager) as session, session.begin():
+            await write(session, "in a transaction")
+        assert await effects(store) == ["at once", "in a transaction"]
+
+
+class TestTheDriver:
+    async def test_a_connection_that_makes_dictionaries_of_its_rows_is_no_obstacle(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        async with aiosqlite.connect(file, isolation_level=None) as connection:
+            connection.row_factory = lambda cursor, row: {  # type: ignore[assignment]
+                column[0]: value for column, value in zip(cursor.description, row, strict=True)
+            }
+            await connection.execute("BEGIN IMMEDIATE")
+            first = await store.publish(message(timer_id="a"), transaction=connection)
+            again = await store.publish(
+                message(b"new", timer_id="a", on_conflict="replace"), transaction=connection
+            )
+            assert bodies(await store.peek(transaction=connection)) == [b"new"]
+            await connection.commit()
+
+        assert again == first
+
+    async def test_a_connection_in_pythons_own_transaction_is_joined(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        async with aiosqlite.connect(file) as connection:
+            await connection.execute("INSERT INTO effects VALUES ('effect')")
+            await store.publish(message(), transaction=connection)
+            await connection.rollback()
+
+        assert (await effects(store), await store.peek()) == ([], [])
+
+
+class TestCancellation:
+    @pytest.mark.parametrize("delays", range(12))
+    async def test_a_cancelled_verb_is_carried_out_whole_or_not_at_all(
+        self, store: SQLiteStore, engine: AsyncEngine, delays: int
+    ) -> None:
+        await store.publish(message(b"old", timer_id="a"))
+        await claim(store)
+        async with AsyncSession(engine) as session, session.begin():
+            # Replacing what runs takes two statements: the name is taken away, then the new message gets it.
+            publishing = asyncio.create_task(
+                store.publish(message(b"new", timer_id="a", on_conflict="replace"), transaction=session)
+            )
+            for _ in range(delays):
+                await asyncio.sleep(0)
+            publishing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await publishing
+            await write(session)
+
+        stats = (await store.stats())[QUEUE]
+        assert (stats.running, stats.superseded, stats.ready) in [(1, 0, 0), (0, 1, 1)]
+        assert await effects(store) == ["effect"]
+
+
+class TestAck:
+    async def test_all_or_none_are_acked(self, store: SQLiteStore, engine: AsyncEngine) -> None:
+        await store.publish_batch([message(b"kept"), message(b"lost")])
+        kept, lost = await claim(store)
+        async with AsyncSession(engine) as session, session.begin():
+            await store.ack([lost], transaction=session)
+
+        with pytest.raises(LeaseLost) as raised:
+            async with AsyncSession(engine) as session, session.begin():
+                await write(session)
+                await store.ack([kept, lost], transaction=session)
+
+        assert raised.value.ids == (lost.id,)
+        assert await effects(store) == []
+        assert await store.extend([kept], SECOND) == [Standing.HELD]

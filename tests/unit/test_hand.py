@@ -1,0 +1,107 @@
+"""What a worker has in hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nightmail.hand import Hand
+from nightmail.message import Delivery
+from tests.unit.support import delivery, ids, soon
+
+
+def holding(count: int) -> tuple[Hand, list[Delivery]]:
+    """A hand with so many waiting."""
+    hand = Hand()
+    taken = [delivery(id=number) for number in range(1, count + 1)]
+    hand.take(taken)
+    return hand, taken
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_deliveries_start_in_the_order_in_which_they_were_taken() -> None:
+    hand, taken = holding(3)
+
+    assert [hand.next() for _ in range(3)] == taken
+
+
+async def test_what_waits_and_what_runs_is_counted_apart() -> None:
+    hand, _ = holding(3)
+    task = asyncio.create_task(forever())
+    first = hand.next()
+    hand.start(first, task)
+
+    assert (hand.waiting, hand.running) == (2, 1)
+    assert hand.tasks() == [task]
+    hand.finish(first)
+    assert (hand.waiting, hand.running) == (2, 0)
+    task.cancel()
+
+
+async def test_a_hand_is_empty_when_nothing_waits_and_nothing_runs() -> None:
+    hand, [first] = holding(1)
+    task = asyncio.create_task(forever())
+    waiting = asyncio.create_task(hand.wait_empty())
+    await asyncio.sleep(0)
+    assert not hand.is_empty
+
+    hand.start(hand.next(), task)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    hand.finish(first)
+    await soon(waiting)
+    assert hand.is_empty
+    task.cancel()
+
+
+def test_taking_nothing_leaves_a_hand_empty() -> None:
+    hand = Hand()
+    hand.take([])
+
+    assert hand.is_empty
+
+
+def test_what_has_not_started_can_be_given_back_in_order() -> None:
+    hand, taken = holding(3)
+
+    assert hand.give_back() == taken
+    assert hand.is_empty
+    assert hand.give_back() == []
+
+
+def test_what_would_start_next_can_be_kept() -> None:
+    hand, _ = holding(5)
+
+    assert ids(hand.give_back(keep=2)) == [3, 4, 5]
+    assert hand.waiting == 2
+    assert hand.next().id == 1
+    assert hand.give_back(keep=7) == []
+
+
+async def test_only_what_has_not_started_can_be_forgotten() -> None:
+    hand, [first, second] = holding(2)
+    task = asyncio.create_task(forever())
+    hand.start(hand.next(), task)
+
+    assert hand.forget(first) is False
+    assert hand.forget(second) is True
+    assert hand.forget(second) is False
+    assert (hand.waiting, hand.running) == (0, 1)
+    task.cancel()
+
+
+def test_another_delivery_of_the_same_message_is_another() -> None:
+    hand, _ = holding(1)
+
+    assert hand.forget(delivery(id=1)) is False
+    assert hand.waiting == 1
+
+
+def test_what_an_earlier_run_left_behind_may_finish() -> None:
+    hand = Hand()
+    hand.finish(delivery(id=1))
+
+    assert hand.is_empty
