@@ -68,7 +68,7 @@ class Solitude:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    while not all(other.is_at_rest for other in self._workers - {worker}):
+                    while not all(other.is_at_rest for other in self._workers - {worker}):  # noqa: ASYNC110
                         await asyncio.sleep(_POLL_SECONDS)
             yield
         finally:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID, uuid4
 
@@ -66,9 +65,7 @@ class Worker:
         self._queues = check_queues(queues)
         self._settings = settings or WorkerSettings()
         self._observer = observer or LoggingObserver()
-        self._attempt = Attempt(
-            store, handler, self._settings, self._observer, is_stopping=lambda: self._stopping.is_set()
-        )
+        self._attempt = Attempt(store, handler, self._settings, self._observer, is_stopping=self._is_stopping)
         self._solitude = solitude or Solitude()
         self._ran: asyncio.Task[None] | None = None
         self._reset()
@@ -145,8 +142,10 @@ class Worker:
         keeper = Keeper(
             self._leases,
             self._settings.lease,
-            lost=partial(loop.call_soon_threadsafe, self._lose),
-            failed=partial(loop.call_soon_threadsafe, self._observer.store_unavailable),
+            lost=lambda delivery: loop.call_soon_threadsafe(self._lose, delivery),
+            failed=lambda error, retry_in: loop.call_soon_threadsafe(
+                self._observer.store_unavailable, error, retry_in
+            ),
         )
         try:
             with self._store.listen(self._queues) as self._bell:
@@ -168,12 +167,12 @@ class Worker:
         await self._repeat(self._claim, when=self._work_expected, until=self._stopping)
 
     async def _claim_until_idle(self) -> None:
-        while await _happens_before(self._at_rest(), self._stopping):
+        while await _happens_before(self._come_to_rest(), self._stopping):
             await self._repeat_until_well(self._claim)
             if not self.in_hand and not self._solitude.taken:
                 return
 
-    async def _at_rest(self) -> None:
+    async def _come_to_rest(self) -> None:
         """Until nothing is in hand, and nobody must be alone."""
         if self._suspect is not None:
             await self._run_suspect()
@@ -214,7 +213,7 @@ class Worker:
 
     async def _claim(self) -> None:
         if self._solitude.taken:
-            return
+            return  # It came just now: wait again.
         self._bell.clear()
         await self._recall()
         sent = time.monotonic()
@@ -235,14 +234,14 @@ class Worker:
         """If the reply to the last claim was lost, take what it took: nobody else will before the lease ends."""
         if self._unconfirmed is not None:
             token, until = self._unconfirmed
-            self._take(await self._store.recall(self._queues, token), until)
+            recalled = await self._store.recall(self._queues, token)
             self._unconfirmed = None
+            self._take(recalled, until)
 
     def _take(self, deliveries: Sequence[Delivery], until: float) -> None:
         if not deliveries:
             return
         self._leases.add(deliveries, until)
-        self._observer.claimed(deliveries)
         ready = []
         for delivery in deliveries:
             if (unrun := self._attempt.without_running(delivery)) is not None:
@@ -256,6 +255,8 @@ class Worker:
         if ready:
             self._hand.take(ready)
             self._start_waiting()
+        # Last: an observer that raises against its promise must not leave a message leased that nobody runs.
+        self._observer.claimed(deliveries)
 
     async def _run_suspect(self) -> None:
         """Run the suspect when nothing else is in hand; if another worker's suspect has the process, hand it back."""
@@ -312,6 +313,9 @@ class Worker:
         if self._hand.forget(delivery):
             self._observer.lease_lost(delivery)
 
+    def _is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
     def _hand_back(self, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:
             self._finished.put(Settlement(delivery, Release()))
@@ -333,19 +337,20 @@ class Worker:
         except Exception:
             self._finished.ask_again(batch)
             raise
+        answers = list(zip(batch, standings, strict=True))
+        busy = [settlement for settlement, standing in answers if standing is Standing.BUSY]
         self._finished.drop_first(len(batch))
+        self._finished.put_back(busy)
         # With nothing in hand any more, no handler is left to say that there is room again.
         self._room.set()
-        busy = self._report(zip(batch, standings, strict=True))
+        self._report(answers)
         if busy:
-            self._finished.put_back(busy)
             await asyncio.sleep(BUSY_SECONDS)
 
-    def _report(self, answers: Iterable[tuple[Settlement, Standing]]) -> list[Settlement]:
-        settled, busy = [], []
+    def _report(self, answers: Iterable[tuple[Settlement, Standing]]) -> None:
+        settled = []
         for settlement, standing in answers:
             if standing is Standing.BUSY:
-                busy.append(settlement)
                 continue
             self._leases.drop(settlement.delivery)
             if standing is Standing.HELD:
@@ -356,13 +361,17 @@ class Worker:
                 self._observer.uncertain(settlement)
         if settled:
             self._observer.settled(settled)
-        return busy
 
     # ── drain ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _drain(self) -> None:
         """Hand back what has not started, finish what runs, past the grace period cancel it; then the last writes."""
         self._stopping.set()
+        if self._unconfirmed is not None:
+            # Nobody would start what a claim took whose reply was lost, nor give it back before its lease ends.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WRITES_SECONDS):
+                    await self._tried(self._recall, 0)
         self._hand_back(self._hand.give_back())
         if self._suspect is not None:
             self._hand_back([self._suspect])

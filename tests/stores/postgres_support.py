@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import asyncpg
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from nightmail.message import Delivery, Message
@@ -80,7 +80,7 @@ class AsyncpgHarness(PostgresHarness):
 
 
 class SqlalchemyHarness(PostgresHarness):
-    """Callers use a session of SQLAlchemy's."""
+    """Callers use a connection of SQLAlchemy's: a session would begin anew when it is used after its end."""
 
     @asynccontextmanager
     async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
@@ -90,8 +90,8 @@ class SqlalchemyHarness(PostgresHarness):
             isolation_level="REPEATABLE READ" if repeatable_read else "READ COMMITTED",
         )
         try:
-            async with AsyncSession(engine) as session, session.begin():
-                yield session
+            async with engine.begin() as own:
+                yield own
         finally:
             await engine.dispose()
 

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from nightmail.bell import Bell
@@ -119,13 +119,12 @@ class FaultyStore:
         self._news.set()
         if self._severed:
             raise StoreUnavailable("this process is dead")
-        if waiting := self._faults.get(verb):
-            answer: Answer = await waiting.popleft()(call)
-            return answer
-        if verb in self._lasting:
-            answer = await self._lasting[verb](call)
-            return answer
-        return await call()
+        fault = self._next_fault(verb)
+        return await call() if fault is None else cast("Answer", await fault(call))
+
+    def _next_fault(self, verb: str) -> Fault | None:
+        once = self._faults.get(verb)
+        return once.popleft() if once else self._lasting.get(verb)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+from hypothesis import settings
+
 from nightmail.message import Delivery, Message
 from nightmail.observe import Observer
 from nightmail.outcome import Outcome
@@ -22,6 +24,9 @@ NOON: Final = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 MINUTE: Final = timedelta(minutes=1)
 
 Result = TypeVar("Result")
+
+brisk: Final = settings(max_examples=50, deadline=None)
+"""For properties that are checked in passing: enough examples to notice a change, on any machine."""
 
 
 class Seen(Observer):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from nightmail import worker as worker_module
 from nightmail.message import Delivery
 from nightmail.outcome import Done
 from nightmail.settings import WorkerSettings
 from nightmail.worker import GATHER_SECONDS, SETTLE_BATCH, Worker
 from tests.unit.faulty import FaultyStore, Gate
-from tests.unit.support import QUEUE, Handler, Seen, at_work, publish, soon
+from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publish, soon
 
 
 async def quick(delivery: Delivery) -> None:
@@ -69,20 +72,64 @@ async def test_a_lone_message_is_settled_at_once(store: FaultyStore, seen: Seen)
 
 
 async def test_what_ends_while_others_run_waits_a_moment_for_company_and_no_longer(
+    store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "GATHER_SECONDS", 0.2)
+    ends = {body: asyncio.Event() for body in (b"0", b"1", b"2")}
+
+    async def handle(delivery: Delivery) -> None:
+        await ends[delivery.body].wait()
+
+    published = await publish(store, 3)
+    async with at_work(Worker(store, handle, queues=[QUEUE], observer=seen)):
+        await seen.until(lambda: len(seen.runs) == 3)
+        ends[b"0"].set()
+        await a_few_steps()
+        ends[b"1"].set()
+        await a_few_steps()
+        assert store.calls["settle"] == 0
+        # The third still runs, but the moment is over.
+        await seen.until_settled(2)
+        assert seen.outcomes == [(id_, Done()) for id_ in published[:2]]
+        assert store.sizes["settle"] == [2]
+        ends[b"2"].set()
+
+
+async def test_when_nobody_is_left_to_wait_for_it_is_settled_at_once(
+    store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "GATHER_SECONDS", 60.0)
+    ends = {body: asyncio.Event() for body in (b"0", b"1")}
+
+    async def handle(delivery: Delivery) -> None:
+        await ends[delivery.body].wait()
+
+    await publish(store, 2)
+    async with at_work(Worker(store, handle, queues=[QUEUE], observer=seen)):
+        await seen.until(lambda: len(seen.runs) == 2)
+        ends[b"0"].set()
+        await a_few_steps()
+        assert store.calls["settle"] == 0
+        ends[b"1"].set()
+        await seen.until_settled(2)
+
+    assert store.sizes["settle"] == [2]
+
+
+async def test_working_until_idle_waits_for_its_writes_and_asks_for_nothing_meanwhile(
     store: FaultyStore, seen: Seen
 ) -> None:
-    hold = asyncio.Event()
+    await publish(store, 3)
+    gate = store.upset("settle", Gate())
+    idle = asyncio.create_task(Worker(store, quick, queues=[QUEUE], observer=seen).run_until_idle())
+    await soon(gate.reached.wait())
+    await a_few_steps()
+    assert store.calls["claim"] == 1
 
-    async def last_one_hangs(delivery: Delivery) -> None:
-        if delivery.body == b"4":
-            await hold.wait()
+    gate.open()
+    await soon(idle)
 
-    published = await publish(store, 5)
-    async with at_work(Worker(store, last_one_hangs, queues=[QUEUE], observer=seen)):
-        await seen.until_settled(4)
-        assert seen.outcomes == [(id_, Done()) for id_ in published[:4]]
-        assert store.sizes["settle"] == [4]
-        hold.set()
+    assert store.calls["claim"] == 2
 
 
 async def test_what_ends_while_a_write_is_in_flight_goes_with_the_next(
@@ -115,8 +162,10 @@ async def test_a_single_write_is_bounded(store: FaultyStore, seen: Seen) -> None
 
 
 async def test_a_store_that_writes_slowly_is_not_buried_in_finished_messages(
-    store: FaultyStore, seen: Seen
+    store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # It must go on because the store has answered, not because the next review is due.
+    monkeypatch.setattr(worker_module, "REVIEW_SECONDS", 60.0)
     handler = Handler()
     worker = Worker(store, handler, queues=[QUEUE], observer=seen)
     gate = store.upset("settle", Gate())

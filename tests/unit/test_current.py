@@ -91,9 +91,7 @@ async def test_handlers_beside_each_other_see_each_its_own(store: FaultyStore, s
 
     async def handle(delivery: Delivery) -> None:
         await all_run.wait()
-        own[delivery.timer_id] = (
-            current.own_delivery(store, QUEUE, delivery.timer_id) is delivery
-        )
+        own[delivery.timer_id] = current.own_delivery(store, QUEUE, delivery.timer_id) is delivery
 
     for name in ("daily", "weekly", "monthly"):
         await publish_timer(store, name)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
+import anyio
 import pytest
 
 from nightmail import worker as worker_module
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Release, Retry
+from nightmail.retry import ConstantRetry
 from nightmail.settings import WorkerSettings
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
 from nightmail.worker import Worker
-from tests.unit.faulty import FaultyStore, Gate, lost_request
+from tests.unit.faulty import FaultyStore, Gate, lost_reply, lost_request
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, ids, publish, soon, take
 
 TWO = WorkerSettings(max_workers=2)
@@ -71,9 +74,7 @@ async def test_what_has_not_started_is_handed_back_at_once_as_if_never_claimed(
     assert seen.left == [0]
 
 
-async def test_running_handlers_may_finish_within_the_grace_period(
-    store: FaultyStore, seen: Seen
-) -> None:
+async def test_running_handlers_may_finish_within_the_grace_period(store: FaultyStore, seen: Seen) -> None:
     handler = Handler(held=True)
     worker = Worker(store, handler, queues=[QUEUE], settings=TWO, observer=seen)
     published = await publish(store, 2)
@@ -135,6 +136,64 @@ async def test_a_handler_that_turns_its_cancellation_into_an_error_costs_no_atte
     assert found.attempts == 0
 
 
+async def test_a_handler_that_fails_within_the_grace_period_has_failed(
+    store: FaultyStore, seen: Seen
+) -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        started.set()
+        await go_on.wait()
+        raise ConnectionError("down")
+
+    [published] = await publish(store)
+    settings = WorkerSettings(retry=ConstantRetry(delay=60, jitter=0.0))
+    worker = Worker(store, handle, queues=[QUEUE], settings=settings, observer=seen)
+    async with at_work(worker):
+        await soon(started.wait())
+        stopping = asyncio.create_task(worker.stop())
+        await a_few_steps()
+        go_on.set()
+        await soon(stopping)
+
+    assert seen.of(published) == [Retry(timedelta(minutes=1))]
+
+
+async def test_a_handler_whose_own_time_is_up_within_the_grace_period_has_failed(
+    store: FaultyStore, seen: Seen
+) -> None:
+    handler = Handler(held=True)
+    settings = WorkerSettings(
+        handler_timeout=timedelta(milliseconds=50), retry=ConstantRetry(delay=60, jitter=0.0)
+    )
+    [published] = await publish(store)
+    worker = Worker(store, handler, queues=[QUEUE], settings=settings, observer=seen)
+    async with at_work(worker):
+        await handler.until_running(1)
+        await soon(worker.stop())
+
+    assert seen.of(published) == [Retry(timedelta(minutes=1))]
+
+
+async def test_a_handler_cancelled_before_its_first_step_is_handed_back_like_any_other(
+    store: FaultyStore,
+) -> None:
+    class CancelsOnClaim(Seen):
+        def claimed(self, deliveries: Sequence[Delivery]) -> None:
+            super().claimed(deliveries)
+            running.cancel()
+
+    seen = CancelsOnClaim()
+    published = await publish(store, 2)
+    worker = Worker(store, Handler(held=True), queues=[QUEUE], settings=TWO, observer=seen)
+    running = asyncio.create_task(worker.run())
+    with pytest.raises(asyncio.CancelledError):
+        await soon(running)
+
+    assert seen.outcomes == [(id_, Release()) for id_ in published]
+    assert seen.left == [0]
+
+
 async def test_a_handler_that_still_says_how_it_ended_when_cancelled_is_believed(
     store: FaultyStore, seen: Seen
 ) -> None:
@@ -173,6 +232,36 @@ async def test_what_a_claim_brings_after_the_stop_is_handed_back_unstarted(
 
     assert handler.deliveries == []
     assert seen.outcomes == [(id_, Release()) for id_ in published]
+
+
+async def test_what_a_claim_took_whose_reply_was_lost_is_handed_back_too(
+    store: FaultyStore, other: MemoryStore, seen: Seen
+) -> None:
+    handler = Handler()
+    worker = Worker(store, handler, queues=[QUEUE], settings=TWO, observer=seen)
+    published = await publish(store, 2)
+    store.upset("claim", lost_reply)
+    async with at_work(worker):
+        await seen.until(lambda: bool(seen.outages))
+        await soon(worker.stop())
+
+    assert handler.deliveries == []
+    assert seen.outcomes == [(id_, Release()) for id_ in published]
+    assert {delivery.deliveries for delivery in await take(other, 2)} == {1}
+
+
+@pytest.mark.usefixtures("short_last_writes")
+async def test_what_a_lost_claim_took_does_not_hang_the_shutdown(store: FaultyStore, seen: Seen) -> None:
+    await publish(store)
+    store.upset("claim", lost_reply)
+    store.upset("recall", Gate())
+    worker = Worker(store, Handler(), queues=[QUEUE], settings=TWO, observer=seen)
+    async with at_work(worker):
+        await seen.until(lambda: bool(seen.outages))
+        async with asyncio.timeout(2):
+            await worker.stop()
+
+    assert seen.outcomes == []
 
 
 async def test_nothing_is_claimed_after_the_stop(store: FaultyStore, seen: Seen) -> None:
@@ -242,9 +331,7 @@ async def test_a_dead_store_does_not_hang_the_shutdown_and_what_is_left_is_repor
 
 
 @pytest.mark.usefixtures("short_last_writes")
-async def test_a_store_that_never_answers_does_not_hang_the_shutdown(
-    store: FaultyStore, seen: Seen
-) -> None:
+async def test_a_store_that_never_answers_does_not_hang_the_shutdown(store: FaultyStore, seen: Seen) -> None:
     handler = Handler()
     worker = Worker(store, handler, queues=[QUEUE], settings=TWO, observer=seen)
     await publish(store, 2)
@@ -317,6 +404,23 @@ async def test_cancelling_the_run_again_does_not_cut_its_last_writes_short(
     assert seen.left == [0]
 
 
+async def test_a_cancelled_anyio_task_group_waits_until_everything_is_handed_back(
+    store: FaultyStore, seen: Seen
+) -> None:
+    handler = Handler(held=True)
+    worker = Worker(store, handler, queues=[QUEUE], settings=TWO, observer=seen)
+    published = await publish(store, 2)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        await handler.until_running(2)
+        tasks.cancel_scope.cancel()
+
+    assert not worker.is_running
+    assert seen.outcomes == [(id_, Release()) for id_ in published]
+    assert seen.left == [0]
+
+
 async def test_cancelling_the_run_during_a_stop_cuts_the_grace_period_short(
     store: FaultyStore, seen: Seen
 ) -> None:
@@ -360,9 +464,7 @@ async def test_stopping_ends_work_until_idle_with_messages_still_waiting_in_memo
     assert sorted(id_ for id_, outcome in seen.outcomes if outcome == Release()) == list(range(31, 61))
 
 
-async def test_stopping_ends_work_until_idle_while_the_store_is_down(
-    store: FaultyStore, seen: Seen
-) -> None:
+async def test_stopping_ends_work_until_idle_while_the_store_is_down(store: FaultyStore, seen: Seen) -> None:
     store.upset("claim", lost_request, times=None)
     worker = Worker(store, Handler(), queues=[QUEUE], observer=seen)
     running = asyncio.create_task(worker.run_until_idle())

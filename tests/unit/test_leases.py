@@ -46,9 +46,7 @@ async def nobody_else_gets_any(other: MemoryStore, leases: int = 3) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_handler_may_run_for_many_leases(
-    store: FaultyStore, other: MemoryStore, seen: Seen
-) -> None:
+async def test_a_handler_may_run_for_many_leases(store: FaultyStore, other: MemoryStore, seen: Seen) -> None:
     handler = Handler(held=True)
     [published] = await publish(store)
     settings = WorkerSettings(lease=SHORT)

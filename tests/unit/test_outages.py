@@ -22,9 +22,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
 
 
-async def test_a_worker_waits_longer_after_each_failure_and_recovers(
-    store: FaultyStore, seen: Seen
-) -> None:
+async def test_a_worker_waits_longer_after_each_failure_and_recovers(store: FaultyStore, seen: Seen) -> None:
     store.upset("claim", lost_request, times=5)
     worker = Worker(store, Handler(), queues=[QUEUE], observer=seen)
     async with at_work(worker):

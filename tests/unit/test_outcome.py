@@ -17,6 +17,7 @@ from nightmail.outcome import (
     Retry,
     storable_text,
 )
+from tests.unit.support import brisk
 
 
 def test_a_retry_in_the_past_is_one_now() -> None:
@@ -72,6 +73,7 @@ def test_text_is_kept_as_far_as_it_can_be(text: str, stored: str) -> None:
     assert storable_text(text, 20) == stored
 
 
+@brisk
 @given(text=st.text(st.characters()), limit=st.integers(min_value=12, max_value=100))
 def test_whatever_the_text_the_result_can_be_stored(text: str, limit: int) -> None:
     stored = storable_text(text, limit)
@@ -81,6 +83,7 @@ def test_whatever_the_text_the_result_can_be_stored(text: str, limit: int) -> No
     assert stored.encode().decode() == stored
 
 
+@brisk
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=50))
 def test_text_that_can_be_stored_is_left_alone(text: str) -> None:
     assert storable_text(text, 50) == text

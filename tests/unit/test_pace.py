@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightmail.pace import Pace
+from tests.unit.support import brisk
 
 
 def pace(workers: int, *runs: float, now: float = 0.0) -> Pace:
@@ -24,7 +25,15 @@ def test_who_knows_nothing_fetches_nothing_ahead() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "seconds", "expected"),
-    [(10, 60.0, 0), (10, 1.0, 2), (10, 0.1, 20), (1, 0.1, 2), (100, 1.0, 20), (10, 0.001, 500), (10, 0.0, 500)],
+    [
+        (10, 60.0, 0),
+        (10, 1.0, 2),
+        (10, 0.1, 20),
+        (1, 0.1, 2),
+        (100, 1.0, 20),
+        (10, 0.001, 500),
+        (10, 0.0, 500),
+    ],
 )
 def test_as_much_is_fetched_as_starts_within_a_fifth_of_a_second(
     workers: int, seconds: float, expected: int
@@ -52,6 +61,7 @@ def test_while_nothing_new_could_start_less_is_worth_fetching() -> None:
     assert quick.ahead(52.5) == 0
 
 
+@brisk
 @given(
     workers=st.integers(min_value=1, max_value=10_000),
     runs=st.lists(st.floats(min_value=0.0, max_value=1e6)),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -51,17 +53,19 @@ class Machine:
 
     async def _process_dies(self) -> bool:
         store = FaultyStore(MemoryStore(self.data, clock=self.clock))
-        dead = asyncio.Event()
-        forever = asyncio.Event()
+        ended, forever = asyncio.Event(), asyncio.Event()
+        dead = False
 
         async def handle(delivery: Delivery) -> None:
-            if dead.is_set():
+            nonlocal dead
+            if dead:
                 await forever.wait()
             if delivery.body == POISON:
                 in_hand = sum(worker.in_hand for worker in workers)
                 self.company.append((delivery.deliveries, in_hand))
                 store.sever()
-                dead.set()
+                dead = True
+                ended.set()
                 await forever.wait()
             self.most_deliveries = max(self.most_deliveries, delivery.deliveries)
             self.handled.add(delivery.id)
@@ -81,16 +85,19 @@ class Machine:
         ]
         running = [asyncio.create_task(worker.run_until_idle()) for worker in workers]
         at_the_end = asyncio.gather(*running, return_exceptions=True)
-        death = asyncio.create_task(dead.wait())
-        await soon(asyncio.wait({at_the_end, death}, return_when=asyncio.FIRST_COMPLETED))
-        for task in (*running, death):
+        at_the_end.add_done_callback(lambda _: ended.set())
+        await soon(ended.wait())
+        for task in running:
             task.cancel()
         await at_the_end
-        return dead.is_set()
+        return dead
 
 
-@pytest.mark.parametrize("workers", [1, 2], ids=["one worker", "two workers in one process"])
-@pytest.mark.parametrize("place", [0, 57, 199], ids=["first", "in the midst", "last"])
+@pytest.mark.parametrize(
+    ("place", "workers"),
+    [(0, 1), (57, 1), (199, 1), (57, 2)],
+    ids=["first", "in the midst", "last", "two workers in one process"],
+)
 async def test_the_poison_is_buried_after_ten_crashes_and_no_innocent_with_it(
     store: FaultyStore, data: MemoryData, clock: ManualClock, place: int, workers: int
 ) -> None:
@@ -228,9 +235,7 @@ async def test_a_suspect_is_handed_back_when_the_worker_stops(
 # ── neighbours in one process ─────────────────────────────────────────────────────────────────────────────
 
 
-def neighbours(
-    store: FaultyStore, handle: Callable[[Delivery], asyncio.Future[None]] | Handler, seen: Seen
-) -> tuple[Worker, Worker]:
+def neighbours(store: FaultyStore, handle: Handler, seen: Seen) -> tuple[Worker, Worker]:
     """Two workers of one process, for the queues `mail` and `post`."""
     solitude = Solitude()
     return (
@@ -277,6 +282,7 @@ async def test_neighbours_claim_nothing_while_a_suspect_runs_and_go_on_afterward
             await a_few_steps()
             assert seen.runs == [suspect]
             assert second.in_hand == 0
+            assert seen.wakes == 1
             handler.let_go()
             await seen.until_settled(2)
 
@@ -302,6 +308,46 @@ async def test_a_suspect_waits_for_a_neighbours_claim_that_is_under_way(
             await seen.until_settled(2)
 
     assert seen.runs == [innocent, suspect]
+
+
+class Somebody:
+    """Another worker of this process, with nothing in hand."""
+
+    is_at_rest = True
+
+
+class JustThen(Solitude):
+    """A neighbour's suspect takes the process right after somebody has seen that it is free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.suspect = AsyncExitStack()
+        self._came = False
+
+    async def wait_free(self) -> None:
+        await super().wait_free()
+        if not self._came:
+            self._came = True
+            await self.suspect.enter_async_context(self.alone(Somebody()))
+
+
+@pytest.mark.parametrize("run", [Worker.run, Worker.run_until_idle])
+async def test_a_suspect_that_comes_in_the_last_moment_is_still_left_alone(
+    store: FaultyStore, seen: Seen, run: Callable[[Worker], Coroutine[Any, Any, None]]
+) -> None:
+    solitude = JustThen()
+    await publish(store)
+    worker = Worker(store, Handler(), queues=[QUEUE], observer=seen, solitude=solitude)
+    running = asyncio.create_task(run(worker))
+    await a_few_steps()
+    assert solitude.taken
+    assert store.calls["claim"] == 0
+    assert not running.done()
+
+    await solitude.suspect.aclose()
+    await seen.until_settled(1)
+    await soon(worker.stop())
+    await soon(running)
 
 
 async def test_only_one_suspect_runs_in_a_process_at_a_time(

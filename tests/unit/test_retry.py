@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nightmail.durations import as_positive, as_timedelta
 from nightmail.outcome import Dead, Outcome, Retry
 from nightmail.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryPolicy
-from tests.unit.support import delivery
+from tests.unit.support import brisk, delivery
 
 ERROR = ConnectionError("down")
 EXHAUSTED = Dead("retries_exhausted")
@@ -75,8 +75,15 @@ def test_a_constant_policy_waits_the_same_each_time() -> None:
     assert seconds(ConstantRetry(delay=7, jitter=0.0), 3) == [7, 7, 7]
 
 
-def test_a_constant_delay_is_bounded_by_the_maximum_too() -> None:
-    assert seconds(ConstantRetry(delay=700, jitter=0.0), 1) == [300]
+def test_a_constant_delay_is_bounded_only_where_that_was_asked_for() -> None:
+    assert seconds(ConstantRetry(delay=7000, jitter=0.0), 1) == [7000]
+    assert seconds(ConstantRetry(delay=7000, maximum=300, jitter=0.0), 1) == [300]
+
+
+def test_without_a_maximum_a_delay_still_ends_within_ten_years() -> None:
+    policy = ExponentialRetry(maximum=None, jitter=1.0, max_attempts=None, chance=lambda: 0.999)
+
+    assert after(policy, 100_000) == Retry(timedelta(days=3650))
 
 
 def test_no_retry_gives_up_after_the_first_run() -> None:
@@ -110,6 +117,7 @@ chances = st.floats(min_value=0.0, max_value=1.0, exclude_max=True)
 attempts = st.integers(min_value=1, max_value=100_000)
 
 
+@brisk
 @given(
     initial=durations,
     maximum=durations,
@@ -135,6 +143,7 @@ def test_an_exponential_delay_is_never_negative_and_never_beyond_the_maximum(
     assert timedelta(0) <= outcome.after <= as_timedelta("maximum", maximum)
 
 
+@brisk
 @given(initial=durations, step=durations, maximum=durations, jitter=jitters, chance=chances, attempt=attempts)
 def test_a_linear_delay_is_never_negative_and_never_beyond_the_maximum(
     initial: float, step: float, maximum: float, jitter: float, chance: float, attempt: int
@@ -153,6 +162,7 @@ def test_a_linear_delay_is_never_negative_and_never_beyond_the_maximum(
     assert timedelta(0) <= outcome.after <= as_timedelta("maximum", maximum)
 
 
+@brisk
 @given(max_attempts=st.integers(min_value=1, max_value=50), attempt=st.integers(min_value=1, max_value=100))
 def test_a_handler_runs_exactly_as_often_as_allowed(max_attempts: int, attempt: int) -> None:
     outcome = after(ConstantRetry(max_attempts=max_attempts), attempt)
@@ -171,7 +181,11 @@ def test_a_handler_runs_exactly_as_often_as_allowed(max_attempts: int, attempt: 
         (ExponentialRetry, {"jitter": 1.1}, "jitter must be 0 to 1, not 1.1"),
         (ExponentialRetry, {"jitter": -0.1}, "jitter must be 0 to 1, not -0.1"),
         (ExponentialRetry, {"jitter": math.nan}, "jitter must be 0 to 1, not nan"),
-        (ExponentialRetry, {"max_attempts": 0}, "max_attempts must be at least 1, or None for no limit, not 0"),
+        (
+            ExponentialRetry,
+            {"max_attempts": 0},
+            "max_attempts must be at least 1, or None for no limit, not 0",
+        ),
         (LinearRetry, {"step": -1}, "step must not be negative"),
         (LinearRetry, {"initial": -1}, "initial must not be negative"),
         (ConstantRetry, {"delay": -1}, "delay must not be negative"),
@@ -186,7 +200,9 @@ def test_bad_parameters_are_refused(policy: type, parameters: dict[str, Any], me
 
 @pytest.mark.parametrize("value", ["5", None, True, [1]])
 def test_a_duration_is_a_timedelta_or_a_number(value: Any) -> None:
-    with pytest.raises(TypeError, match=f"delay must be a timedelta or a number of seconds, not {type(value).__name__}"):
+    with pytest.raises(
+        TypeError, match=f"delay must be a timedelta or a number of seconds, not {type(value).__name__}"
+    ):
         as_timedelta("delay", value)
 
 

@@ -46,9 +46,7 @@ def other(data: MemoryData, clock: ManualClock) -> MemoryStore:
     return MemoryStore(data, clock=clock)
 
 
-async def test_a_settlement_whose_request_was_lost_is_written_later(
-    store: FaultyStore, seen: Seen
-) -> None:
+async def test_a_settlement_whose_request_was_lost_is_written_later(store: FaultyStore, seen: Seen) -> None:
     published = await publish(store, 3)
     store.upset("settle", lost_request, times=4)
 
@@ -134,9 +132,7 @@ async def test_a_lease_that_expired_but_that_nobody_took_over_still_settles(
     assert seen.lost == []
 
 
-async def test_one_lost_lease_does_not_disturb_its_neighbours(
-    store: FaultyStore, seen: Seen
-) -> None:
+async def test_one_lost_lease_does_not_disturb_its_neighbours(store: FaultyStore, seen: Seen) -> None:
     async def second_is_lost(call: Call) -> list[Standing]:
         answers: list[Standing] = await call()
         answers[1] = Standing.LOST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
 
@@ -199,9 +200,7 @@ async def test_an_error_that_cannot_be_described_is_buried_by_its_name(
     assert seen.of(published) == [Dead("retries_exhausted", "Shy (describing it raised RuntimeError)")]
 
 
-async def test_a_handler_that_runs_too_long_is_cancelled_and_retried(
-    store: FaultyStore, seen: Seen
-) -> None:
+async def test_a_handler_that_runs_too_long_is_cancelled_and_retried(store: FaultyStore, seen: Seen) -> None:
     handler = Handler(held=True)
     settings = WorkerSettings(
         handler_timeout=timedelta(milliseconds=50), retry=ConstantRetry(delay=LATER, jitter=0.0)
@@ -254,6 +253,34 @@ async def test_a_handler_that_ends_well_although_its_time_was_up_is_believed(
 
     assert seen.of(published) == [Done()]
     assert seen.failures == []
+
+
+async def test_a_handler_that_ignores_its_end_does_not_keep_others_from_theirs(
+    store: FaultyStore, seen: Seen
+) -> None:
+    hold = asyncio.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        if delivery.body != b"0":
+            await asyncio.Event().wait()
+        while not hold.is_set():
+            with suppress(asyncio.CancelledError):
+                await hold.wait()
+
+    settings = WorkerSettings(
+        handler_timeout=timedelta(milliseconds=50), retry=ConstantRetry(delay=LATER, jitter=0.0)
+    )
+    [stubborn, second] = await publish(store, 2)
+    worker = Worker(store, handle, queues=[QUEUE], settings=settings, observer=seen)
+    async with at_work(worker):
+        await seen.until_settled(1)
+        [third] = await publish(store, body=b"1")
+        await seen.until_settled(2)
+        assert seen.outcomes == [(second, Retry(LATER)), (third, Retry(LATER))]
+        hold.set()
+        await seen.until_settled(3)
+
+    assert seen.of(stubborn) == [Done()]
 
 
 async def test_a_timeout_of_the_handlers_own_is_an_error_like_any_other(
@@ -352,9 +379,7 @@ async def test_a_superseded_message_is_dropped_unrun_and_told_of(
     assert seen.lost == []
 
 
-async def test_an_expired_message_is_buried_unrun(
-    store: FaultyStore, clock: ManualClock, seen: Seen
-) -> None:
+async def test_an_expired_message_is_buried_unrun(store: FaultyStore, clock: ManualClock, seen: Seen) -> None:
     [expired] = await publish(store, expires_in=timedelta(minutes=5))
     clock.advance(timedelta(minutes=5))
     handler = Handler()

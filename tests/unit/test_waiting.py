@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightmail.waiting import Alarm, backoff, next_look
+from tests.unit.support import brisk
 
 FIVE_SECONDS = timedelta(seconds=5)
 
@@ -25,6 +26,7 @@ def test_backoff_strays_by_up_to_half() -> None:
     assert backoff(100, chance=lambda: 0.0) == 5.0
 
 
+@brisk
 @given(failures=st.integers(min_value=1, max_value=10**9))
 def test_backoff_is_always_within_its_bounds(failures: int) -> None:
     assert 0.05 <= backoff(failures) <= 10.0

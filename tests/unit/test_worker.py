@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from nightmail.message import Delivery
-from nightmail.outcome import Done, Retry
+from nightmail.outcome import Done, Retry, Standing
 from nightmail.settings import WorkerSettings
+from nightmail.store import Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.worker import Worker, check_queues
-from tests.unit.faulty import FaultyStore, Gate
+from tests.unit.faulty import Call, FaultyStore, Gate, lost_reply
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publish, soon
 
 THREE = WorkerSettings(max_workers=3)
@@ -58,9 +60,7 @@ async def test_a_free_slot_is_filled_while_the_other_handlers_still_run(
 
     await publish(store, 5)
     async with at_work(
-        Worker(
-            store, first_one_hangs, queues=[QUEUE], settings=WorkerSettings(max_workers=2), observer=seen
-        )
+        Worker(store, first_one_hangs, queues=[QUEUE], settings=WorkerSettings(max_workers=2), observer=seen)
     ):
         await seen.until_settled(4)
         assert bodies == [b"0", b"1", b"2", b"3", b"4"]
@@ -215,6 +215,38 @@ async def test_working_until_idle_leaves_alone_what_another_process_holds(
         held.let_go()
 
 
+async def test_an_observer_that_raises_costs_events_and_no_messages(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+
+    class Broken(Seen):
+        def claimed(self, deliveries: Sequence[Delivery]) -> None:
+            super().claimed(deliveries)
+            raise RuntimeError("no disk space for metrics")
+
+        def settled(self, settlements: Sequence[Settlement]) -> None:
+            super().settled(settlements)
+            raise RuntimeError("no disk space for metrics")
+
+    async def first_is_busy(call: Call) -> list[Standing]:
+        answers: list[Standing] = await call()
+        return [Standing.BUSY, *answers[1:]]
+
+    broken = Broken()
+    handler = Handler()
+    worker = Worker(store, handler, queues=[QUEUE], observer=broken)
+    await publish(store, 30)
+    store.upset("claim", lost_reply)
+    store.upset("settle", first_is_busy)
+
+    await soon(worker.run_until_idle())
+
+    assert len(handler.deliveries) == 30
+    assert await store.stats() == {}
+    assert worker.in_hand == 0
+
+
 @pytest.mark.parametrize(
     ("queues", "error", "message"),
     [
@@ -224,9 +256,7 @@ async def test_working_until_idle_leaves_alone_what_another_process_holds(
         (["mail", "post", "mail"], ValueError, "named twice: mail, post, mail"),
     ],
 )
-def test_queues_that_cannot_be_are_refused(
-    queues: list[str], error: type[Exception], message: str
-) -> None:
+def test_queues_that_cannot_be_are_refused(queues: list[str], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         check_queues(queues)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,12 @@ async def settle(store: SQLiteStore, deliveries: Iterable[Delivery], outcome: Ou
 
 def bodies(records: Iterable[Any]) -> list[bytes]:
     return [record.body for record in records]
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Somebody else holds the write lock."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")

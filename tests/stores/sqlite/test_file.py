@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import stat
@@ -90,6 +91,10 @@ class TestSource:
         with pytest.raises(TypeError, match="URL, a path or an AsyncEngine, not a int"):
             SQLiteStore(7)  # type: ignore[arg-type]
 
+    def test_an_engine_of_another_database_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="postgresql has no SQLite file"):
+            SQLiteStore(create_async_engine("postgresql+asyncpg://localhost/shop"))
+
     def test_a_schema_is_refused_because_sqlite_has_none(self) -> None:
         with pytest.raises(ValueError, match="no schemas"):
             SQLiteStore("shop.db", tables="shop.nightmail")
@@ -129,6 +134,28 @@ class TestFile:
         with pytest.raises(StoreUnavailable, match="not open"):
             await store.ping()
 
+    async def test_an_sqlite_that_is_too_old_is_said_to_be(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+
+        with pytest.raises(StoreUnavailable, match=r"needs 3\.35"):
+            await SQLiteStore(file).open()
+
+    async def test_a_file_that_somebody_else_is_using_as_a_plain_one_is_waited_for(self, file: Path) -> None:
+        # Without a write-ahead log, and locked: switching to one must wait, and SQLite would not.
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            connection.execute("CREATE TABLE theirs (a)")
+            connection.execute("BEGIN EXCLUSIVE")
+            store = SQLiteStore(file)
+            opening = asyncio.create_task(store.open())
+            await asyncio.sleep(0.2)
+            assert not opening.done()
+            connection.execute("COMMIT")
+
+        await opening
+        await store.close()
+
     async def test_a_file_that_is_no_database_makes_the_store_unavailable(self, file: Path) -> None:
         file.write_bytes(b"not a database, but long enough to be looked at " * 100)
 
@@ -143,7 +170,9 @@ class TestFile:
             pass
         await store.close()
 
-        assert [thread.name for thread in threading.enumerate() if "nightmail" in thread.name] == []
+        assert [
+            thread.name for thread in threading.enumerate() if thread.name.startswith("nightmail-sqlite")
+        ] == []
         assert not Path(f"{file}-wal").exists()
         with pytest.raises(StoreUnavailable, match="not open"):
             await store.publish(message())

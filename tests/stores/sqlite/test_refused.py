@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiosqlite
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
 from nightmail.errors import CannotJoin, NightmailError, NotInTransaction, OtherDatabase
 from nightmail.stores.sqlite import SQLiteStore
@@ -27,6 +27,27 @@ class TestWhatIsRefused:
         async with AsyncSession(other) as session:
             await self.refused(store, session, OtherDatabase)
         await other.dispose()
+
+    async def test_a_session_of_a_file_that_is_gone(self, store: SQLiteStore, tmp_path: Path) -> None:
+        gone = tmp_path / "gone.db"
+        other = create_async_engine(f"sqlite+aiosqlite:///{gone}")
+        async with AsyncSession(other) as session:
+            _ = await session.connection()
+            gone.unlink()
+            await self.refused(store, session, OtherDatabase)
+        await other.dispose()
+
+    async def test_a_session_of_another_kind_of_database(self, store: SQLiteStore) -> None:
+        class Elsewhere(AsyncConnection):
+            closed = False
+            sync_connection = None
+            dialect = create_async_engine("postgresql+asyncpg://localhost/shop").dialect
+
+            def __init__(self) -> None:
+                """Never connected."""
+
+        with pytest.raises(OtherDatabase, match="postgresql"):
+            await store.publish(message(), transaction=Elsewhere())
 
     async def test_a_session_in_memory(self, store: SQLiteStore) -> None:
         other = create_async_engine("sqlite+aiosqlite://")

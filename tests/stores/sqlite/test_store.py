@@ -1,13 +1,10 @@
-"""What only the SQLite store does: its history, its lock, its bells and its lease keeper."""
+"""What only the SQLite store does: its history, its one write lock, and what it makes of errors."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,22 +17,13 @@ from nightmail.errors import PublishUncertain
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Postpone, Retry, Standing
 from nightmail.records import DeadFilter
-from nightmail.store import Extend, Settlement
+from nightmail.store import Settlement
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite import threads as threads_module
 from nightmail.testing.clock import START, ManualClock
-from tests.stores.sqlite.support import HOUR, LEASE, QUEUE, SECOND, bodies, claim, message, settle
+from tests.stores.sqlite.support import HOUR, LEASE, QUEUE, SECOND, bodies, claim, locked, message, settle
 
 pytestmark = pytest.mark.sqlite
-
-
-@contextmanager
-def locked(file: Path) -> Iterator[sqlite3.Connection]:
-    """Somebody else holds the write lock."""
-    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield connection
-        connection.execute("ROLLBACK")
 
 
 def rows(file: Path, query: str) -> list[Any]:
@@ -208,126 +196,3 @@ class TestTimes:
             assert deliveries[0].due_at - deliveries[0].published_at >= SECOND / 1000
             await settle(store, deliveries, Done())
         await store.close()
-
-
-class TestBells:
-    async def test_a_commit_of_a_callers_transaction_rings(
-        self, store: SQLiteStore, engine: AsyncEngine
-    ) -> None:
-        with store.listen([QUEUE]) as bell:
-            await hears_others(store)
-            bell.clear()
-            async with AsyncSession(engine) as session, session.begin():
-                await store.publish(message(), transaction=session)
-
-            assert await bell.wait(5)
-
-    async def test_what_others_do_with_messages_rings_nobody(self, store: SQLiteStore, file: Path) -> None:
-        other = SQLiteStore(file, clock=ManualClock())
-        await other.open()
-        await store.publish_batch([message(), message()])
-        with store.listen([QUEUE]) as bell, store.listen(["last"]) as last:
-            await hears_others(store)
-            bell.clear()
-            last.clear()
-
-            deliveries = await claim(other)
-            await other.extend(deliveries, LEASE)
-            await settle(other, deliveries, Done())
-            await other.publish(message(queue="last"))
-
-            assert await last.wait(5)
-            assert not await bell.wait(0)
-        await other.close()
-
-    async def test_a_store_that_was_opened_again_rings_at_once(self, store: SQLiteStore) -> None:
-        with store.listen([QUEUE]) as bell:
-            await hears_others(store)
-            bell.clear()
-            await store.close()
-            await store.open()
-
-            assert await bell.wait(5)
-
-    async def test_nobody_asks_for_changes_while_nobody_listens(self, store: SQLiteStore) -> None:
-        asked: list[str] = []
-        await store.publish(message())
-        writer = store._threads.writer
-        await writer.read(
-            lambda connection: connection.set_trace_callback(
-                lambda statement: asked.append(statement) if "data_version" in statement else None
-            )
-        )
-
-        await asyncio.sleep(0.1)
-        assert asked == []
-
-        with store.listen([QUEUE]) as bell:
-            assert await bell.wait(5)
-            await asyncio.sleep(0.1)
-            assert asked
-        await writer.read(lambda connection: None)
-        asked.clear()
-
-        await asyncio.sleep(0.1)
-        assert asked == []
-
-
-class TestKeeper:
-    async def test_leases_are_kept_while_the_event_loop_is_blocked(
-        self, store: SQLiteStore, clock: ManualClock
-    ) -> None:
-        await store.publish(message())
-        deliveries = await claim(store)
-        extended = threading.Event()
-
-        async def keep(extend: Extend) -> None:
-            while True:
-                if await extend(deliveries, HOUR) == [Standing.HELD]:
-                    extended.set()
-                await asyncio.sleep(0.01)
-
-        async with store.beside(keep):
-            # Blocks the loop on purpose: nothing that runs on it could keep the lease.
-            assert extended.wait(5)
-            clock.advance(LEASE)
-
-        assert await claim(store) == []
-
-    async def test_while_somebody_else_writes_the_keeper_is_told_so(
-        self, store: SQLiteStore, file: Path
-    ) -> None:
-        await store.publish(message())
-        deliveries = await claim(store)
-        told: list[Standing] = []
-        answered = threading.Event()
-
-        async def keep(extend: Extend) -> None:
-            told.extend(await extend(deliveries, HOUR))
-            answered.set()
-
-        with locked(file):
-            async with store.beside(keep):
-                assert answered.wait(5)
-
-        assert told == [Standing.BUSY]
-
-    async def test_the_failure_of_its_work_is_raised_where_the_block_is_left(
-        self, store: SQLiteStore
-    ) -> None:
-        failing = threading.Event()
-
-        async def fails(extend: Extend) -> None:
-            failing.set()
-            raise LookupError("on purpose")
-
-        with pytest.raises(LookupError, match="on purpose"):
-            async with store.beside(fails):
-                assert failing.wait(5)
-
-        assert [thread.name for thread in threading.enumerate() if "keeper" in thread.name] == []
-
-
-async def hears_others(store: SQLiteStore) -> None:
-    """Until the thread watches: the first look after a bell was hung rings all, whatever was written."""
-    await store._threads.writer.read(lambda connection: None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from nightmail.errors import StoreUnavailable
 from nightmail.stores.sqlite.connect import connect
 from nightmail.stores.sqlite.errors import CommitInDoubt, Refused
 from nightmail.stores.sqlite.thread import ConnectionThread
+from tests.stores.sqlite.support import locked
 
 pytestmark = pytest.mark.sqlite
 
@@ -82,15 +83,6 @@ def note(text: str) -> Callable[[sqlite3.Connection], str]:
 def noted(file: Path) -> list[str]:
     with closing(sqlite3.connect(file)) as connection:
         return [text for (text,) in connection.execute("SELECT text FROM notes ORDER BY rowid")]
-
-
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Somebody else holds the write lock."""
-    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("COMMIT")
 
 
 async def has_arrived(thread: ConnectionThread) -> None:
@@ -245,6 +237,25 @@ class TestCancelling:
         assert noted(file) == ["first half", "second half"]
         assert told == ["second half"]
 
+    async def test_a_read_that_nobody_waits_for_any_more_is_left_out(self, thread: ConnectionThread) -> None:
+        busy, go_on = threading.Event(), threading.Event()
+        read: list[str] = []
+
+        def occupy(connection: sqlite3.Connection) -> bool:
+            busy.set()
+            return go_on.wait(5)
+
+        first = asyncio.create_task(thread.read(occupy))
+        assert await asyncio.to_thread(busy.wait, 5)
+        cancelled = asyncio.create_task(thread.read(lambda connection: read.append("cancelled")))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        go_on.set()
+
+        await first
+        await has_arrived(thread)
+        assert read == []
+
     async def test_a_storm_of_cancellations_leaves_no_lock_behind(
         self, thread: ConnectionThread, file: Path
     ) -> None:
@@ -305,6 +316,16 @@ class TestFailures:
 
         assert await thread.read(lambda connection: connection.execute("SELECT 1").fetchall()) == [(1,)]
         assert connections.made == 2
+
+    async def test_a_mistake_in_a_read_is_the_callers_and_the_thread_lives_on(
+        self, thread: ConnectionThread
+    ) -> None:
+        def mistaken(connection: sqlite3.Connection) -> None:
+            raise LookupError("on purpose")
+
+        with pytest.raises(LookupError, match="on purpose"):
+            await thread.read(mistaken)
+        assert await thread.write(note("next")) == "next"
 
     async def test_a_lock_met_while_reading_is_waited_for(
         self, thread: ConnectionThread, connections: Connections

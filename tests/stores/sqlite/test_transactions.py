@@ -9,7 +9,7 @@ from typing import Any
 
 import aiosqlite
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from nightmail.errors import LeaseLost, StaleTransaction, TimerExists
@@ -242,27 +242,53 @@ class TestTheDriver:
 
 
 class TestCancellation:
-    @pytest.mark.parametrize("delays", range(12))
-    async def test_a_cancelled_verb_is_carried_out_whole_or_not_at_all(
-        self, store: SQLiteStore, engine: AsyncEngine, delays: int
+    @pytest.mark.parametrize(
+        "moment", ["database_list", "BEGIN", "SELECT id, due_at", "UPDATE", "INSERT"], ids=str
+    )
+    async def test_a_verb_cancelled_at_any_of_its_statements_is_carried_out_whole(
+        self, store: SQLiteStore, engine: AsyncEngine, moment: str
     ) -> None:
+        # Replacing what runs takes two writes: the name is taken away, then the new message gets it.
         await store.publish(message(b"old", timer_id="a"))
         await claim(store)
+        cancelled_at: list[str] = []
+
         async with AsyncSession(engine) as session, session.begin():
-            # Replacing what runs takes two statements: the name is taken away, then the new message gets it.
             publishing = asyncio.create_task(
                 store.publish(message(b"new", timer_id="a", on_conflict="replace"), transaction=session)
             )
-            for _ in range(delays):
-                await asyncio.sleep(0)
-            publishing.cancel()
+
+            @event.listens_for(engine.sync_engine, "before_cursor_execute")
+            def cancel(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+                if moment in statement and not cancelled_at:
+                    cancelled_at.append(statement)
+                    publishing.cancel()
+
             with pytest.raises(asyncio.CancelledError):
                 await publishing
             await write(session)
 
+        assert len(cancelled_at) == 1
         stats = (await store.stats())[QUEUE]
-        assert (stats.running, stats.superseded, stats.ready) in [(1, 0, 0), (0, 1, 1)]
+        assert (stats.running, stats.superseded, stats.ready) == (0, 1, 1)
         assert await effects(store) == ["effect"]
+
+    async def test_a_failure_after_the_caller_was_cancelled_stays_a_cancellation(
+        self, store: SQLiteStore, engine: AsyncEngine
+    ) -> None:
+        await store.publish(message(timer_id="a"))
+        async with AsyncSession(engine) as session:
+            publishing = asyncio.create_task(
+                store.publish(message(timer_id="a", on_conflict="raise"), transaction=session)
+            )
+
+            @event.listens_for(engine.sync_engine, "before_cursor_execute")
+            def cancel(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+                if statement.startswith("SELECT id, due_at"):
+                    publishing.cancel()
+
+            with pytest.raises(asyncio.CancelledError):
+                await publishing
 
 
 class TestAck:

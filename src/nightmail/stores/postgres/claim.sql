@@ -1,6 +1,6 @@
 -- name: claim
--- Lease up to :limit available messages, looking through ranges in the order given and no further than needed; and, only
--- when that was fewer, tell when the next message of these queues is due or the next lease ends.
+-- Lease up to :limit available messages, looking through ranges in the order given and no further than needed; and
+-- tell, only when that was fewer, when the next message of these queues is due or the next lease ends.
 --
 -- A range is a queue, a level, and from where (inclusive) to where (exclusive), each by due time and id. One without a
 -- level stands for the queue's share of its oldest messages of all levels. Exactly the rows that are taken are locked.
@@ -123,6 +123,9 @@ with busy as materialized (
              where m.priority >= 0 and m.queue = q.queue and m.priority = l.level
                and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                and m.lease_until > coalesce(:now::timestamptz, statement_timestamp())
+             -- Enough to sleep well, and a limit keeps the planner from turning this into a walk through all messages.
+             order by m.due_at, m.id
+             limit 1000
          ) as running)
     ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
 )

@@ -83,8 +83,9 @@ select fence.ours, fence.held, (select id from stored) as id, exists (select fro
 from fence;
 
 -- name: publish_over
--- Store a message over the waiting bearer of its name, or beside a running one, which loses the name (replace, earliest,
--- latest). `kept` tells that the bearer's due time won. Neither stored nor kept: a bearer appeared meanwhile, ask again.
+-- Store a message over the waiting bearer of its name, or beside a running one, which loses the name (replace,
+-- earliest, latest). `kept` tells that the bearer's due time won. Neither stored nor kept: a bearer appeared
+-- meanwhile, ask again.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta
 ), moment as materialized (
@@ -126,7 +127,8 @@ with meta as materialized (
     where fence.ours and fence.held and not outcome.kept
     on conflict (queue, timer_key) where timer_key is not null do update set
         body = excluded.body, headers = excluded.headers,
-        due_at = excluded.due_at, published_at = excluded.published_at, priority = excluded.priority, expires_at = excluded.expires_at, ordering_key = excluded.ordering_key,
+        due_at = excluded.due_at, published_at = excluded.published_at, expires_at = excluded.expires_at,
+        priority = excluded.priority, ordering_key = excluded.ordering_key,
         -- Its place is a place in a line; with another key it is in another line.
         head_key = case when m.ordering_key = excluded.ordering_key then m.head_key end,
         attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
@@ -140,7 +142,8 @@ with meta as materialized (
 select fence.ours, fence.held, outcome.kept, (select id from stored) as id,
        (select pg_notify(:channel, :queue)::text from stored, moment
         where due_at < now + fence.notice_horizon
-           or exists (select from bearer where head_key is distinct from :ordering_key and head_key is not null)) as rung
+           or exists (select from bearer where head_key is not null and head_key is distinct from :ordering_key)
+       ) as rung
 from fence, outcome;
 
 -- name: reopen_window

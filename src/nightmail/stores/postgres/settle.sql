@@ -1,6 +1,6 @@
--- Statements under a lease: each is fenced by id and token, and by nothing else. Ids come sorted and each once, so that
--- width_bucket finds a row's place in the arrays. No joins: with statistics from an empty table the planner turns a join
--- round and walks through all messages.
+-- Statements under a lease: each is fenced by id and token, and by nothing else. Ids come sorted and each once, so
+-- that width_bucket finds a row's place in the arrays. No joins: with statistics from an empty table the planner turns
+-- a join round and walks through all messages.
 
 -- name: settle_done
 -- End these deliveries as done. Rings the queues in which that lets somebody with the same ordering key go on.

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -65,8 +66,8 @@ class Settling:
         """See `Store.settle`."""
         standings: dict[int, Standing] = {}
         for part in _apart([settlement.delivery for settlement in batch]):
-            chosen = [batch[place] for place in part]
-            standings.update(zip(part, await lane.run(lambda c, b=chosen: self._settle(c, b)), strict=True))  # type: ignore[misc]
+            found = await lane.run(partial(self._settle, batch=[batch[place] for place in part]))
+            standings.update(zip(part, found, strict=True))
         return [standings[place] for place in range(len(batch))]
 
     async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
@@ -74,7 +75,7 @@ class Settling:
         standings: dict[int, Standing] = {}
         for part in _apart(deliveries):
             chosen = [deliveries[place] for place in part]
-            found = await lane.run(lambda c, d=chosen: self._extend(c, d, lease))  # type: ignore[misc]
+            found = await lane.run(partial(self._extend, deliveries=chosen, lease=lease))
             standings.update(zip(part, found, strict=True))
         return [standings[place] for place in range(len(deliveries))]
 

@@ -7,8 +7,10 @@ next, in one statement and one commit: sixteen publishers cost little more than 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
@@ -35,7 +37,7 @@ class Together:
     def __init__(self, lane: Lane, send: Send) -> None:
         self._lane = lane
         self._send = send
-        self._waiting: list[_Waiting] = []
+        self._waiting: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
 
     async def publish(self, message: Message) -> int:
@@ -62,14 +64,20 @@ class Together:
         async def send(connection: Connection) -> list[int]:
             # Chosen only now that it is our turn: more have come meanwhile.
             batch.extend(self._take())
-            return await self._send(connection, [waiting.message for waiting in batch]) if batch else []
+            return await self._store(connection, batch) if batch else []
 
+        await self._answer(batch, send)
+
+    async def _answer(
+        self, batch: list[_Waiting], send: Callable[[Connection], Awaitable[list[int]]]
+    ) -> None:
         try:
             ids = await self._lane.run(send, lost=PublishUncertain)
         except Exception as error:  # noqa: BLE001 - it is the publishers'
             if is_refusal(error) and len(batch) > 1:
                 # One of them is refused, and all were rolled back: each for itself then.
-                await self._send_apart(batch)
+                for waiting in batch:
+                    await self._answer([waiting], partial(self._store, batch=[waiting]))
             else:
                 _fail(batch or self._take_all(), error)
         else:
@@ -77,34 +85,24 @@ class Together:
                 if not waiting.stored.done():
                     waiting.stored.set_result(id_)
 
-    async def _send_apart(self, batch: list[_Waiting]) -> None:
-        for waiting in batch:
-            try:
-                (id_,) = await self._lane.run(
-                    lambda connection, message=waiting.message: self._send(connection, [message]),  # type: ignore[misc]
-                    lost=PublishUncertain,
-                )
-            except Exception as error:  # noqa: BLE001 - it is the publisher's
-                _fail([waiting], error)
-            else:
-                if not waiting.stored.done():
-                    waiting.stored.set_result(id_)
+    async def _store(self, connection: Connection, batch: list[_Waiting]) -> list[int]:
+        return await self._send(connection, [waiting.message for waiting in batch])
 
     def _take(self) -> list[_Waiting]:
         taken: list[_Waiting] = []
         size = 0
         while self._waiting and len(taken) < MOST_MESSAGES:
-            waiting = self._waiting[0]
-            size += len(waiting.message.body)
+            size += len(self._waiting[0].message.body)
             if taken and size > MOST_BYTES:
                 break
-            self._waiting.pop(0)
+            waiting = self._waiting.popleft()
             if not waiting.stored.done():
                 taken.append(waiting)
         return taken
 
     def _take_all(self) -> list[_Waiting]:
-        taken, self._waiting = self._waiting, []
+        taken = list(self._waiting)
+        self._waiting.clear()
         return taken
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -77,27 +77,25 @@ class Claiming:
 
     def recall(self, queues: Sequence[str], token: UUID) -> Steps[list[Delivery]]:
         """What is leased under this token."""
-        values = {"queues": json.dumps(queues), "token": token.bytes, "now": self._time.now()}
-        return [rows.delivery(row) for row in (yield self._sql("recall", **values))]
+        found = yield self._sql("recall", queues=json.dumps(queues), token=token.bytes)
+        return [rows.delivery(row) for row in found]
 
     def _choose(self, queue: str, room: int, now: int) -> Steps[list[int]]:
         """The ids of up to `room` available messages: the share of the oldest, then by priority."""
         levels = yield from self._levels(queue, now)
-        oldest = self._share.reserved(queue, room)
         chosen: list[int] = []
-        if oldest and len(levels) > 1:
-            firsts: list[Row] = []
-            for level in levels:
-                firsts += yield self._available(queue, level, oldest, now)
-            chosen = [id_ for id_, _ in sorted(firsts, key=_by_age)[:oldest]]
-        reserved = frozenset(chosen)
         for level in levels:
-            if len(chosen) == room:
-                break
-            # As many more as may be among those already chosen.
-            found = yield self._available(queue, level, room - len(chosen) + len(reserved), now)
-            chosen += _first(found, room - len(chosen), without=reserved)
-        return chosen
+            if len(chosen) < room:
+                found = yield self._available(queue, level, room - len(chosen), now)
+                chosen += [id_ for id_, _ in found]
+        share = self._share.reserved(queue, len(chosen))
+        if share == 0 or len(levels) == 1:
+            return chosen
+        firsts: list[Row] = []
+        for level in levels:
+            firsts += yield self._available(queue, level, share, now)
+        oldest = [id_ for id_, _ in sorted(firsts, key=_by_age)[:share]]
+        return list(dict.fromkeys(oldest + chosen))[: len(chosen)]
 
     def _levels(self, queue: str, now: int) -> Steps[list[int]]:
         """The priorities at which something of this queue is due, highest first."""
@@ -115,9 +113,3 @@ class Claiming:
 def _by_age(row: Row) -> tuple[int, int]:
     id_, due_at = row
     return due_at, id_
-
-
-def _first(found: Sequence[Row], room: int, *, without: frozenset[int]) -> Iterator[int]:
-    """The first of these ids that are not yet chosen."""
-    fresh = (id_ for id_, _ in found if id_ not in without)
-    return (id_ for id_, _ in zip(fresh, range(room), strict=False))

@@ -7,10 +7,12 @@ import sqlite3
 import time
 from typing import Final
 
+from nightmail.errors import StoreUnavailable
 from nightmail.stores.sqlite.errors import is_busy
 
 PATIENCE_SECONDS: Final = 5.0
 """How long to wait for somebody else's transaction to end."""
+_OLDEST: Final = (3, 35, 0)
 _WRITE_AHEAD_LOG_LIMIT: Final = 64 * 1024 * 1024
 
 
@@ -36,6 +38,8 @@ def connect(
     One connection per process copies the write-ahead log back into the file: releases of SQLite before 3.51.3 can
     corrupt it when several do so at once. For the same reason the file is never mapped into memory.
     """
+    if sqlite3.sqlite_version_info < _OLDEST:
+        raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old: the store needs 3.35 or later")
     connection = sqlite3.connect(
         path, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
     )
@@ -60,10 +64,14 @@ def _switch_to_write_ahead_log(connection: sqlite3.Connection) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
         else:
-            return
+            break
+    if mode != "wal":
+        raise StoreUnavailable(
+            "SQLite cannot keep a write-ahead log here: the file must lie on a disk of this machine, not in the network"
+        )

@@ -44,6 +44,7 @@ UPDATE nightmail_messages
 SET
     priority = :priority,
     due_at = :due_at,
+    published_at = :now,
     expires_at = :expires_at,
     head_key = CASE WHEN ordering_key IS :ordering_key THEN head_key END,
     ordering_key = :ordering_key,

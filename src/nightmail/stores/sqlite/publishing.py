@@ -85,7 +85,7 @@ class Publishing:
         if not _wins(message, bearer, now):
             return Change(None)
         fields = _fields(message, now)
-        yield self._sql("overwrite", id=bearer.id, body=message.body, **fields)
+        yield self._sql("overwrite", id=bearer.id, body=message.body, now=now, **fields)
         rings = if_soon(message.queue, fields["due_at"], now)
         if bearer.head_key is not None and bearer.head_key != message.ordering_key:
             # It lets go of its ordering key, and the next in that line may go.

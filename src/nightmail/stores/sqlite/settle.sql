@@ -56,7 +56,7 @@ SET
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: bury
--- Copy these messages to the dead letters: triples of an id, a reason and an error.
+-- Copy these messages to the dead letters: lists of an id, a reason, an error, and 1 if the handler ran, else 0.
 INSERT INTO nightmail_dead (
     message_id, queue, priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at,
     timer_id, ordering_key, reason, error, headers, body
@@ -65,11 +65,11 @@ SELECT
     m.id,
     m.queue,
     m.priority,
-    m.attempts,
+    m.attempts + json_extract(letter.value, '$[3]'),
     m.deliveries,
     m.published_at,
-    m.first_attempt_at,
-    m.last_attempt_at,
+    coalesce(m.first_attempt_at, CASE WHEN json_extract(letter.value, '$[3]') THEN m.claimed_at END),
+    CASE WHEN json_extract(letter.value, '$[3]') THEN m.claimed_at ELSE m.last_attempt_at END,
     :now,
     m.timer_id,
     m.ordering_key,

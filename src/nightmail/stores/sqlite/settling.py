@@ -103,8 +103,8 @@ class _Pile:
         match outcome:
             case Done():
                 self.done.append(delivery.id)
-            case Dead(reason, error):
-                self.letters.append((delivery.id, reason, error))
+            case Dead(reason, error, ran):
+                self.letters.append((delivery.id, reason, error, int(ran)))
             case Retry(delay):
                 self.retried.append((delivery.id, after(self.now, delay)))
             case Postpone(delay):

@@ -38,7 +38,8 @@ FROM sqlite_sequence
 WHERE name = :messages;
 
 -- name: news
--- The queues that got messages since this one, due within the notice horizon.
+-- The queues that got messages since this one, due within the notice horizon. By id: for the sake of DISTINCT the
+-- planner would rather walk through all messages in the order of their queues.
 SELECT DISTINCT queue
-FROM nightmail_messages
+FROM nightmail_messages NOT INDEXED
 WHERE id > :newest AND due_at - published_at < :notice_horizon;

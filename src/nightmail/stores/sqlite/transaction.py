@@ -35,25 +35,30 @@ class CallersTransactions:
 
     async def write(self, transaction: object, steps: Steps[T]) -> T:
         """Take these steps in the caller's transaction."""
-        caller = await self._join(transaction)
-        locked = await caller.begin()
-        return await _to_the_end(self._carry_out(caller, steps, locked=locked))
+        caller = await caller_of(transaction)
+        return await _to_the_end(self._write(caller, steps))
 
     async def read(self, transaction: object, steps: Steps[T]) -> T:
         """Take these steps, which write nothing, in the caller's transaction."""
-        return await self._carry_out(await self._join(transaction), steps, locked=True)
-
-    async def _join(self, transaction: object) -> Caller:
         caller = await caller_of(transaction)
-        if caller.driver not in self._known:
-            if not await self._same_file(caller):
-                raise OtherDatabase
-            self._known.add(caller.driver)
-        return caller
+        return await _to_the_end(self._read(caller, steps))
 
-    async def _same_file(self, caller: Caller) -> bool:
+    async def _write(self, caller: Caller, steps: Steps[T]) -> T:
+        await self._make_sure_of_the_file(caller)
+        locked = await caller.begin()
+        return await self._carry_out(caller, steps, locked=locked)
+
+    async def _read(self, caller: Caller, steps: Steps[T]) -> T:
+        await self._make_sure_of_the_file(caller)
+        return await self._carry_out(caller, steps, locked=True)
+
+    async def _make_sure_of_the_file(self, caller: Caller) -> None:
+        if caller.driver in self._known:
+            return
         files = {name: file for _, name, file in await caller.ask(_FILES)}
-        return bool(files.get("main")) and _same(files["main"], self._file)
+        if not files.get("main") or not _same(files["main"], self._file):
+            raise OtherDatabase
+        self._known.add(caller.driver)
 
     async def _carry_out(self, caller: Caller, steps: Steps[T], *, locked: bool) -> T:
         try:
@@ -78,7 +83,7 @@ async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Wait until this is done, even when cancelled meanwhile.
 
     A verb is several statements here. Cut off between two of them, half of it would stand in a transaction that its
-    caller may still commit.
+    caller may still commit; cut off in the middle of one, SQLAlchemy would throw the caller's connection away.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -1,0 +1,121 @@
+"""Bells are rung by what others write, and by nothing else they do."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from nightmail.outcome import Done
+from nightmail.stores.sqlite import SQLiteStore
+from nightmail.stores.sqlite import threads as threads_module
+from nightmail.testing.clock import ManualClock
+from tests.stores.sqlite.support import LEASE, QUEUE, claim, message, settle
+
+pytestmark = pytest.mark.sqlite
+
+
+class Faulty(sqlite3.Connection):
+    """A connection whose disk fails when told to."""
+
+    failing = False
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if self.failing:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+        return super().execute(sql, *args)
+
+
+class TestBells:
+    async def test_a_commit_of_a_callers_transaction_rings(
+        self, store: SQLiteStore, engine: AsyncEngine
+    ) -> None:
+        with store.listen([QUEUE]) as bell:
+            await hears_others(store)
+            bell.clear()
+            async with AsyncSession(engine) as session, session.begin():
+                await store.publish(message(), transaction=session)
+
+            assert await bell.wait(5)
+
+    async def test_what_others_do_with_messages_rings_nobody(self, store: SQLiteStore, file: Path) -> None:
+        other = SQLiteStore(file, clock=ManualClock())
+        await other.open()
+        await store.publish_batch([message(), message()])
+        with store.listen([QUEUE]) as bell, store.listen(["last"]) as last:
+            await hears_others(store)
+            bell.clear()
+            last.clear()
+
+            deliveries = await claim(other)
+            await other.extend(deliveries, LEASE)
+            await settle(other, deliveries, Done())
+            await other.publish(message(queue="last"))
+
+            assert await last.wait(5)
+            assert not await bell.wait(0)
+        await other.close()
+
+    async def test_a_store_that_was_opened_again_rings_at_once(self, store: SQLiteStore) -> None:
+        with store.listen([QUEUE]) as bell:
+            await hears_others(store)
+            bell.clear()
+            await store.close()
+            await store.open()
+
+            assert await bell.wait(5)
+
+    async def test_a_connection_that_was_lost_and_made_anew_rings_at_once(
+        self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made: list[Faulty] = []
+
+        def connect(file: str, **_: Any) -> sqlite3.Connection:
+            made.append(sqlite3.connect(file, isolation_level=None, check_same_thread=False, factory=Faulty))
+            return made[-1]
+
+        monkeypatch.setattr(threads_module, "connect", connect)
+        await store.close()
+        await store.open()
+        writer = made[0]
+        with store.listen([QUEUE]) as bell:
+            assert await bell.wait(5)
+            bell.clear()
+            writer.failing = True
+
+            assert await bell.wait(5)
+        assert len(made) > 2
+
+    async def test_nobody_asks_for_changes_while_nobody_listens(self, store: SQLiteStore) -> None:
+        asked: list[str] = []
+        await store.publish(message())
+        writer = store._threads.writer
+        await writer.read(
+            lambda connection: connection.set_trace_callback(
+                lambda statement: asked.append(statement) if "data_version" in statement else None
+            )
+        )
+
+        await asyncio.sleep(0.1)
+        assert asked == []
+
+        with store.listen([QUEUE]) as bell:
+            assert await bell.wait(5)
+            await asyncio.sleep(0.1)
+            assert asked
+        await writer.read(lambda connection: None)
+        asked.clear()
+
+        await asyncio.sleep(0.1)
+        assert asked == []
+
+
+async def hears_others(store: SQLiteStore) -> None:
+    """Until the thread watches: the first look after a bell was hung rings all, whatever was written."""
+    await store._threads.writer.read(lambda connection: None)
