@@ -121,20 +121,24 @@ def plain_look(
     """What a claim must answer, found by looking at every row for every message it takes."""
     rows = [row.copy() for row in store.data.tables.queue(QUEUE).rows.values()]
     oldest = (claimed_so_far + limit) // 8 - claimed_so_far // 8
-    taken: list[int] = []
+    taken: list[Row] = []
     while len(taken) < limit:
         free = [row for row in rows if is_free(row, rows, now)]
         if not free:
             moments = [row.lease_until if row.running(now) else row.due_at for row in rows]
             ahead = [moment - now for moment in moments if moment is not None and moment > now]
-            return taken, min(ahead, default=None)
+            # All there was: the share is an eighth of that, not of what was asked for.
+            oldest = (claimed_so_far + len(taken)) // 8 - claimed_so_far // 8
+            by_age = sorted(taken, key=lambda row: (row.due_at, row.id))
+            rest = sorted(by_age[oldest:], key=lambda row: (-row.priority, row.due_at, row.id))
+            return [row.id for row in by_age[:oldest] + rest], min(ahead, default=None)
         if len(taken) < oldest:
             row = min(free, key=lambda row: (row.due_at, row.id))
         else:
             row = min(free, key=lambda row: (-row.priority, row.due_at, row.id))
         row.lease(uuid4(), now + LEASE, now)
-        taken.append(row.id)
-    return taken, None
+        taken.append(row)
+    return [row.id for row in taken], None
 
 
 def is_free(row: Row, rows: Iterable[Row], now: datetime) -> bool:

@@ -81,6 +81,8 @@ class FaultyStore:
         """How often each verb was called."""
         self.sizes: dict[str, list[int]] = {"claim": [], "settle": [], "extend": []}
         """How much each claim, settle and extend that got an answer was about."""
+        self.renewing: Sequence[Delivery] = ()
+        """What the extend that is under way, or was last, was asked for."""
         self._faults: dict[str, deque[Fault]] = {}
         self._lasting: dict[str, Fault] = {}
         self.interval: timedelta | None = None
@@ -184,6 +186,7 @@ class FaultyStore:
     async def _extend(
         self, extend: Extend, deliveries: Sequence[Delivery], lease: timedelta
     ) -> Sequence[Standing]:
+        self.renewing = deliveries
         standings = await self._pass("extend", lambda: extend(deliveries, lease))
         self.sizes["extend"].append(len(deliveries))
         return standings

@@ -176,22 +176,23 @@ async def test_a_waiting_message_whose_lease_was_lost_is_told_of_and_never_run(
         if delivery.body == b"10":
             await hold.wait()
 
-    async def one_is_lost(call: Call) -> Sequence[Standing]:
-        standings: list[Standing] = list(await call())
-        standings[2] = Standing.LOST
-        return standings
+    async def thirteen_is_lost(call: Call) -> Sequence[Standing]:
+        await call()
+        return [Standing.LOST if each.id == 13 else Standing.HELD for each in store.renewing]
 
-    store.upset("extend", one_is_lost)
     settings = WorkerSettings(max_workers=1, lease=SHORT)
     worker = Worker(store, handle, queues=[QUEUE], settings=settings, observer=seen)
     await publish(store, 20)
     async with at_work(worker):
+        await seen.until_settled(10)
+        assert worker.in_hand == 10
+        # The eleventh runs, the twelfth would be next, and the thirteenth is lost.
+        store.upset("extend", thirteen_is_lost, times=None)
         await seen.until(lambda: bool(seen.lost))
         assert worker.in_hand == 9
         hold.set()
         await seen.until_settled(19)
 
-    # The eleventh runs, the twelfth would be next, and the thirteenth is lost.
     assert seen.lost == [13]
     assert 13 not in seen.runs
     assert len(seen.runs) == 19

@@ -1,4 +1,4 @@
-"""A store over a file of its own, and engines of callers over the same file."""
+"""A store over a file of its own, engines of callers over the same file, and a thread without a store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from nightmail.stores.sqlite import SQLiteStore, begin_immediate
+from nightmail.stores.sqlite.connect import connect
+from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.testing.clock import ManualClock
+from tests.stores.sqlite.support import Connections
 
 
 @pytest.fixture
@@ -51,3 +54,17 @@ async def eager(store: SQLiteStore, file: Path) -> AsyncIterator[AsyncEngine]:
     begin_immediate(engine)
     yield engine
     await engine.dispose()
+
+
+@pytest.fixture
+def connections(file: Path) -> Connections:
+    with closing(connect(str(file))) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT CHECK (text <> 'refused'))")
+    return Connections(file)
+
+
+@pytest_asyncio.fixture
+async def thread(connections: Connections) -> AsyncIterator[ConnectionThread]:
+    thread = ConnectionThread("test", connections)
+    yield thread
+    await thread.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, Standing
 from nightmail.store import Settlement
 from nightmail.stores.sqlite import SQLiteStore
+from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.testing.conformance import Harness
 
 QUEUE = "orders"
@@ -115,3 +116,57 @@ def locked(file: Path) -> Iterator[None]:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("ROLLBACK")
+
+
+class Faulty(sqlite3.Connection):
+    """A connection whose disk fails at a statement, when told to: once, with this code."""
+
+    faults: dict[str, int]
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if code := self.faults.pop(sql, None):
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = code
+            error.sqlite_errorname = "SQLITE_IOERR"
+            raise error
+        return super().execute(sql, *args)
+
+
+class Connections:
+    """Makes connections that can fail, and remembers what was said on them."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.statements: list[str] = []
+        self.faults: dict[str, int] = {}
+        self.made = 0
+
+    def __call__(self, *_: Any, **__: Any) -> sqlite3.Connection:
+        self.made += 1
+        connection = sqlite3.connect(
+            self.file, timeout=0.02, isolation_level=None, check_same_thread=False, factory=Faulty
+        )
+        connection.faults = self.faults
+        connection.set_trace_callback(self.statements.append)
+        return connection
+
+    def count(self, statement: str) -> int:
+        return self.statements.count(statement)
+
+
+def note(text: str) -> Callable[[sqlite3.Connection], str]:
+    def work(connection: sqlite3.Connection) -> str:
+        connection.execute("INSERT INTO notes VALUES (?)", (text,))
+        return text
+
+    return work
+
+
+def noted(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as connection:
+        return [text for (text,) in connection.execute("SELECT text FROM notes ORDER BY rowid")]
+
+
+async def has_arrived(thread: ConnectionThread) -> None:
+    """Until the thread has seen all that was asked for so far."""
+    await thread.read(lambda connection: None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
@@ -14,22 +13,9 @@ from nightmail.outcome import Done
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite import threads as threads_module
 from nightmail.testing.clock import ManualClock
-from tests.stores.sqlite.support import LEASE, QUEUE, claim, message, settle
+from tests.stores.sqlite.support import LEASE, QUEUE, Connections, claim, message, settle
 
 pytestmark = pytest.mark.sqlite
-
-
-class Faulty(sqlite3.Connection):
-    """A connection whose disk fails when told to."""
-
-    failing = False
-
-    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-        if self.failing:
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
-            raise error
-        return super().execute(sql, *args)
 
 
 class TestBells:
@@ -72,25 +58,20 @@ class TestBells:
             assert await bell.wait(5)
 
     async def test_a_connection_that_was_lost_and_made_anew_rings_at_once(
-        self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+        self, store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        made: list[Faulty] = []
-
-        def connect(file: str, **_: Any) -> sqlite3.Connection:
-            made.append(sqlite3.connect(file, isolation_level=None, check_same_thread=False, factory=Faulty))
-            return made[-1]
-
-        monkeypatch.setattr(threads_module, "connect", connect)
+        connections = Connections(file)
+        monkeypatch.setattr(threads_module, "connect", connections)
         await store.close()
         await store.open()
-        writer = made[0]
         with store.listen([QUEUE]) as bell:
             assert await bell.wait(5)
             bell.clear()
-            writer.failing = True
+            made = connections.made
+            connections.faults["PRAGMA data_version"] = sqlite3.SQLITE_IOERR
 
             assert await bell.wait(5)
-        assert len(made) > 2
+        assert connections.made == made + 1
 
     async def test_nobody_asks_for_changes_while_nobody_listens(self, store: SQLiteStore) -> None:
         asked: list[str] = []

@@ -13,13 +13,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from nightmail.errors import PublishUncertain
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Postpone, Retry, Standing
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.sqlite import SQLiteStore
-from nightmail.stores.sqlite import threads as threads_module
 from nightmail.testing.clock import START, ManualClock
 from tests.stores.sqlite.support import HOUR, LEASE, QUEUE, SECOND, bodies, claim, locked, message, settle
 
@@ -122,38 +120,6 @@ class TestRefusedRows:
         assert await store.extend([one, two, four], LEASE) == [Standing.LOST, Standing.HELD, Standing.LOST]
         assert f"message {two.id}" in caplog.text
         assert "s3cret" not in caplog.text
-
-
-class TestUncertainty:
-    async def test_a_publish_whose_commit_failed_is_uncertain(
-        self, file: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        failing = {"COMMIT": False}
-
-        class Faulty(sqlite3.Connection):
-            def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-                if failing.get(sql):
-                    error = sqlite3.OperationalError("disk I/O error")
-                    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-                    error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
-                    raise error
-                return super().execute(sql, *args)
-
-        def connect(file: str, **_: Any) -> sqlite3.Connection:
-            return sqlite3.connect(file, isolation_level=None, check_same_thread=False, factory=Faulty)
-
-        monkeypatch.setattr(threads_module, "connect", connect)
-        store = SQLiteStore(file)
-        await store.open()
-        await store.migrate()
-
-        failing["COMMIT"] = True
-        with pytest.raises(PublishUncertain):
-            await store.publish(message(b"s3cret"))
-        failing["COMMIT"] = False
-
-        assert await store.publish(message(b"after")) is not None
-        await store.close()
 
 
 class TestWindows:

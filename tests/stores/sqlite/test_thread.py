@@ -5,89 +5,16 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores.sqlite.connect import connect
-from nightmail.stores.sqlite.errors import CommitInDoubt, Refused
+from nightmail.stores.sqlite.errors import Refused
 from nightmail.stores.sqlite.thread import ConnectionThread
-from tests.stores.sqlite.support import locked
+from tests.stores.sqlite.support import Connections, has_arrived, locked, note, noted
 
 pytestmark = pytest.mark.sqlite
-
-
-class Faulty(sqlite3.Connection):
-    """A connection that fails when told to, as a disk would make it fail."""
-
-    faults: dict[str, int]
-
-    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-        if code := self.faults.pop(sql, None):
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = code
-            error.sqlite_errorname = "SQLITE_IOERR"
-            raise error
-        return super().execute(sql, *args)
-
-
-class Connections:
-    """Makes the thread's connections, remembers what was said on them, and can make them fail."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.statements: list[str] = []
-        self.faults: dict[str, int] = {}
-        self.made = 0
-
-    def __call__(self) -> sqlite3.Connection:
-        self.made += 1
-        connection = sqlite3.connect(
-            self.file, timeout=0.02, isolation_level=None, check_same_thread=False, factory=Faulty
-        )
-        connection.faults = self.faults
-        connection.set_trace_callback(self.statements.append)
-        return connection
-
-    def count(self, statement: str) -> int:
-        return self.statements.count(statement)
-
-
-@pytest.fixture
-def connections(file: Path) -> Connections:
-    with closing(connect(str(file))) as connection:
-        connection.execute("CREATE TABLE notes (text TEXT CHECK (text <> 'refused'))")
-    return Connections(file)
-
-
-@pytest_asyncio.fixture
-async def thread(connections: Connections) -> AsyncIterator[ConnectionThread]:
-    thread = ConnectionThread("test", connections)
-    yield thread
-    await thread.stop()
-
-
-def note(text: str) -> Callable[[sqlite3.Connection], str]:
-    def work(connection: sqlite3.Connection) -> str:
-        connection.execute("INSERT INTO notes VALUES (?)", (text,))
-        return text
-
-    return work
-
-
-def noted(file: Path) -> list[str]:
-    with closing(sqlite3.connect(file)) as connection:
-        return [text for (text,) in connection.execute("SELECT text FROM notes ORDER BY rowid")]
-
-
-async def has_arrived(thread: ConnectionThread) -> None:
-    """Until the thread has seen all that was asked for so far."""
-    await thread.read(lambda connection: None)
 
 
 class TestWritingTogether:
@@ -271,87 +198,3 @@ class TestCancelling:
         with locked(file):
             pass
         assert await thread.write(note("last")) == "last"
-
-
-class TestFailures:
-    async def test_a_failed_disk_at_the_commit_leaves_it_open_whether_it_was_written(
-        self, thread: ConnectionThread, connections: Connections
-    ) -> None:
-        connections.faults["COMMIT"] = sqlite3.SQLITE_IOERR_FSYNC
-
-        with pytest.raises(CommitInDoubt):
-            await thread.write(note("a"))
-
-    async def test_a_full_disk_at_the_commit_has_written_nothing(
-        self, thread: ConnectionThread, connections: Connections, file: Path
-    ) -> None:
-        connections.faults["COMMIT"] = sqlite3.SQLITE_FULL
-
-        with pytest.raises(StoreUnavailable) as raised:
-            await thread.write(note("a"))
-
-        assert not isinstance(raised.value, CommitInDoubt)
-        assert noted(file) == []
-
-    @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "SAVEPOINT work", "RELEASE work", "COMMIT"])
-    async def test_a_connection_in_doubt_is_thrown_away_and_made_anew(
-        self, thread: ConnectionThread, connections: Connections, file: Path, statement: str
-    ) -> None:
-        connections.faults[statement] = sqlite3.SQLITE_IOERR
-
-        with pytest.raises(StoreUnavailable):
-            await thread.write(note("lost"))
-
-        assert await thread.write(note("next")) == "next"
-        assert noted(file) == ["next"]
-        assert connections.made == 2
-
-    async def test_a_failed_read_throws_the_connection_away_too(
-        self, thread: ConnectionThread, connections: Connections
-    ) -> None:
-        connections.faults["SELECT 1"] = sqlite3.SQLITE_IOERR
-
-        with pytest.raises(StoreUnavailable):
-            await thread.read(lambda connection: connection.execute("SELECT 1").fetchall())
-
-        assert await thread.read(lambda connection: connection.execute("SELECT 1").fetchall()) == [(1,)]
-        assert connections.made == 2
-
-    async def test_a_mistake_in_a_read_is_the_callers_and_the_thread_lives_on(
-        self, thread: ConnectionThread
-    ) -> None:
-        def mistaken(connection: sqlite3.Connection) -> None:
-            raise LookupError("on purpose")
-
-        with pytest.raises(LookupError, match="on purpose"):
-            await thread.read(mistaken)
-        assert await thread.write(note("next")) == "next"
-
-    async def test_a_lock_met_while_reading_is_waited_for(
-        self, thread: ConnectionThread, connections: Connections
-    ) -> None:
-        connections.faults["SELECT 1"] = sqlite3.SQLITE_BUSY_RECOVERY
-
-        assert await thread.read(lambda connection: connection.execute("SELECT 1").fetchall()) == [(1,)]
-        assert connections.made == 1
-
-
-class TestStopping:
-    async def test_what_was_asked_for_is_finished_first(self, connections: Connections, file: Path) -> None:
-        thread = ConnectionThread("test", connections)
-        with locked(file):
-            waiting = asyncio.create_task(thread.write(note("a")))
-            await asyncio.sleep(0)
-            stopping = asyncio.create_task(thread.stop())
-            await asyncio.sleep(0)
-
-        await stopping
-        assert await waiting == "a"
-        assert noted(file) == ["a"]
-
-    async def test_a_stopped_thread_takes_nothing_more(self, thread: ConnectionThread) -> None:
-        await thread.stop()
-
-        with pytest.raises(StoreUnavailable, match="open it first"):
-            await thread.write(note("a"))
-        await thread.stop()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
@@ -125,10 +126,16 @@ class MemoryStore:
             oldest = self._share.reserved(queue.name, room)
             taken = list(queue.claim(room, oldest=oldest, token=token, until=until, now=now))
             if taken:
+                rows += taken if len(taken) == room else self._in_order(queue.name, taken)
                 self._share.claimed(queue.name, len(taken))
                 self._served[queue.name] = claim
-                rows += taken
         return rows
+
+    def _in_order(self, queue: str, taken: list[Row]) -> list[Row]:
+        """All there was, in order: the share of the oldest is one of so many claimed, not of so many asked for."""
+        by_age = sorted(taken, key=attrgetter("due_at", "id"))
+        share = self._share.reserved(queue, len(taken))
+        return by_age[:share] + sorted(by_age[share:], key=attrgetter("priority"), reverse=True)
 
     async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
         """What a claim under this token leased."""

@@ -24,7 +24,15 @@ async def version(connection: Connection, names: TableNames) -> int:
         found = await connection.fetchval(f"select version from {names.quoted('meta')}")  # noqa: S608 - our own names
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return 0
-    return int(found or 0)
+    return int(found) if found is not None else await _adopt(connection, names)
+
+
+async def _adopt(connection: Connection, names: TableNames) -> int:
+    """Say of tables that somebody else made, as Alembic does, that they are of this version: `check` finds out."""
+    await connection.execute(
+        f"insert into {names.quoted('meta')} (version) values ({VERSION}) on conflict do nothing"  # noqa: S608
+    )
+    return VERSION
 
 
 async def migrate(connection: Connection, names: TableNames) -> None:

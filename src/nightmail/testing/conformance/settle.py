@@ -116,25 +116,32 @@ class SettleConformance:
         fourth = await claim_one(store)
         assert (fourth.deliveries, fourth.attempts) == (1, 1)
 
-    async def test_the_first_and_the_last_attempt_are_remembered(
+    async def test_a_retry_remembers_when_the_first_and_the_last_attempt_were_claimed(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        start = clock.now()
+        await store.publish(message())
+
+        seen = []
+        for _ in range(3):
+            delivery = await claim_one(store)
+            seen.append((delivery.first_attempt_at, delivery.last_attempt_at))
+            clock.advance(SECOND)
+            await settle_one(store, delivery, Retry(MINUTE - SECOND))
+            clock.advance(MINUTE - SECOND)
+
+        assert seen == [(None, None), (start, start), (start, start + MINUTE)]
+
+    async def test_a_lost_lease_is_not_remembered_as_an_attempt(
         self, store: FullStore, clock: ManualClock
     ) -> None:
         await store.publish(message())
+        await claim_one(store, lease=LEASE)
+        clock.advance(LEASE)
 
-        ran = []
-        for _ in range(3):
-            delivery = await claim_one(store)
-            clock.advance(SECOND)
-            await settle_one(store, delivery, Retry(MINUTE))
-            ran.append((delivery.claimed_at, clock.now()))
-            clock.advance(MINUTE)
+        again = await claim_one(store)
 
-        after = await claim_one(store)
-        assert after.first_attempt_at is not None
-        assert after.last_attempt_at is not None
-        # Whether a run counts from its claim or from its end, it lies between the two.
-        assert ran[0][0] <= after.first_attempt_at <= ran[0][1]
-        assert ran[2][0] <= after.last_attempt_at <= ran[2][1]
+        assert (again.first_attempt_at, again.last_attempt_at) == (None, None)
 
     async def test_a_retried_message_keeps_everything_else(
         self, store: FullStore, clock: ManualClock
@@ -219,6 +226,18 @@ class SettleConformance:
         fresh = await claim_one(store)
         assert (fresh.attempts, fresh.deliveries) == (0, 1)
 
+    async def test_a_postponement_forgets_earlier_attempts(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish(message())
+        await settle_one(store, await claim_one(store), Retry())
+        await settle_one(store, await claim_one(store), Postpone(SECOND))
+        clock.advance(SECOND)
+
+        fresh = await claim_one(store)
+
+        assert (fresh.first_attempt_at, fresh.last_attempt_at) == (None, None)
+
     async def test_a_message_may_be_postponed_for_ever_without_wearing_out(
         self, store: FullStore, clock: ManualClock
     ) -> None:
@@ -282,6 +301,19 @@ class SettleConformance:
         again = await claim_one(store)
         assert (again.deliveries, again.attempts) == (3, 1)
 
+    async def test_a_release_is_not_remembered_as_an_attempt(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        failed_at = clock.now()
+        await store.publish(message())
+        await settle_one(store, await claim_one(store), Retry())
+        clock.advance(SECOND)
+        await settle_one(store, await claim_one(store), Release())
+
+        again = await claim_one(store)
+
+        assert (again.first_attempt_at, again.last_attempt_at) == (failed_at, failed_at)
+
     async def test_a_released_message_keeps_its_name(self, store: FullStore) -> None:
         await store.publish(timer("reminder", b"first"))
         await settle_one(store, await claim_one(store), Release())
@@ -332,12 +364,41 @@ class SettleConformance:
         assert letter.headers == {"trace": "abc", "nested": [1, None]}
         assert (letter.reason, letter.error) == ("retries_exhausted", "KeyError: 'x'")
         assert (letter.timer_id, letter.ordering_key, letter.priority) == ("reminder", "customer-7", 4)
-        assert (letter.attempts, letter.deliveries) == (2, 2)
-        assert letter.published_at == published_at
-        assert letter.died_at == clock.now()
-        assert letter.first_attempt_at is not None
-        assert letter.last_attempt_at is not None
-        assert published_at <= letter.first_attempt_at < letter.last_attempt_at <= letter.died_at
+        # Two retries and the run that was the last; two claims since the second retry.
+        assert (letter.attempts, letter.deliveries) == (3, 2)
+        assert (letter.first_attempt_at, letter.last_attempt_at) == (published_at, last.claimed_at)
+        assert (letter.published_at, letter.died_at) == (published_at, clock.now())
+
+    async def test_a_dead_letter_counts_no_attempt_when_its_handler_did_not_run(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        failed_at = clock.now()
+        await store.publish_batch([message(b"never ran"), message(b"ran once")])
+        never_ran, ran_once = await claim_all(store)
+        await settle_one(store, ran_once, Retry(SECOND))
+        await settle_one(store, never_ran, Dead(Reason.EXPIRED, ran=False))
+        clock.advance(SECOND)
+        await settle_one(store, await claim_one(store), Dead(Reason.EXPIRED, ran=False))
+
+        once, never = await store.dead(DeadFilter())
+
+        assert (never.body, never.attempts) == (b"never ran", 0)
+        assert (never.first_attempt_at, never.last_attempt_at) == (None, None)
+        assert (once.body, once.attempts) == (b"ran once", 1)
+        assert (once.first_attempt_at, once.last_attempt_at) == (failed_at, failed_at)
+
+    async def test_a_message_that_dies_of_its_first_run_had_one_attempt(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish(message())
+        delivery = await claim_one(store)
+        clock.advance(SECOND)
+        await settle_one(store, delivery, Dead("rejected"))
+
+        letter = await only_letter(store)
+
+        assert (letter.attempts, letter.deliveries) == (1, 1)
+        assert (letter.first_attempt_at, letter.last_attempt_at) == (delivery.claimed_at, delivery.claimed_at)
 
     async def test_a_dead_letter_needs_no_error(self, store: FullStore) -> None:
         await store.publish(message())
