@@ -47,7 +47,7 @@ async def _locks(url: str) -> None:
             plan = await explain(
                 table.connection, _CLAIM, *claim_arguments(_IN_TWO_PARTS, limit, uuid.uuid4())
             )
-            looked_at = plan.of("Index Scan", "messages_claim")[0].loops
+            [looked_at] = [node.loops for node in plan.nodes if node.index == "messages_claim"]
             transaction = table.connection.transaction()
             await transaction.start()
             claimed = len(await table.claim(_IN_TWO_PARTS, limit, uuid.uuid4()))

@@ -16,15 +16,11 @@ _SPECIAL = {BEGINNING[0]: "-infinity", END[0]: "infinity"}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A step of a plan."""
+    """A step of a plan: what it does, through which index, and how often."""
 
     kind: str
-    on: str
+    index: str
     loops: int
-    rows: float
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.on}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +30,6 @@ class Plan:
     nodes: tuple[Node, ...]
     milliseconds: float
     buffers: int
-    wal: int
-
-    @property
-    def rows(self) -> int:
-        return round(self.nodes[0].rows)
-
-    def scans(self) -> list[str]:
-        """How the table was read, in the order of the plan, each way once."""
-        return list(dict.fromkeys(str(node) for node in self.nodes if node.on))
-
-    def of(self, kind: str, on: str = "") -> list[Node]:
-        return [node for node in self.nodes if node.kind == kind and node.on == on]
 
 
 class Prepared:
@@ -62,7 +46,7 @@ class Prepared:
         await transaction.start()
         try:
             text = await self._connection.fetchval(
-                f"explain (analyze, buffers, wal, timing off, format json) execute {self._name}({values})"
+                f"explain (analyze, buffers, timing off, format json) execute {self._name}({values})"
             )
         finally:
             await transaction.rollback()
@@ -72,7 +56,6 @@ class Prepared:
             nodes=tuple(_nodes(root)),
             milliseconds=answer["Execution Time"],
             buffers=root["Shared Hit Blocks"] + root["Shared Read Blocks"],
-            wal=root["WAL Bytes"],
         )
 
 
@@ -94,12 +77,7 @@ async def explain(connection: Connection, statement: str, *arguments: Any) -> Pl
 
 
 def _nodes(node: dict[str, Any]) -> Iterator[Node]:
-    kind = node["Node Type"]
-    if kind != "ModifyTable":
-        on = node.get("Index Name", node.get("Relation Name", ""))
-        yield Node(kind, on, node["Actual Loops"], node["Actual Rows"])
-    else:
-        yield Node(node["Operation"], "", node["Actual Loops"], node["Actual Rows"])
+    yield Node(node["Node Type"], node.get("Index Name", ""), node["Actual Loops"])
     for child in node.get("Plans", []):
         yield from _nodes(child)
 

@@ -1,12 +1,14 @@
 """A table full of messages, a worker that drains it, and what the server counted meanwhile."""
 
+import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -15,6 +17,8 @@ from benchmarks.table_designs.designs import Design
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Place: TypeAlias = tuple[datetime, int]
 """Where a message stands in its level: its due time and its id."""
+
+T = TypeVar("T")
 
 QUEUE = "orders"
 _LEASE = timedelta(minutes=10)
@@ -45,13 +49,14 @@ class Range:
     end: Place = END
 
 
-def _arrays(ranges: Iterable[Range], queue: str = QUEUE) -> list[list[Any]]:
+def _arrays(ranges: Iterable[Range]) -> list[list[Any]]:
     """The ranges as the claim takes them: one array per column."""
-    rows = [(queue, r.level, *r.start, *r.end) for r in ranges]
+    rows = [(QUEUE, r.level, *r.start, *r.end) for r in ranges]
     return [list(column) for column in zip(*rows, strict=True)]
 
 
 def claim_arguments(ranges: Iterable[Range], limit: int, token: uuid.UUID) -> list[Any]:
+    """What a claim is given: the ranges, how many, under which token, for how long, and the server's own clock."""
     return [*_arrays(ranges), limit, token, _LEASE, None]
 
 
@@ -68,16 +73,34 @@ class Mark:
     """Where the next claim starts: the smallest place of the last batch, or the beginning once a second."""
 
     place: Place = BEGINNING
-    looked_at: float = field(default=0.0)
+    looked_at: float = 0.0
 
     def ranges(self) -> list[Range]:
+        """What the next claim looks through."""
         if time.monotonic() - self.looked_at >= _FULL_LOOK_SECONDS:
             self.looked_at = time.monotonic()
             return EVERYTHING
         return from_mark(self.place)
 
     def move(self, places: Iterable[Place]) -> None:
+        """The last claim found these."""
         self.place = min(places, default=self.place)
+
+
+@dataclass(slots=True)
+class Times:
+    """How long some statements took, by the clock and by the server's processor."""
+
+    elapsed: list[float] = field(default_factory=list)
+    computed: list[float] = field(default_factory=list)
+
+    async def of(self, table: "Table", statement: Awaitable[T]) -> T:
+        """Run one more."""
+        computed, began = table.processor_time(), time.perf_counter()
+        result = await statement
+        self.elapsed.append(time.perf_counter() - began)
+        self.computed.append(table.processor_time() - computed)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +108,6 @@ class Counters:
     """What the server has counted so far for one table."""
 
     wal: int
-    inserted: int
     updated: int
     hot: int
     dead: int
@@ -148,13 +170,25 @@ class Table:
         await self.connection.execute("select pg_stat_force_next_flush()")
         row = await self.connection.fetchrow(
             """
-            select pg_current_wal_insert_lsn() - '0/0'::pg_lsn as wal, n_tup_ins as inserted,
-                   n_tup_upd as updated, n_tup_hot_upd as hot, n_dead_tup as dead
+            select pg_current_wal_insert_lsn() - '0/0'::pg_lsn as wal, n_tup_upd as updated,
+                   n_tup_hot_upd as hot, n_dead_tup as dead
             from pg_stat_user_tables where relid = 'messages'::regclass
             """
         )
         assert row is not None
         return Counters(**{name: int(value) for name, value in row.items()})
+
+    def processor_time(self) -> float:
+        """Seconds that the server has computed for this connection; nan if it runs elsewhere.
+
+        Says more than the clock where other programs want the processor, too.
+        """
+        process = Path("/proc", str(self.connection.get_server_pid()))
+        try:
+            ours = (process / "comm").read_text() == "postgres\n"
+            return int((process / "schedstat").read_text().split()[0]) / 1e9 if ours else math.nan
+        except OSError:
+            return math.nan
 
     async def wal(self) -> int:
         return int(await self.connection.fetchval("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))

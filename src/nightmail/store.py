@@ -57,7 +57,7 @@ class Claimed:
 
     deliveries: Sequence[Delivery]
     next_in: timedelta | None
-    """Until the next message of these queues is due or the next lease on one expires.
+    """Until the next message of these queues is due or the next lease on one expires, this claim's included.
 
     `None` when nothing is known to come, and when the claim was full: then look again at once.
     """
@@ -123,7 +123,7 @@ class Store(Protocol):
         A free name is taken. When a *waiting* message bears it: `skip` stores nothing; `raise` raises
         `TimerExists` and leaves the caller's transaction usable; `replace` overwrites it in place (body,
         headers, due time, publish time, priority, ordering key, expiry; both counters start afresh, an expired
-        lease is cleared, so that its holder is told `LOST`; it keeps its id and its place); `earliest` and `latest`
+        lease is cleared, so that its holder is told `LOST`; it keeps its id and its place, and frees an ordering key that it does not keep); `earliest` and `latest`
         do the same when the new due time is strictly earlier or later, and store nothing otherwise.
 
         When a message *running in other hands* bears it: `skip` and `raise` as above. The others store a new
@@ -175,8 +175,8 @@ class Store(Protocol):
 
         A message that is superseded or past its expiry is returned like any other; the worker decides.
 
-        What was available before the call is found by it, or at the latest by a claim one second later:
-        nothing hides behind what newer claims have already passed.
+        A claim that comes back short has found all there was. A full one may have passed over older messages
+        that became available late, but at most for a second: nothing hides behind what newer claims took.
         """
         ...
 
@@ -230,7 +230,7 @@ class Store(Protocol):
         """Settle these as `Done` inside the caller's transaction: all, or `LeaseLost` naming the lost ones.
 
         While that transaction is open its row locks stand in for the leases: nobody takes the messages over.
-        After a rollback they are as before.
+        After a rollback they are as before; a commit rings for whom an ordering key was freed.
         """
         ...
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Unpack
@@ -137,3 +138,63 @@ async def claim(store: PostgresStore, *, limit: int = 10, queue: str = QUEUE) ->
 
 async def done(store: PostgresStore, deliveries: list[Delivery]) -> list[Standing]:
     return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
+
+
+class Watch:
+    """The connections that a store opens, and the statements it sends on them. Begin before it is opened."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self.opened: list[Any] = []
+        self._sent: list[str] = []
+        connect = store._connect
+
+        async def watched() -> Any:
+            own = await connect()
+            own.add_query_logger(lambda record: self._sent.append(record.query))
+            self.opened.append(own)
+            return own
+
+        store._connect = watched
+
+    @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return sum(not own.is_closed() for own in self.opened)
+
+    async def sent(self) -> list[str]:
+        """The statements since the last time: their first words."""
+        await asyncio.sleep(0)
+        sent, self._sent = self._sent, []
+        return [" ".join(statement.split()[:3]) for statement in sent]
+
+
+@asynccontextmanager
+async def watched_store(url: Any, **options: Any) -> AsyncIterator[tuple[PostgresStore, Watch]]:
+    """A store whose connections and statements are seen."""
+    store = PostgresStore(url, **options)
+    watch = Watch(store)
+    await store.open()
+    try:
+        await store.migrate()
+        yield store, watch
+    finally:
+        await store.close()
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: float = 20.0) -> None:
+    """Return once this holds; it takes long only when it fails."""
+    async with asyncio.timeout(within):
+        while True:
+            holds = condition()
+            if await holds if isinstance(holds, Awaitable) else holds:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def backends(own: Any, role: str = "%") -> list[int]:
+    """The server's processes for the stores in this database."""
+    found = await own.fetch(
+        "select pid from pg_stat_activity where datname = current_database() and application_name like $1",
+        f"nightmail {role}",
+    )
+    return [row["pid"] for row in found]

@@ -22,7 +22,7 @@ from nightmail.worker import Worker
 from tests.unit.faulty import Call, FaultyStore, Gate, lost_request
 from tests.unit.support import QUEUE, Handler, Seen, at_work, delivery, ids, publish, soon, take
 
-SHORT = timedelta(milliseconds=90)
+SHORT = timedelta(milliseconds=150)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def other(data: MemoryData) -> MemoryStore:
     return MemoryStore(data)
 
 
-async def nobody_else_gets_any(other: MemoryStore, leases: int = 3) -> None:
+async def nobody_else_gets_any(other: MemoryStore, leases: int = 2) -> None:
     """Try to take something over for as long as so many leases last."""
     loop = asyncio.get_running_loop()
     end = loop.time() + SHORT.total_seconds() * leases
@@ -59,7 +59,7 @@ async def test_a_handler_may_run_for_many_leases(store: FaultyStore, other: Memo
     assert seen.outcomes == [(published, Done())]
     assert len(handler.deliveries) == 1
     # About every third of a lease, and not at every look.
-    assert 5 <= store.calls["extend"] <= 12
+    assert 2 <= store.calls["extend"] <= 8
 
 
 async def test_a_message_waiting_in_memory_keeps_its_lease_and_still_runs(
@@ -78,7 +78,7 @@ async def test_a_message_waiting_in_memory_keeps_its_lease_and_still_runs(
         await seen.until_settled(30)
         assert worker.in_hand == 30
         await nobody_else_gets_any(other)
-        assert max(store.sizes["extend"]) == 30
+        assert store.sizes["extend"][-1] == 30
         hold.set()
         await seen.until_settled(60)
 
@@ -123,9 +123,10 @@ async def test_nothing_is_renewed_once_it_is_settled(store: FaultyStore, seen: S
     await publish(store, 5)
     async with at_work(Worker(store, Handler(), queues=[QUEUE], settings=settings, observer=seen)):
         await seen.until_settled(5)
+        renewals = store.calls["extend"]
         await asyncio.sleep(SHORT.total_seconds())
 
-    assert store.calls["extend"] == 0
+    assert store.calls["extend"] == renewals
 
 
 async def test_a_dead_process_is_replaced_after_one_lease(
@@ -159,7 +160,7 @@ async def test_a_renewal_that_fails_is_told_of_and_tried_again_before_the_lease_
     settings = WorkerSettings(lease=SHORT * 2)
     async with at_work(Worker(store, handler, queues=[QUEUE], settings=settings, observer=seen)):
         await handler.until_running(1)
-        await nobody_else_gets_any(other, leases=6)
+        await nobody_else_gets_any(other, leases=4)
         handler.let_go()
         await seen.until_settled(1)
 

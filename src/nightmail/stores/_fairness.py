@@ -19,7 +19,10 @@ class FairShare:
         self._claimed: Counter[str] = Counter()
 
     def reserved(self, queue: str, limit: int) -> int:
-        """How many of the next `limit` messages of this queue are to be the oldest due."""
+        """How many of the next `limit` messages of this queue are to be the oldest due.
+
+        What is handed out counts, not what was asked for: a claim that comes back short asks again with that.
+        """
         before = self._claimed[queue]
         return (before + limit) // ONE_IN - before // ONE_IN
 

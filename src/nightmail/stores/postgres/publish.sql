@@ -1,11 +1,13 @@
 -- Statements that run in a caller's transaction or in one of their own. `ours` tells whether these are the tables of
 -- this store: a session of another database that has tables of the same names writes nothing. Days are added in UTC:
--- in the time zone of a caller's session a day may have 23 hours, and a message would be early.
+-- in the time zone of a caller's session a day may have 23 hours, and a message would be early. `limit 1` is for the
+-- planner: it expects a thousand rows in a table it has no statistics of, and on a caller's connection would then spend
+-- a second compiling the statement.
 
 -- name: publish_batch
 -- Store messages without timer ids, in the order given, and ring the queues that get something due soon.
 with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta limit 1
 ), moment as materialized (
     select now, now at time zone 'UTC' as utc from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now)
 ), stored as (
@@ -37,7 +39,7 @@ from meta;
 -- The bearer of a taken name is never locked: claims would pass over it until the caller's transaction ends.
 -- The dedup window is written first. Of two publishers one waits there for the other, and then sees it.
 with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta limit 1
 ), moment as materialized (
     select asked, now, now at time zone 'UTC' as utc
     from (select coalesce(:now::timestamptz, statement_timestamp()), coalesce(:now::timestamptz, clock_timestamp()))
@@ -87,7 +89,7 @@ from fence;
 -- earliest, latest). `kept` tells that the bearer's due time won. Neither stored nor kept: a bearer appeared
 -- meanwhile, ask again.
 with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta limit 1
 ), moment as materialized (
     select asked, now, now at time zone 'UTC' as utc
     from (select coalesce(:now::timestamptz, statement_timestamp()), coalesce(:now::timestamptz, clock_timestamp()))

@@ -115,7 +115,7 @@ returning m.id;
 -- name: hold
 -- Lock these messages in a caller's transaction; which of them are still leased so.
 with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), held as materialized (
     select m.id from nightmail_messages as m
     where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
@@ -128,7 +128,7 @@ select meta.ours, array(select id from held) as ids from meta;
 -- name: ack
 -- End these deliveries as done in a caller's transaction: all of them, or none.
 with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), held as materialized (
     select m.id from nightmail_messages as m
     where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]

@@ -3,7 +3,7 @@
 -- name: cancel
 -- Remove the waiting bearer of a name, and its dedup window with it.
 with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), gone as (
     delete from nightmail_messages as m
     where m.queue = :queue and m.timer_key = :timer_id and (select ours from meta)
@@ -25,7 +25,7 @@ from meta;
 -- name: cancel_all
 -- Remove every waiting message of a queue, and their dedup windows. Nobody is left whom this could have released.
 with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), gone as (
     delete from nightmail_messages as m
     where m.priority >= 0 and m.queue = :queue and (select ours from meta)
@@ -41,7 +41,7 @@ select meta.ours, (select count(*) from gone) as removed from meta;
 -- Move the waiting bearer of a name to another due time. An expired lease on it ends: its holder must not end what
 -- somebody was told will run later.
 with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta limit 1
 ), moment as materialized (
     select now, now at time zone 'UTC' as utc from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now)
 ), moved as (

@@ -1,0 +1,348 @@
+"""A caller's transaction on Postgres, in everything it may live in; and what cannot be one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+
+from nightmail.errors import CannotJoin, LeaseLost, NotInTransaction, OtherDatabase, SchemaMissing
+from nightmail.outcome import Standing
+from nightmail.stores.postgres import PostgresStore
+from testkit.servers import Postgres
+from tests.stores.postgres_support import (
+    HOUR,
+    LEASE,
+    QUEUE,
+    claim,
+    connection,
+    done,
+    message,
+    open_store,
+    sqlalchemy_url,
+    watched_store,
+)
+
+pytestmark = pytest.mark.postgres
+
+Begin: TypeAlias = Callable[[str], AbstractAsyncContextManager[Any]]
+
+
+@asynccontextmanager
+async def raw_connection(url: str) -> AsyncIterator[Any]:
+    async with connection(url) as own, own.transaction():
+        yield own
+
+
+@asynccontextmanager
+async def pooled_connection(url: str) -> AsyncIterator[Any]:
+    async with asyncpg.create_pool(url, min_size=1) as pool, pool.acquire() as own, own.transaction():
+        yield own
+
+
+@asynccontextmanager
+async def sqlalchemy_connection(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(sqlalchemy_url(url))
+    try:
+        async with engine.begin() as own:
+            yield own
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def sqlalchemy_session(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(sqlalchemy_url(url))
+    try:
+        async with async_sessionmaker(engine).begin() as session:
+            yield session
+    finally:
+        await engine.dispose()
+
+
+every_kind = pytest.mark.parametrize(
+    "begin", [raw_connection, pooled_connection, sqlalchemy_connection, sqlalchemy_session]
+)
+
+
+class _ChangedMyMind(Exception):
+    """Rolls a test's transaction back."""
+
+
+async def refused(store: PostgresStore, transaction: Any) -> None:
+    await store.publish(message(), transaction=transaction)
+
+
+# ------------------------------------------------------------------------------------ what is joined
+
+
+@every_kind
+async def test_what_was_published_commits_with_the_transaction(postgres_url: str, begin: Begin) -> None:
+    async with open_store(postgres_url) as store:
+        async with begin(postgres_url) as transaction:
+            id_ = await store.publish(message(b"one"), transaction=transaction)
+            ids = await store.publish_batch([message(b"two"), message(b"three")], transaction=transaction)
+            assert await store.publish(message(b"four", timer_id="t"), transaction=transaction)
+            assert await store.publish(message(b"five", timer_id="t"), transaction=transaction) is None
+            assert await claim(store) == []
+
+        deliveries = await claim(store)
+        assert [delivery.body for delivery in deliveries] == [b"one", b"two", b"three", b"four"]
+        assert [delivery.id for delivery in deliveries[:3]] == [id_, *ids]
+
+
+@every_kind
+async def test_what_was_published_rolls_back_with_the_transaction(postgres_url: str, begin: Begin) -> None:
+    async with open_store(postgres_url) as store:
+        with pytest.raises(_ChangedMyMind):
+            async with begin(postgres_url) as transaction:
+                await store.publish(message(), transaction=transaction)
+                await store.publish(message(timer_id="t", on_conflict="replace"), transaction=transaction)
+                raise _ChangedMyMind
+
+        assert await claim(store) == []
+        assert await store.publish(message(timer_id="t")) is not None
+
+
+@every_kind
+async def test_an_ack_commits_and_rolls_back_with_the_transaction(postgres_url: str, begin: Begin) -> None:
+    async with open_store(postgres_url) as store:
+        await store.publish(message())
+        deliveries = await claim(store)
+        with pytest.raises(_ChangedMyMind):
+            async with begin(postgres_url) as transaction:
+                await store.hold(deliveries, transaction=transaction)
+                await store.ack(deliveries, transaction=transaction)
+                raise _ChangedMyMind
+        assert await store.extend(deliveries, LEASE) == [Standing.HELD]
+
+        async with begin(postgres_url) as transaction:
+            await store.ack(deliveries, transaction=transaction)
+
+        assert await store.extend(deliveries, LEASE) == [Standing.LOST]
+
+
+async def test_a_session_that_was_not_begun_is_in_a_transaction_once_it_is_used(postgres_url: str) -> None:
+    engine = create_async_engine(sqlalchemy_url(postgres_url))
+    async with open_store(postgres_url) as store, AsyncSession(engine) as session:
+        await store.publish(message(b"dropped"), transaction=session)
+        await session.rollback()
+        await store.publish(message(b"kept"), transaction=session)
+        assert await claim(store) == []
+        await session.commit()
+
+        assert [delivery.body for delivery in await claim(store)] == [b"kept"]
+    await engine.dispose()
+
+
+async def test_a_savepoint_of_the_caller_is_honoured(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store:
+        async with raw_connection(postgres_url) as transaction:
+            await store.publish(message(b"kept"), transaction=transaction)
+            with pytest.raises(_ChangedMyMind):
+                async with transaction.transaction():
+                    await store.publish(message(b"dropped"), transaction=transaction)
+                    raise _ChangedMyMind
+
+        assert [delivery.body for delivery in await claim(store)] == [b"kept"]
+
+
+async def test_publishing_in_a_transaction_needs_no_connection_of_ours_and_one_statement(
+    postgres_url: str,
+) -> None:
+    async with watched_store(postgres_url) as (store, watch), raw_connection(postgres_url) as transaction:
+        await store.publish(message(), transaction=transaction)
+        await watch.sent()
+        theirs: list[str] = []
+        transaction.add_query_logger(lambda record: theirs.append(record.query))
+
+        await store.publish(message(), transaction=transaction)
+        await store.publish(message(timer_id="t"), transaction=transaction)
+        await store.publish(message(timer_id="t", on_conflict="replace"), transaction=transaction)
+        await store.publish_batch([message(), message()], transaction=transaction)
+
+        assert await watch.sent() == []
+        assert len(theirs) == 4
+
+
+async def test_a_day_has_twenty_four_hours_whatever_the_time_zone_of_the_session(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await own.execute("set timezone to 'Europe/Berlin'")
+        year = timedelta(days=365 // 2)
+        async with own.transaction():
+            await store.publish(message(due=year, expires_in=year * 2), transaction=own)
+            await store.publish(message(due=year, timer_id="t"), transaction=own)
+            await store.publish(message(due=HOUR, timer_id="moved"), transaction=own)
+            await store.reschedule(QUEUE, "moved", year, transaction=own)
+
+        # Half a year from now summer time begins or ends in between: an hour too few, or too many.
+        for pending in await store.peek():
+            assert timedelta(0) <= pending.due_at - pending.published_at - year < HOUR / 4
+
+
+# ----------------------------------------------------------------------------------- what is refused
+
+
+async def test_a_connection_outside_a_transaction_is_refused(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store:
+        async with connection(postgres_url) as own:
+            with pytest.raises(NotInTransaction, match="transaction"):
+                await refused(store, own)
+        with pytest.raises(NotInTransaction):
+            await refused(store, own)
+        async with asyncpg.create_pool(postgres_url, min_size=1) as pool:
+            async with pool.acquire() as own:
+                with pytest.raises(NotInTransaction):
+                    await refused(store, own)
+            with pytest.raises(NotInTransaction, match="given back"):
+                await refused(store, own)
+        assert await store.peek() == []
+
+
+@pytest.mark.parametrize("where", ["engine", "connection"])
+async def test_autocommit_is_refused(postgres_url: str, where: str) -> None:
+    options = {"isolation_level": "AUTOCOMMIT"}
+    engine = create_async_engine(sqlalchemy_url(postgres_url), **(options if where == "engine" else {}))
+    async with open_store(postgres_url) as store:
+        async with engine.connect() as own:
+            if where == "connection":
+                own = await own.execution_options(**options)
+            with pytest.raises(NotInTransaction, match="AUTOCOMMIT"):
+                await refused(store, own)
+        async with AsyncSession(engine) as session:
+            if where == "connection":
+                await session.connection(execution_options=options)
+            with pytest.raises(NotInTransaction, match="AUTOCOMMIT"):
+                await refused(store, session)
+        assert await store.peek() == []
+    await engine.dispose()
+
+
+async def test_what_is_no_transaction_is_refused(postgres_url: str) -> None:
+    engine = create_async_engine(sqlalchemy_url(postgres_url))
+    async with open_store(postgres_url) as store, asyncpg.create_pool(postgres_url, min_size=1) as pool:
+        for wrong in (pool, engine, object(), "a transaction", postgres_url):
+            with pytest.raises(CannotJoin):
+                await refused(store, wrong)
+    await engine.dispose()
+
+
+async def test_a_session_of_another_kind_of_database_is_refused(postgres_url: str) -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    async with open_store(postgres_url) as store, AsyncSession(engine) as session:
+        with pytest.raises(OtherDatabase, match="sqlite"):
+            await refused(store, session)
+    await engine.dispose()
+
+
+@every_kind
+@pytest.mark.parametrize("with_tables", [False, True])
+async def test_a_transaction_in_another_database_is_refused(
+    postgres_server: Postgres, postgres_url: str, begin: Begin, with_tables: bool
+) -> None:
+    with postgres_server.fresh_database() as elsewhere:
+        if with_tables:
+            async with open_store(elsewhere):
+                pass
+        async with open_store(postgres_url) as store:
+            with pytest.raises(OtherDatabase):
+                async with begin(elsewhere) as transaction:
+                    await refused(store, transaction)
+
+
+async def test_nothing_is_written_into_another_database_that_has_tables_like_ours(
+    postgres_server: Postgres, postgres_url: str
+) -> None:
+    with postgres_server.fresh_database() as elsewhere:
+        async with open_store(postgres_url) as store, open_store(elsewhere) as other:
+            await store.publish(message())
+            await other.publish(message(b"theirs", timer_id="t"))
+            deliveries = await claim(store)
+            async with raw_connection(elsewhere) as transaction:
+                for attempt in (
+                    store.publish(message(), transaction=transaction),
+                    store.publish(message(timer_id="new"), transaction=transaction),
+                    store.publish(message(timer_id="t", on_conflict="replace"), transaction=transaction),
+                    store.publish_batch([message()], transaction=transaction),
+                    store.hold(deliveries, transaction=transaction),
+                    store.ack(deliveries, transaction=transaction),
+                    store.cancel(QUEUE, "t", transaction=transaction),
+                    store.cancel_all(QUEUE, transaction=transaction),
+                    store.reschedule(QUEUE, "t", HOUR, transaction=transaction),
+                    store.peek(transaction=transaction),
+                ):
+                    with pytest.raises(OtherDatabase):
+                        await attempt
+                # Refused, and yet the caller's transaction goes on.
+                await transaction.execute("select 1")
+
+            assert [delivery.body for delivery in await claim(other)] == [b"theirs"]
+            assert await done(store, deliveries) == [Standing.HELD]
+
+
+async def test_tables_that_were_made_anew_are_known_again(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store:
+        async with raw_connection(postgres_url) as transaction:
+            await store.publish(message(b"before"), transaction=transaction)
+            await transaction.execute("update nightmail_meta set identity = gen_random_uuid()")
+
+        async with raw_connection(postgres_url) as transaction:
+            await store.publish(message(b"after"), transaction=transaction)
+
+        assert [delivery.body for delivery in await claim(store)] == [b"before", b"after"]
+
+
+async def test_without_tables_a_transaction_is_told_so(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    async with raw_connection(postgres_url) as transaction:
+        with pytest.raises(SchemaMissing):
+            await refused(store, transaction)
+        assert await transaction.fetchval("select 1") == 1
+    await store.close()
+
+
+# --------------------------------------------------------------------------------- what errors do
+
+
+async def test_the_callers_own_errors_stay_their_own(postgres_url: str) -> None:
+    engine = create_async_engine(sqlalchemy_url(postgres_url))
+    async with open_store(postgres_url) as store:
+        async with connection(postgres_url) as own:
+            transaction = own.transaction()
+            await transaction.start()
+            with pytest.raises(asyncpg.UndefinedTableError):
+                await own.execute("select * from nowhere")
+            with pytest.raises(asyncpg.InFailedSQLTransactionError):
+                await refused(store, own)
+            await transaction.rollback()
+        async with AsyncSession(engine) as session:
+            await store.publish(message(b"with a session"), transaction=session)
+            assert (await session.execute(text("select count(*) from nightmail_messages"))).scalar() == 1
+    await engine.dispose()
+
+
+async def test_a_message_acked_under_two_tokens_at_once_is_refused(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store:
+        await store.publish(message())
+        store_again = await store.claim([QUEUE], limit=1, lease=timedelta(0), token=_token(1))
+        again = await store.claim([QUEUE], limit=1, lease=LEASE, token=_token(2))
+
+        async with raw_connection(postgres_url) as transaction:
+            both = [*store_again.deliveries, *again.deliveries]
+            with pytest.raises(LeaseLost):
+                await store.ack(both, transaction=transaction)
+
+        assert await done(store, list(again.deliveries)) == [Standing.HELD]
+
+
+def _token(number: int) -> Any:
+    import uuid
+
+    return uuid.UUID(int=number)
