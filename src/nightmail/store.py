@@ -123,8 +123,9 @@ class Store(Protocol):
         A free name is taken. When a *waiting* message bears it: `skip` stores nothing; `raise` raises
         `TimerExists` and leaves the caller's transaction usable; `replace` overwrites it in place (body,
         headers, due time, publish time, priority, ordering key, expiry; both counters start afresh, an expired
-        lease is cleared, so that its holder is told `LOST`; it keeps its id and its place, and frees an ordering key that it does not keep); `earliest` and `latest`
-        do the same when the new due time is strictly earlier or later, and store nothing otherwise.
+        lease is cleared, so that its holder is told `LOST`; it keeps its id and its place, and frees an
+        ordering key that it does not keep); `earliest` and `latest` do the same when the new due time is
+        strictly earlier or later, and store nothing otherwise.
 
         When a message *running in other hands* bears it: `skip` and `raise` as above. The others store a new
         message which takes the name, without comparing due times. The running one is superseded: it keeps
@@ -188,13 +189,15 @@ class Store(Protocol):
         """Write how these deliveries ended, and tell for each, in order, how its lease stood.
 
         A fixed number of round trips whatever the size of the batch. Each write is fenced by id and token
-        and by nothing else: a lease that expired but that nobody took over still settles. `Done` removes
-        the message (into the delivered history, where that is kept). `Retry` counts one attempt, sets
-        `deliveries` to 0 and makes it due `after` from now. `Postpone` sets both counters to 0 and makes it
-        due `after` from now. `Dead` moves it to the dead letters in the same step, counting one attempt if
-        its handler ran. Whatever counts an attempt notes when this delivery was claimed as the last attempt,
-        and as the first if there was none before; `Postpone` forgets both. `Release` makes it due now with the `deliveries` it had before the claim.
-        `Retry`, `Postpone` and `Release` clear the lease, and make a superseded message due at once.
+        and by nothing else: a lease that expired but that nobody took over still settles.
+
+        `Done` removes the message (into the delivered history, where that is kept). `Retry` counts one
+        attempt, sets `deliveries` to 0 and makes it due `after` from now. `Postpone` sets both counters to 0
+        and makes it due `after` from now. `Dead` moves it to the dead letters in the same step, counting one
+        attempt if its handler ran. Whatever counts an attempt notes when this delivery was claimed as the
+        last attempt, and as the first if there was none before; `Postpone` forgets both. `Release` makes it
+        due now with the `deliveries` it had before the claim. `Retry`, `Postpone` and `Release` clear the
+        lease, and make a superseded message due at once.
 
         `LOST` is answered only after asking twice, `BUSY` for a row that somebody's open transaction has
         locked (the others in the batch are not held up by it), and `UNKNOWN` instead of `LOST` for a
