@@ -4,8 +4,8 @@
     python -m benchmarks.table_designs              a few minutes
     python -m benchmarks.table_designs --messages 500000 --future 1000000     as for the ADR; an hour on a busy machine
 
-The designs are in a.sql, b.sql and c.sql: a table and its statements each. Every design has a schema of its own, so that
-a statement can say `messages` wherever it runs.
+The designs are in a.sql, b.sql and c.sql: a table and its statements each. Every design has a schema of its own, so
+that a statement can say `messages` wherever it runs.
 
     designs     which file, how full a page is packed, whether claims keep a mark
     load        a table full of messages, a worker that drains it, and what the server counted meanwhile
@@ -19,6 +19,6 @@ a statement can say `messages` wherever it runs.
     snapshot    draining while another transaction holds a snapshot, so that nothing dead can be removed
     cost        one message's way through each table: time, WAL, HOT updates, size
 
-Times by the clock are those of the median batch, since the machine may be shared. The server's processor time, WAL bytes,
-buffers and HOT updates hardly vary.
+Times by the clock are those of the median batch, since the machine may be shared. The server's processor time, WAL
+bytes, buffers and HOT updates hardly vary.
 """

@@ -8,15 +8,28 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 from uuid import uuid4
 
-from nightmail.errors import StoreUnavailable
+from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.message import Message
 from nightmail.outcome import Done, Standing
 from nightmail.store import Settlement
 from nightmail.stores.sqlite import SQLiteStore
 
+T = TypeVar("T")
 LEASE = timedelta(seconds=30)
+
+
+async def patiently(verb: Callable[[], Awaitable[T]]) -> T:
+    """Ask again when the store says that nothing was written: on a busy disk a lock can take longer than we wait."""
+    while True:
+        try:
+            return await verb()
+        except PublishUncertain:
+            raise
+        except StoreUnavailable as error:
+            print(error, file=sys.stderr)
 
 
 async def migrate(store: SQLiteStore) -> None:
@@ -31,8 +44,9 @@ async def publish(store: SQLiteStore, name: str, count: str) -> None:
 
     async def some(lane: int) -> None:
         for number in range(lane, int(count), 8):
-            await store.publish(Message(queue="orders", body=f"{name} {number}".encode()))
-            print(f"{name} {number}", flush=True)
+            text = f"{name} {number}"
+            await patiently(lambda text=text: store.publish(Message(queue="orders", body=text.encode())))
+            print(text, flush=True)
 
     await asyncio.gather(*(some(lane) for lane in range(8)))
 
@@ -40,8 +54,9 @@ async def publish(store: SQLiteStore, name: str, count: str) -> None:
 async def work(store: SQLiteStore) -> None:
     """Claim and settle until killed; tell each message that was settled."""
     while True:
-        claimed = await store.claim(["orders"], limit=7, lease=LEASE, token=uuid4())
-        standings = await store.settle([Settlement(delivery, Done()) for delivery in claimed.deliveries])
+        claimed = await patiently(lambda: store.claim(["orders"], limit=7, lease=LEASE, token=uuid4()))
+        ended = [Settlement(delivery, Done()) for delivery in claimed.deliveries]
+        standings = await patiently(lambda ended=ended: store.settle(ended))
         for delivery, standing in zip(claimed.deliveries, standings, strict=True):
             assert standing is Standing.HELD, standing
             print(delivery.body.decode(), flush=True)

@@ -10,8 +10,8 @@ from typing import Final
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.sqlite.errors import is_busy
 
-PATIENCE_SECONDS: Final = 5.0
-"""How long to wait for somebody else's transaction to end."""
+PATIENCE_SECONDS: Final = 10.0
+"""How long to wait for somebody else's transaction to end: longer than a disk that has much to do makes it."""
 _OLDEST: Final = (3, 35, 0)
 _WRITE_AHEAD_LOG_LIMIT: Final = 64 * 1024 * 1024
 

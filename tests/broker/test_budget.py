@@ -1,0 +1,84 @@
+"""What the broker may cost the server: connections, and round trips per message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import asyncpg
+import pytest
+
+from nightmail import OutboxBroker
+from tests.broker.support import PATIENCE
+
+MOST_CONNECTIONS: Final = 5
+MOST_ROUND_TRIPS: Final = 0.05
+MESSAGES: Final = 3000
+
+
+async def asked(url: str, question: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval(question))
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("subscribers", [1, 10])
+async def test_the_number_of_connections_does_not_grow_with_the_subscribers(
+    postgres_url: str, subscribers: int
+) -> None:
+    broker = OutboxBroker(postgres_url, create_tables=True, logger=None, lease_ttl_seconds=0.3)
+    all_run, go_on = asyncio.Barrier(subscribers + 1), asyncio.Event()
+
+    async def take(body: str) -> None:
+        if body == "stay":
+            await all_run.wait()
+            await go_on.wait()
+
+    queues = [f"queue-{number}" for number in range(subscribers)]
+    for queue in queues:
+        broker.subscriber(queue)(take)
+    await broker.start()
+    for queue in queues:
+        await broker.publish_batch("go", "stay", queue=queue)
+    async with asyncio.timeout(PATIENCE):
+        await all_run.wait()
+        counting = (
+            "select count(*) from pg_stat_activity "
+            "where datname = current_database() and application_name like 'nightmail%'"
+        )
+        # Each is opened when first needed; the keeper's with the first renewal.
+        while (count := await asked(postgres_url, counting)) < MOST_CONNECTIONS:  # noqa: ASYNC110 - only the server knows
+            await asyncio.sleep(0.05)
+    go_on.set()
+    await broker.stop()
+
+    assert count == broker.store.capabilities.connections == MOST_CONNECTIONS
+    assert await asked(postgres_url, counting) == 0
+
+
+async def test_a_message_under_load_costs_a_twentieth_of_a_round_trip_at_most(postgres_url: str) -> None:
+    broker = OutboxBroker(postgres_url, create_tables=True, logger=None)
+    handled, all_handled = 0, asyncio.Event()
+
+    @broker.subscriber("q")
+    async def take(body: int) -> None:
+        nonlocal handled
+        handled += 1
+        if handled == MESSAGES:
+            all_handled.set()
+
+    async with broker:
+        for start in range(0, MESSAGES, 500):
+            await broker.publish_batch(*range(start, start + 500), queue="q")
+    # A connection's transactions are in the statistics once it is closed: here and below all are.
+    counting = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
+    before = await asked(postgres_url, counting)
+    await broker.start()
+    async with asyncio.timeout(60):
+        await all_handled.wait()
+    await broker.stop()
+    spent = await asked(postgres_url, counting) - before
+
+    assert spent / MESSAGES <= MOST_ROUND_TRIPS
