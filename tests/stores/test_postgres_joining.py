@@ -225,7 +225,7 @@ async def test_autocommit_is_refused(postgres_url: str, where: str) -> None:
                 await refused(store, own)
         async with AsyncSession(engine) as session:
             if where == "connection":
-                await session.connection(execution_options=options)
+                _ = await session.connection(execution_options=options)
             with pytest.raises(NotInTransaction, match="AUTOCOMMIT"):
                 await refused(store, session)
         assert await store.peek() == []

@@ -42,14 +42,13 @@ async def blocked(own: Any, role: str) -> bool:
 
 async def cut_off(url: str, role: str, work: Callable[[], Awaitable[Any]]) -> Any:
     """What comes of this when its connection dies after it was sent and before it was answered."""
-    async with connection(url) as own, connection(url) as killer:
-        async with own.transaction():
-            await own.execute("lock table nightmail_messages in access exclusive mode")
-            task = asyncio.ensure_future(work())
-            await until(lambda: blocked(killer, role))
-            (pid,) = await backends(killer, role)
-            await killer.fetchval("select pg_terminate_backend($1)", pid)
-            await asyncio.wait([task])
+    async with connection(url) as own, connection(url) as killer, own.transaction():
+        await own.execute("lock table nightmail_messages in access exclusive mode")
+        task = asyncio.ensure_future(work())
+        await until(lambda: blocked(killer, role))
+        (pid,) = await backends(killer, role)
+        await killer.fetchval("select pg_terminate_backend($1)", pid)
+        await asyncio.wait([task])
     return task.exception() or task.result()
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
@@ -45,7 +46,7 @@ async def publish(store: SQLiteStore, name: str, count: str) -> None:
     async def some(lane: int) -> None:
         for number in range(lane, int(count), 8):
             text = f"{name} {number}"
-            await patiently(lambda text=text: store.publish(Message(queue="orders", body=text.encode())))
+            _ = await patiently(partial(store.publish, Message(queue="orders", body=text.encode())))
             print(text, flush=True)
 
     await asyncio.gather(*(some(lane) for lane in range(8)))
@@ -54,9 +55,9 @@ async def publish(store: SQLiteStore, name: str, count: str) -> None:
 async def work(store: SQLiteStore) -> None:
     """Claim and settle until killed; tell each message that was settled."""
     while True:
-        claimed = await patiently(lambda: store.claim(["orders"], limit=7, lease=LEASE, token=uuid4()))
+        claimed = await patiently(partial(store.claim, ["orders"], limit=7, lease=LEASE, token=uuid4()))
         ended = [Settlement(delivery, Done()) for delivery in claimed.deliveries]
-        standings = await patiently(lambda ended=ended: store.settle(ended))
+        standings = await patiently(partial(store.settle, ended))
         for delivery, standing in zip(claimed.deliveries, standings, strict=True):
             assert standing is Standing.HELD, standing
             print(delivery.body.decode(), flush=True)

@@ -12,8 +12,15 @@ _ANSWERED = ("22", "23", "40", "42", "54", "55")
 _CANCELED = "57014"
 # The server has answered that it cannot: nothing was written, and it may well be able to later.
 # 25: a read-only server, as after a failover. 53: out of memory, disk or connections.
-_CANNOT = ("25", "40", "53", "55")
+_CANNOT = ("25", "40", "53")
+# The connection is gone, or the server is going down or broken, and may have committed before it said so.
+_LOST = ("08", "57", "58", "XX")
 _UNDEFINED = frozenset({"42P01", "3F000"})
+
+
+class Locked(StoreUnavailable):
+    """A message or its timer id is locked by somebody's open transaction, for longer than we wait. Try again."""
+
 
 LOOK_AGAIN = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
 """Two claims wanted the same ordering key: whoever comes second looks again."""
@@ -45,10 +52,11 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
         return SchemaMissing()
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
+        if isinstance(error, asyncpg.LockNotAvailableError):
+            return Locked()
         if state.startswith(_CANNOT) or state == _CANCELED:
             return StoreUnavailable(f"Postgres refused for now: {type(error).__name__} ({state})")
-        # 08: the connection. 57: the server is shutting down, and may have committed before it said so.
-        return lost(_lost(error)) if state.startswith(("08", "57")) else error
+        return lost(_lost(error)) if state.startswith(_LOST) else error
     if isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError | EOFError):
         return lost(_lost(error))
     return error

@@ -17,12 +17,14 @@ import asyncpg
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres.connect import Connect, Connection
-from nightmail.stores.postgres.errors import leaves_connection_usable, translated, unreachable
+from nightmail.stores.postgres.errors import Locked, leaves_connection_usable, translated, unreachable
 
 T = TypeVar("T")
 
 CONNECT_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 5.0
+SHORTEST_PAUSE: Final = 0.02
+LONGEST_PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Role:
 
 CLAIM: Final = Role("claim", lock_milliseconds=200)
 SETTLE: Final = Role("settle", lock_milliseconds=200)
-PUBLISH: Final = Role("publish", statement_seconds=30)
+PUBLISH: Final = Role("publish", statement_seconds=30, lock_milliseconds=100)
 LISTEN: Final = Role("listen", statement_seconds=5)
 KEEPER: Final = Role("keeper", statement_seconds=5, lock_milliseconds=200)
 
@@ -108,6 +110,21 @@ class Lane:
         task = asyncio.create_task(self._run(work, lost))
         self._task = task
         return await asyncio.shield(task)
+
+    async def run_patiently(
+        self, work: Callable[[Connection], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
+    ) -> T:
+        """The same, again and again while somebody's open transaction is in the way, and letting others go first."""
+        pause = SHORTEST_PAUSE
+        deadline = asyncio.get_running_loop().time() + self._role.statement_seconds
+        while True:
+            try:
+                return await self.run(work, lost=lost)
+            except Locked:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def close(self) -> None:
         """Finish what was begun, within reason, and close the connection. It is opened again when it is used again."""

@@ -12,6 +12,7 @@ import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from nightmail.bell import Bell, BellTower
@@ -71,8 +72,13 @@ class Listener(BellTower):
         """Stop listening. Bells that still hang ring no more."""
         task, self._task = self._task, None
         if task is not None:
+            # Taken from the task, which would hang up without a word.
+            connection, self._connection = self._connection, None
             task.cancel()
             await asyncio.wait([task])
+            if connection is not None:
+                with suppress(Exception):
+                    await connection.close(timeout=PROBE_SECONDS)
 
     async def _listen(self) -> None:
         pause = SHORTEST_PAUSE

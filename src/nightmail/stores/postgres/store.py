@@ -22,7 +22,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import OtherDatabase, PublishUncertain, SchemaMissing, StoreUnavailable
-from nightmail.message import Delivery, Message, check_queue
+from nightmail.message import Delivery, Message, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.store import Capabilities, Claimed, Extend, Settlement
@@ -163,7 +163,7 @@ class PostgresStore:
             )
         if message.timer_id is None and own is None:
             return await self._here.together.publish(message)
-        return await self._here.publish.run(
+        return await self._here.publish.run_patiently(
             lambda connection: self._publishing.publish(Direct(connection), message, own, None),
             lost=PublishUncertain,
         )
@@ -181,7 +181,7 @@ class PostgresStore:
                 transaction,
                 lambda session, identity: self._publishing.publish_batch(session, messages, identity),
             )
-        return await self._here.publish.run(
+        return await self._here.publish.run_patiently(
             lambda connection: self._publish_together(connection, messages), lost=PublishUncertain
         )
 
@@ -297,6 +297,8 @@ class PostgresStore:
     async def _ask(self, name: str, values: dict[str, Any], transaction: object | None) -> Any:
         """The answer of a statement that may run in a caller's transaction."""
         check_queue(values["queue"])
+        if "timer_id" in values:
+            check_name("timer_id", values["timer_id"])
         statement = self._statements[name]
         values |= {"now": self._clock.now(), "channel": self._channel}
         if transaction is not None:
@@ -304,7 +306,7 @@ class PostgresStore:
                 transaction,
                 lambda session, identity: _answered(session, statement, {**values, "identity": identity}),
             )
-        return await self._here.publish.run(
+        return await self._here.publish.run_patiently(
             lambda connection: _answered(Direct(connection), statement, {**values, "identity": None})
         )
 

@@ -72,7 +72,7 @@ class Together:
         self, batch: list[_Waiting], send: Callable[[Connection], Awaitable[list[int]]]
     ) -> None:
         try:
-            ids = await self._lane.run(send, lost=PublishUncertain)
+            ids = await self._lane.run_patiently(send, lost=PublishUncertain)
         except Exception as error:  # noqa: BLE001 - it is the publishers'
             if is_refusal(error) and len(batch) > 1:
                 # One of them is refused, and all were rolled back: each for itself then.
