@@ -74,7 +74,7 @@ class Attempt:
         self._overtime.begin(task)
         try:
             result = await self._handler(delivery)
-            return Done() if result is None else _checked(result)
+            return Done() if result is None else checked(result)
         except LeaseLost:
             self._observer.lease_lost(delivery)
             return None
@@ -99,7 +99,7 @@ class Attempt:
         """What the retry policy makes of a failed run."""
         try:
             # Not as for a handler: of a policy, `None` is a branch that somebody forgot.
-            outcome = _checked(self._settings.retry(delivery, error))
+            outcome = checked(self._settings.retry(delivery, error))
         except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
             self._observer.policy_failed(delivery, broken)
             return Dead(Reason.POLICY_ERROR, self._described(broken))
@@ -114,7 +114,8 @@ class Attempt:
             return f"{type(error).__name__} (describing it raised {type(broken).__name__})"
 
 
-def _checked(outcome: Outcome) -> Outcome:
+def checked(outcome: Outcome) -> Outcome:
+    """An outcome that somebody else's code gave, if it is one."""
     if isinstance(outcome, Done | Retry | Postpone | Dead | Release):
         return outcome
     raise TypeError(f"expected an outcome, got {type(outcome).__name__}")

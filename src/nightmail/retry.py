@@ -73,10 +73,11 @@ class ExponentialRetry(_Backoff):
             raise ValueError(f"factor must be at least 1, not {self.factor}: delays should not shrink")
 
     def _seconds(self, attempt: int) -> float:
+        initial = as_timedelta("initial", self.initial).total_seconds()
         try:
-            return as_timedelta("initial", self.initial).total_seconds() * self.factor ** (attempt - 1)
+            return initial * self.factor ** (attempt - 1)
         except OverflowError:
-            return math.inf
+            return math.inf if initial else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

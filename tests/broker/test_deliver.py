@@ -11,7 +11,7 @@ from faststream import AckPolicy
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage, StopConsume
 from pydantic import BaseModel
 
-from nightmail import ConstantRetry, NoRetry, OutboxBroker, OutboxRouter
+from nightmail import ConstantRetry, Delivery, NoRetry, OutboxBroker, OutboxRouter
 from nightmail.annotations import OutboxBroker as CurrentBroker
 from nightmail.annotations import OutboxMessage
 from nightmail.message import Message
@@ -235,6 +235,26 @@ async def test_nack_without_an_error_asks_the_policy_too(make: Make, heard: Hear
         await heard.until(lambda: bool(heard.of(sent)))
 
     assert heard.of(sent) == [Dead(Reason.RETRIES_EXHAUSTED)]
+
+
+async def test_nack_with_a_policy_that_says_nothing_makes_a_dead_letter_and_deletes_nothing(
+    make: Make, heard: Heard
+) -> None:
+    def forgetful(delivery: Delivery, error: Exception | None) -> Any:
+        return None
+
+    broker = make(retry=forgetful)
+
+    @broker.subscriber("q", ack_policy=AckPolicy.MANUAL)
+    async def refuse(body: str, msg: OutboxMessage) -> None:
+        await msg.nack()
+
+    async with started(broker):
+        sent = await broker.publish("x", "q")
+        await heard.until(lambda: bool(heard.of(sent)))
+        (letter,) = await broker.dead_letters()
+
+    assert (letter.message_id, letter.reason) == (sent, Reason.POLICY_ERROR)
 
 
 async def test_an_undecodable_body_is_a_dead_letter_and_not_a_crash_loop(make: Make, heard: Heard) -> None:

@@ -50,7 +50,9 @@ def test_the_url_may_come_from_the_environment(
     assert main(["migrate"]) == 0
 
 
-def test_a_password_among_the_arguments_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_password_among_the_arguments_is_refused_and_not_repeated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["migrate", "postgresql://shop:hunter2@127.0.0.1:1/shop"]) == 1
 
     said = capsys.readouterr()

@@ -50,7 +50,9 @@ def test_the_first_snippet_does_what_it_says(tmp_path: Path) -> None:
     script = tmp_path / "hello.py"
     script.write_text(SNIPPETS[0][1], "utf-8")
 
-    ran = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
 
     assert "order 7 is still waiting for you" in ran.stdout
     assert (tmp_path / "nightmail.db").exists()
@@ -58,7 +60,12 @@ def test_the_first_snippet_does_what_it_says(tmp_path: Path) -> None:
 
 def test_the_demo_tells_its_whole_story() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "examples.shop"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "examples.shop"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -37,7 +37,9 @@ def dumped(server: Postgres, url: str) -> str:
 
 
 @pytest.mark.parametrize("tables", [None, "jobs", "night.mail"])
-async def test_metadata_makes_the_tables_that_migrate_makes(postgres_server: Postgres, tables: str | None) -> None:
+async def test_metadata_makes_the_tables_that_migrate_makes(
+    postgres_server: Postgres, tables: str | None
+) -> None:
     with postgres_server.fresh_database() as migrated, postgres_server.fresh_database() as created:
         store = open_store(migrated, tables=tables)
         await store.open()

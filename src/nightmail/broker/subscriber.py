@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from faststream.exceptions import FeatureNotSupportedException, SkipMessage, StopConsume
 
+from nightmail.attempt import checked
 from nightmail.broker._upstream import (
     AsyncCallable,
     CallsCollection,
@@ -81,6 +82,8 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
                 self._worker.run(), name=f"nightmail {', '.join(self.queues)}"
             )
             self._running.add_done_callback(self._report_death)
+            # Its first step: a stop that came before it would not be heard.
+            await asyncio.sleep(0)
 
     def _new_worker(self) -> Worker:
         broker = cast("OutboxBrokerConfig", self._outer_config)
@@ -140,7 +143,8 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
             raise error
         if verdict is None:
             raise NoVerdict
-        return self.settings.retry(received.delivery, None)
+        # A policy that forgot to say anything must not look like a handler that returned nothing.
+        return checked(self.settings.retry(received.delivery, None))
 
     def _get_parser_and_decoder(
         self, item_parser: CustomCallable | None = None, item_decoder: CustomCallable | None = None

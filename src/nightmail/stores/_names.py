@@ -31,8 +31,8 @@ class TableNames:
         """Read `prefix` or `schema.prefix`; `None` is the default."""
         if text is None:
             return cls()
-        schema, _, prefix = text.rpartition(".")
-        return cls(prefix, schema or None)
+        schema, dot, prefix = text.rpartition(".")
+        return cls(prefix, schema if dot else None)
 
     def quoted(self, name: str) -> str:
         """Our table `name` (`messages`, `dead`, ...), qualified and quoted; or an index or constraint, quoted.
