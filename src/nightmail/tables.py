@@ -80,7 +80,7 @@ class _Maker:
         return Table(self._name(name), self._metadata, *parts, schema=self._names.schema, **options)
 
     def _index(self, name: str, *columns: Any, unique: bool = False, where: str | None = None) -> Index:
-        predicate = {} if where is None else {"postgresql_where": text(where)}
+        predicate: dict[str, Any] = {} if where is None else {"postgresql_where": text(where)}
         return Index(self._name(name), *columns, unique=unique, **predicate)
 
     def _messages(self) -> Table:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     StoreSource: TypeAlias = str | AsyncEngine
 
+__all__ = ["DEFAULT_URL", "TableNames", "open_store", "public_url"]
+
 DEFAULT_URL: Final = "sqlite:///nightmail.db"
 
 
