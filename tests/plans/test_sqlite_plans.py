@@ -134,8 +134,13 @@ def messages(count: int, **options: Any) -> list[Message]:
 def test_a_statement_that_somebody_waits_for_never_walks_through_a_table(
     database: Database, name: str
 ) -> None:
-    # Lists that come as JSON are walked through, and that is all.
-    walked = [step for step in database.plan(name) if step.startswith("SCAN") and "VIRTUAL TABLE" not in step]
+    # Lists that come or go as JSON are walked through, and that is all.
+    lists = ("VIRTUAL TABLE", "(subquery")
+    walked = [
+        step
+        for step in database.plan(name)
+        if step.startswith("SCAN") and not any(kind in step for kind in lists)
+    ]
 
     assert walked == []
 
@@ -146,9 +151,9 @@ def test_a_claim_sorts_nothing(database: Database, name: str) -> None:
 
 
 def test_what_is_available_is_found_along_the_index_up_to_now(database: Database) -> None:
-    assert database.plan("available")[0] == (
-        "SEARCH m USING INDEX nightmail_messages_due (queue=? AND priority=? AND due_at<?)"
-    )
+    along = "SEARCH m USING INDEX nightmail_messages_due (queue=? AND priority=? AND due_at<?)"
+
+    assert along in database.plan("available")
 
 
 def test_a_claim_does_not_pay_for_messages_that_are_due_later(database: Database) -> None:

@@ -222,6 +222,28 @@ async def test_a_locked_table_makes_settlements_busy_and_claims_unavailable(post
         assert await done(store, deliveries) == [Standing.HELD]
 
 
+async def test_a_publish_waits_for_an_open_transaction_and_lets_others_go_first(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        transaction = own.transaction()
+        await transaction.start()
+        await store.publish(message(b"first", timer_id="t"), transaction=own)
+        replacement = message(b"second", timer_id="t", on_conflict="replace")
+        waiting = [
+            asyncio.create_task(store.publish(message(timer_id="t"))),
+            asyncio.create_task(store.publish(replacement)),
+        ]
+        async with asyncio.timeout(10):
+            for _ in range(5):
+                assert await store.publish(message(b"others")) is not None
+        assert not any(task.done() for task in waiting)
+
+        await transaction.commit()
+
+        skipped, replaced = await asyncio.gather(*waiting)
+        assert skipped is None
+        assert [(found.id, found.body) for found in await store.peek(timer_id="t")] == [(replaced, b"second")]
+
+
 async def test_a_batch_with_a_locked_row_settles_the_others(postgres_url: str) -> None:
     async with open_store(postgres_url) as store, connection(postgres_url) as own:
         await store.publish_batch([message(b"%d" % n) for n in range(20)])

@@ -122,6 +122,29 @@ class TestRefusedRows:
         assert "s3cret" not in caplog.text
 
 
+class TestBodies:
+    async def test_large_and_small_ones_are_claimed_together_and_in_order(self, store: SQLiteStore) -> None:
+        sizes = [5_000_000, 1, 900_000, 900_000, 0]
+        await store.publish_batch([message(b"x" * size) for size in sizes])
+
+        assert [len(body) for body in bodies(await claim(store))] == sizes
+
+    async def test_what_somebody_put_there_by_hand_does_not_stop_the_queue(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        await store.publish_batch([message(b"before"), message(b"tampered"), message(b"after")])
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute(
+                "UPDATE nightmail_messages SET headers = x'ff00', body = 'text', ordering_key = x'01' WHERE id = 2"
+            )
+
+        claimed = await claim(store)
+
+        assert bodies(claimed) == [b"before", b"text", b"after"]
+        with pytest.raises(ValueError, match="Expecting value"):
+            _ = claimed[1].headers
+
+
 class TestWindows:
     async def test_windows_that_ended_are_cleared_away_by_those_that_are_opened(
         self, store: SQLiteStore, file: Path, clock: ManualClock

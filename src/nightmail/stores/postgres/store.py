@@ -14,14 +14,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import OtherDatabase, PublishUncertain, SchemaMissing, StoreUnavailable
+from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.message import Delivery, Message, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
@@ -30,39 +29,20 @@ from nightmail.stores._names import TableNames
 from nightmail.stores._sql import Statement, load
 from nightmail.stores.postgres import migrate
 from nightmail.stores.postgres.check import LOOK_INTERVAL, check
-from nightmail.stores.postgres.claiming import Claims
 from nightmail.stores.postgres.connect import Connection, connector
 from nightmail.stores.postgres.inspecting import AsAsked, Inspecting
-from nightmail.stores.postgres.keeper_thread import KeeperThread
-from nightmail.stores.postgres.lane import CLAIM, PUBLISH, SETTLE, Lane
-from nightmail.stores.postgres.listen import Listener
 from nightmail.stores.postgres.moments import due_values
+from nightmail.stores.postgres.opened import Opened
 from nightmail.stores.postgres.publishing import Publishing, answer
 from nightmail.stores.postgres.settling import Settling
-from nightmail.stores.postgres.together import Together
-from nightmail.stores.postgres.transaction import Direct, Session, join
+from nightmail.stores.postgres.transaction import Direct, Session
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-T = TypeVar("T")
-
 FILES: Final = ("publish.sql", "timers.sql", "claim.sql", "settle.sql", "inspect.sql", "shape.sql")
 WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """What exists while the store is open, on one event loop."""
-
-    settle: Lane
-    publish: Lane
-    claims: Claims
-    together: Together
-    listener: Listener
-    keeper: KeeperThread
-    lanes: tuple[Lane, ...]
 
 
 class PostgresStore:
@@ -96,8 +76,7 @@ class PostgresStore:
         self._publishing = Publishing(self._statements, self._channel, clock)
         self._settling = Settling(self._statements, self._channel, clock, keep_delivered=keep_delivered)
         self._inspecting = Inspecting(self._statements, clock)
-        self._identity: UUID | None = None
-        self._opened: _Open | None = None
+        self._opened: Opened | None = None
 
     # ------------------------------------------------------------------------------------ its life
 
@@ -114,29 +93,21 @@ class PostgresStore:
 
     async def open(self) -> None:
         """See `Store.open`. Connections are made when they are needed."""
-        if self._opened is not None:
-            return
-        claim, settle, publish = (Lane(role, self._connect) for role in (CLAIM, SETTLE, PUBLISH))
-        self._identity = None
-        self._opened = _Open(
-            settle=settle,
-            publish=publish,
-            claims=Claims(claim, self._statements, self._clock),
-            together=Together(publish, self._publish_together),
-            listener=Listener(self._connect, self._channel, self._ring),
-            keeper=KeeperThread(self._connect, self._settling.extend),
-            lanes=(claim, settle, publish),
-        )
+        if self._opened is None:
+            self._opened = Opened(
+                self._connect,
+                self._statements,
+                self._channel,
+                self._clock,
+                send=self._publish_together,
+                extend=self._settling.extend,
+            )
 
     async def close(self) -> None:
         """See `Store.close`."""
         opened, self._opened = self._opened, None
-        if opened is None:
-            return
-        await opened.listener.close()
-        await opened.keeper.close()
-        for lane in opened.lanes:
-            await lane.close()
+        if opened is not None:
+            await opened.close()
 
     async def ping(self) -> None:
         """See `Store.ping`."""
@@ -157,7 +128,7 @@ class PostgresStore:
     ) -> int | None:
         """See `Store.publish`."""
         if transaction is not None:
-            return await self._joined(
+            return await self._here.callers.join(
                 transaction,
                 lambda session, identity: self._publishing.publish(session, message, own, identity),
             )
@@ -177,7 +148,7 @@ class PostgresStore:
         if not messages:
             return []
         if transaction is not None:
-            return await self._joined(
+            return await self._here.callers.join(
                 transaction,
                 lambda session, identity: self._publishing.publish_batch(session, messages, identity),
             )
@@ -212,13 +183,13 @@ class PostgresStore:
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`."""
-        await self._joined(
+        await self._here.callers.join(
             transaction, lambda session, identity: self._settling.hold(session, deliveries, identity)
         )
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.ack`."""
-        await self._joined(
+        await self._here.callers.join(
             transaction, lambda session, identity: self._settling.ack(session, deliveries, identity)
         )
 
@@ -265,13 +236,11 @@ class PostgresStore:
             )
 
         async def ask_if_ours(session: Session, identity: UUID) -> list[PendingMessage]:
-            found = await session.rows(self._statements["identity"], {})
-            if not found or found[0]["identity"] != identity:
-                raise OtherDatabase
+            await self._here.callers.is_ours(session, identity)
             return await ask(session)
 
         if transaction is not None:
-            return await self._joined(transaction, ask_if_ours)
+            return await self._here.callers.join(transaction, ask_if_ours)
         return await self._here.publish.run(lambda connection: ask(AsAsked(connection)))
 
     async def dead(
@@ -289,7 +258,7 @@ class PostgresStore:
     # ------------------------------------------------------------------------------------- inside
 
     @property
-    def _here(self) -> _Open:
+    def _here(self) -> Opened:
         if self._opened is None:
             raise StoreUnavailable("the store is not open: call `open` first")
         return self._opened
@@ -302,39 +271,12 @@ class PostgresStore:
         statement = self._statements[name]
         values |= {"now": self._clock.now(), "channel": self._channel}
         if transaction is not None:
-            return await self._joined(
+            return await self._here.callers.join(
                 transaction,
                 lambda session, identity: _answered(session, statement, {**values, "identity": identity}),
             )
         return await self._here.publish.run_patiently(
             lambda connection: _answered(Direct(connection), statement, {**values, "identity": None})
-        )
-
-    async def _joined(self, transaction: object, work: Callable[[Session, UUID], Awaitable[T]]) -> T:
-        """Do this in the caller's transaction, if it is one in the database that has our tables."""
-        session = await join(transaction)
-        identity = self._identity
-        try:
-            return await work(session, identity or await self._read_identity())
-        except OtherDatabase:
-            # Unless the tables were made anew since we learned which they are.
-            if identity is None or await self._read_identity() == identity:
-                raise
-            return await work(session, await self._read_identity())
-
-    async def _read_identity(self) -> UUID:
-        found = await self._here.publish.run(
-            lambda connection: Direct(connection).rows(self._statements["identity"], {})
-        )
-        if not found:
-            raise SchemaMissing
-        self._identity = found[0]["identity"]
-        return self._identity
-
-    async def _ring(self, channel: str) -> None:
-        values = {"channel": channel, "queue": ""}
-        await self._here.publish.run(
-            lambda connection: Direct(connection).rows(self._statements["ring"], values)
         )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from operator import attrgetter
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from nightmail.message import Delivery
@@ -15,7 +17,18 @@ from nightmail.store import Claimed
 from nightmail.stores._fairness import FairShare
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.moments import StoreTime, after
-from nightmail.stores.sqlite.steps import Ask, Queries, Row, Steps
+from nightmail.stores.sqlite.steps import Queries, Steps, gathered
+
+MOST_GATHERED: Final = 1_000_000
+"""How many bytes of bodies are read at once."""
+
+
+class Found(NamedTuple):
+    """An available message: its id, when it was due, and how long its body is."""
+
+    id: int
+    due_at: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +60,7 @@ class Claiming:
         now = self._time.now()
         for queue in wanted.queues:
             for level in (yield from self._levels(queue, now)):
-                if (yield self._available(queue, level, 1, now)):
+                if (yield from self._available(queue, level, 1, now)):
                     return None
         return Claimed((), (yield from self._next_in(wanted.queues, now)))
 
@@ -55,46 +68,48 @@ class Claiming:
         """Lease what there is, up to the limit."""
         now = self._time.now()
         claim = next(self._claims)
-        ids: list[int] = []
+        taken: list[Found] = []
         # Whichever queue has gone longest without giving anything comes first.
         for queue in sorted(wanted.queues, key=self._served.__getitem__):
-            found = yield from self._choose(queue, wanted.limit - len(ids), now)
+            found = yield from self._choose(queue, wanted.limit - len(taken), now)
             if found:
                 self._share.claimed(queue, len(found))
                 self._served[queue] = claim
-                ids += found
-            if len(ids) == wanted.limit:
+                taken += found
+            if len(taken) == wanted.limit:
                 break
-        deliveries = (yield from self._lease(ids, wanted, now)) if ids else []
-        full = len(ids) >= wanted.limit
+        deliveries = (yield from self._lease(taken, wanted, now)) if taken else []
+        full = len(taken) >= wanted.limit
         return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, now)))
 
-    def _lease(self, ids: Sequence[int], wanted: Wanted, now: int) -> Steps[list[Delivery]]:
-        listed, lease_until = json.dumps(ids), after(now, wanted.lease)
+    def _lease(self, taken: Sequence[Found], wanted: Wanted, now: int) -> Steps[list[Delivery]]:
+        listed, lease_until = json.dumps([found.id for found in taken]), after(now, wanted.lease)
         yield self._sql("lease", ids=listed, token=wanted.token.bytes, lease_until=lease_until, now=now)
-        leased = {row[0]: row for row in (yield self._sql("leased", ids=listed))}
-        return [rows.delivery(leased[id_]) for id_ in ids]
+        leased: dict[int, Delivery] = {}
+        for ids in _handfuls(taken):
+            for row in (yield from gathered(self._sql("leased", ids=json.dumps(ids)))):
+                leased[row[0]] = rows.leased(row, wanted.token)
+        return [leased[found.id] for found in taken]
 
     def recall(self, queues: Sequence[str], token: UUID) -> Steps[list[Delivery]]:
         """What is leased under this token."""
         found = yield self._sql("recall", queues=json.dumps(queues), token=token.bytes)
         return [rows.delivery(row) for row in found]
 
-    def _choose(self, queue: str, room: int, now: int) -> Steps[list[int]]:
-        """The ids of up to `room` available messages: the share of the oldest, then by priority."""
+    def _choose(self, queue: str, room: int, now: int) -> Steps[list[Found]]:
+        """Up to `room` available messages: the share of the oldest, then by priority."""
         levels = yield from self._levels(queue, now)
-        chosen: list[int] = []
+        chosen: list[Found] = []
         for level in levels:
             if len(chosen) < room:
-                found = yield self._available(queue, level, room - len(chosen), now)
-                chosen += [id_ for id_, _ in found]
+                chosen += yield from self._available(queue, level, room - len(chosen), now)
         share = self._share.reserved(queue, len(chosen))
         if share == 0 or len(levels) == 1:
             return chosen
-        firsts: list[Row] = []
+        firsts: list[Found] = []
         for level in levels:
-            firsts += yield self._available(queue, level, share, now)
-        oldest = [id_ for id_, _ in sorted(firsts, key=_by_age)[:share]]
+            firsts += yield from self._available(queue, level, share, now)
+        oldest = sorted(firsts, key=attrgetter("due_at", "id"))[:share]
         return list(dict.fromkeys(oldest + chosen))[: len(chosen)]
 
     def _levels(self, queue: str, now: int) -> Steps[list[int]]:
@@ -102,14 +117,23 @@ class Claiming:
         found = yield self._sql("levels", queue=queue, now=now)
         return sorted((level for (level,) in found), reverse=True)
 
-    def _available(self, queue: str, level: int, limit: int, now: int) -> Ask:
-        return self._sql("available", queue=queue, priority=level, limit=limit, now=now)
+    def _available(self, queue: str, level: int, limit: int, now: int) -> Steps[list[Found]]:
+        ask = self._sql("available", queue=queue, priority=level, limit=limit, now=now)
+        return [Found(*row) for row in (yield from gathered(ask))]
 
     def _next_in(self, queues: Sequence[str], now: int) -> Steps[timedelta | None]:
         ((moment,),) = yield self._sql("upcoming", queues=json.dumps(queues), now=now)
         return None if moment is None else timedelta(microseconds=moment - now)
 
 
-def _by_age(row: Row) -> tuple[int, int]:
-    id_, due_at = row
-    return due_at, id_
+def _handfuls(taken: Sequence[Found]) -> Iterator[list[int]]:
+    """The ids in parts whose bodies fit into one list: SQLite makes no value larger than a gigabyte."""
+    handful: list[int] = []
+    size = 0
+    for found in taken:
+        if handful and size + found.size > MOST_GATHERED:
+            yield handful
+            handful, size = [], 0
+        handful.append(found.id)
+        size += found.size
+    yield handful

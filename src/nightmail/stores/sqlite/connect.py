@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from functools import partial
 from typing import Final
 
 from nightmail.errors import StoreUnavailable
@@ -43,6 +44,8 @@ def connect(
     connection = sqlite3.connect(
         path, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
     )
+    # Text that is none, put there by somebody else, must not fail the claim of its neighbours, nor appear in an error.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         _switch_to_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")

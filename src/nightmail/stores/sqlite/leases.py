@@ -11,7 +11,7 @@ from nightmail.message import Delivery
 from nightmail.outcome import Standing
 from nightmail.stores.sqlite.moments import StoreTime, after
 from nightmail.stores.sqlite.notice import ring
-from nightmail.stores.sqlite.steps import Change, Queries, Steps
+from nightmail.stores.sqlite.steps import Change, Queries, Steps, gathered
 
 
 def leases(deliveries: Sequence[Delivery]) -> str:
@@ -29,7 +29,7 @@ class Leases:
 
     def hold(self, deliveries: Sequence[Delivery]) -> Steps[Change[None]]:
         """Make sure that all these leases hold. The write lock is what keeps them as they are."""
-        held: dict[int, int] = dict((yield self._sql("held", leases=leases(deliveries))))
+        held: dict[int, int] = dict((yield from gathered(self._sql("held", leases=leases(deliveries)))))
         lost = [delivery.id for place, delivery in enumerate(deliveries) if place not in held]
         if lost:
             raise LeaseLost(lost)
@@ -50,7 +50,7 @@ class Leases:
 
     def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Steps[list[Standing]]:
         """Let these leases run on; how each stood."""
-        held: dict[int, int] = dict((yield self._sql("held", leases=leases(deliveries))))
+        held: dict[int, int] = dict((yield from gathered(self._sql("held", leases=leases(deliveries)))))
         if held:
             ids = json.dumps([deliveries[place].id for place in held])
             yield self._sql("extend", ids=ids, until=after(self._time.stamp(), lease))

@@ -14,7 +14,7 @@ from nightmail.message import Delivery, Message
 from nightmail.stores.sqlite.leases import leases
 from nightmail.stores.sqlite.moments import StoreTime, after, due_moment
 from nightmail.stores.sqlite.notice import NOBODY, if_soon, ring
-from nightmail.stores.sqlite.steps import Change, Queries, Steps
+from nightmail.stores.sqlite.steps import Change, Queries, Steps, gathered
 
 
 class _Bearer(NamedTuple):
@@ -34,7 +34,7 @@ class Publishing:
 
     def publish(self, message: Message, own: Delivery | None) -> Steps[Change[int | None]]:
         """Store a message; its id, or `None`."""
-        if own is not None and not (yield self._sql("held", leases=leases([own]))):
+        if own is not None and not (yield from gathered(self._sql("held", leases=leases([own])))):
             raise LeaseLost([own.id])
         now = self._time.stamp()
         if message.timer_id is None:

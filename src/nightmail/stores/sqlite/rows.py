@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 from uuid import UUID
 
 from nightmail.message import Delivery
@@ -12,8 +13,14 @@ from nightmail.stores.sqlite.moments import moment_of
 from nightmail.stores.sqlite.steps import Row
 
 
+def leased(row: list[Any], token: UUID) -> Delivery:
+    """A message just leased under this token, from an entry of `leased`."""
+    id_, queue, body, *others = row
+    return delivery((id_, token.bytes, queue, bytes.fromhex(body), *others))
+
+
 def delivery(row: Row) -> Delivery:
-    """A leased message, from the columns of `leased` and `recall`."""
+    """A leased message, from the columns of `recall`."""
     (
         id_, token, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at,
         expires_at, attempts, deliveries, first_attempt_at, last_attempt_at, superseded,

@@ -3,7 +3,7 @@
 
 -- name: held
 -- Of these leases, pairs of an id and a token in hexadecimal, the places of those that still hold.
-SELECT lease.key, m.superseded
+SELECT json_group_array(json_array(lease.key, m.superseded))
 FROM json_each(:leases) AS lease
 CROSS JOIN nightmail_messages AS m
 WHERE m.id = json_extract(lease.value, '$[0]') AND hex(m.token) = json_extract(lease.value, '$[1]');

@@ -15,7 +15,7 @@ from nightmail.stores.sqlite.jobs import Failed, Succeeded
 from nightmail.stores.sqlite.leases import Leases, leases, released
 from nightmail.stores.sqlite.moments import StoreTime, after
 from nightmail.stores.sqlite.notice import if_soon, ring
-from nightmail.stores.sqlite.steps import Change, Queries, Steps, carry_out
+from nightmail.stores.sqlite.steps import Change, Queries, Steps, carry_out, gathered
 from nightmail.stores.sqlite.together import in_savepoint
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Settling:
         Nobody else writes meanwhile, so a lease that is not found was lost: there is no need to ask twice.
         """
         superseded: dict[int, int] = dict(
-            (yield self._sql("held", leases=leases([settlement.delivery for settlement in batch])))
+            (yield from gathered(self._sql("held", leases=leases([one.delivery for one in batch]))))
         )
         now = self._time.stamp()
         pile = _Pile(now)

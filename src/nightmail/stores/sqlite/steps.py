@@ -6,6 +6,7 @@ They decide what to ask by the rows they get; whoever carries them out decides h
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -49,6 +50,17 @@ class Queries:
     def __call__(self, name: str, **values: Any) -> Ask:
         """Ask the statement of this name."""
         return Ask(self._statements[name], values)
+
+
+def gathered(ask: Ask) -> Steps[list[Any]]:
+    """The rows of a statement that gives them as one list, in JSON.
+
+    Around every row it fetches Python lets go of the interpreter's lock, and a busy event loop gives it back only
+    after a millisecond or more: fetched one by one, the rows of a claim would take longer than handling them.
+    """
+    ((listed,),) = yield ask
+    rows: list[Any] = json.loads(listed)
+    return rows
 
 
 def carry_out(connection: sqlite3.Connection, steps: Steps[T]) -> T:

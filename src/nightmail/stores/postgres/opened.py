@@ -1,0 +1,52 @@
+"""What exists while a store is open: connections, and what is remembered from one call to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+
+from nightmail.clock import Clock
+from nightmail.message import Delivery
+from nightmail.outcome import Standing
+from nightmail.stores._sql import Statement
+from nightmail.stores.postgres.callers import Callers
+from nightmail.stores.postgres.claiming import Claims
+from nightmail.stores.postgres.connect import Connect
+from nightmail.stores.postgres.keeper_thread import KeeperThread
+from nightmail.stores.postgres.lane import CLAIM, PUBLISH, SETTLE, Lane
+from nightmail.stores.postgres.listen import Listener
+from nightmail.stores.postgres.together import Send, Together
+from nightmail.stores.postgres.transaction import Direct
+
+
+class Opened:
+    """On one event loop, until it is closed."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        statements: Mapping[str, Statement],
+        channel: str,
+        clock: Clock,
+        *,
+        send: Send,
+        extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
+    ) -> None:
+        self.claim, self.settle, self.publish = (Lane(role, connect) for role in (CLAIM, SETTLE, PUBLISH))
+        self.claims = Claims(self.claim, statements, clock)
+        self.together = Together(self.publish, send)
+        self.callers = Callers(self.publish, statements["identity"])
+        self.listener = Listener(connect, channel, self._ring)
+        self.keeper = KeeperThread(connect, extend)
+        self._ring_statement = statements["ring"]
+
+    async def close(self) -> None:
+        """Give back every connection and the thread."""
+        await self.listener.close()
+        await self.keeper.close()
+        for lane in (self.claim, self.publish, self.settle):
+            await lane.close()
+
+    async def _ring(self, channel: str) -> None:
+        values = {"channel": channel, "queue": ""}
+        await self.publish.run(lambda connection: Direct(connection).rows(self._ring_statement, values))
