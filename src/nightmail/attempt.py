@@ -59,7 +59,7 @@ class Attempt:
 
     async def __call__(self, delivery: Delivery) -> Outcome | None:
         """The outcome of one handler run; `None` when there is nothing to write, because the lease was lost."""
-        task = _this_task()
+        task = this_task()
         ended = await self._run(delivery, task)
         if not isinstance(ended, Exception):
             return ended
@@ -121,7 +121,8 @@ def checked(outcome: Outcome) -> Outcome:
     raise TypeError(f"expected an outcome, got {type(outcome).__name__}")
 
 
-def _this_task() -> asyncio.Task[Any]:
+def this_task() -> asyncio.Task[Any]:
+    """The task that runs this code."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine runs in a task
     return task

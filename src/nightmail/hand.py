@@ -39,14 +39,11 @@ class Hand:
         if self._waiting:
             self._empty.clear()
 
-    def next(self) -> Delivery:
-        """The next to start."""
-        return self._waiting.popleft()
-
-    def start(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
-        """This one runs now."""
+    def start_next(self, task: asyncio.Task[None]) -> Delivery:
+        """The next one, which runs in this task from now on."""
+        delivery = self._waiting.popleft()
         self._running[delivery] = task
-        self._empty.clear()
+        return delivery
 
     def finish(self, delivery: Delivery) -> None:
         """This one runs no more; an earlier run of the worker may have left it behind."""
@@ -68,7 +65,7 @@ class Hand:
         return True
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The running handlers."""
+        """Those in which handlers run."""
         return list(self._running.values())
 
     async def wait_empty(self) -> None:

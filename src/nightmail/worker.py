@@ -4,7 +4,7 @@
                         ╰───────────── lease expires ─────────────▶ store (due again)
 
 Three loops and a keeper run at once. *Claim* looks when there is room and something may be due. *Settle* writes what
-has finished, as much as has gathered. Handlers are tasks of their own, at most `max_workers` at a time. The *keeper*
+has finished, as much as has gathered. Handlers run in tasks, at most `max_workers` at a time. The *keeper*
 renews every lease in hand, on a thread of the store's, and is the last to stop.
 
 A lease is the only right to settle: the store refuses a settlement whose lease was taken over.
@@ -22,7 +22,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 from uuid import UUID, uuid4
 
-from nightmail.attempt import Attempt, Handler
+from nightmail.attempt import Attempt, Handler, this_task
 from nightmail.hand import Hand
 from nightmail.keeping import Keeper, Leases
 from nightmail.message import Delivery, check_queue
@@ -76,6 +76,7 @@ class Worker:
         self._finished = Finished()
         self._pace = Pace(self._settings.max_workers)
         self._alarm = Alarm()
+        self._runners: set[asyncio.Task[None]] = set()
         self._suspect: Delivery | None = None
         self._unconfirmed: tuple[UUID, float] | None = None
         self._room = asyncio.Event()
@@ -276,20 +277,29 @@ class Worker:
     # ── handle ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start_waiting(self) -> None:
-        # A stopping worker starts nothing: what a last claim brings goes back with the rest.
-        while (
-            not self._stopping.is_set()
-            and self._hand.waiting
-            and self._hand.running < self._settings.max_workers
-        ):
-            delivery, now = self._hand.next(), time.monotonic()
-            self._hand.start(delivery, asyncio.create_task(self._handle(delivery, now)))
-            self._pace.started(now)
+        """Have a runner for each message that waits, up to the limit."""
+        for _ in range(min(self._hand.waiting, self._settings.max_workers - len(self._runners))):
+            runner = asyncio.create_task(self._run_waiting())
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
 
-    async def _handle(self, delivery: Delivery, started: float) -> None:
+    async def _run_waiting(self) -> None:
+        """Run one message after the other while any waits: a task for each would cost twice what the engine does."""
+        hand, stopping, task = self._hand, self._stopping, this_task()
+        # A stopping worker starts nothing: what a last claim brings goes back with the rest.
+        while hand.waiting and not stopping.is_set():
+            await self._handle(hand.start_next(task))
+            while task.cancelling() and not stopping.is_set():
+                task.uncancel()  # A handler that cancelled itself has ended; the next one is not cancelled.
+            # A handler that awaits nothing must not keep the event loop from everybody else.
+            await asyncio.sleep(0)
+
+    async def _handle(self, delivery: Delivery) -> None:
         outcome: Outcome | None = None
+        started = time.monotonic()
+        self._pace.started(started)
         try:
-            if self._leases.surely_holds(delivery, time.monotonic()):
+            if self._leases.surely_holds(delivery, started):
                 outcome = await self._attempt(delivery)
                 self._pace.ran(time.monotonic() - started)
             else:
@@ -304,7 +314,6 @@ class Worker:
         else:
             self._finished.put(Settlement(delivery, outcome))
         self._hand.finish(delivery)
-        self._start_waiting()
         if self._wants_more():
             self._room.set()
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import asyncpg
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from nightmail.message import Delivery, Message
@@ -198,3 +198,38 @@ async def backends(own: Any, role: str = "%") -> list[int]:
         f"nightmail {role}",
     )
     return [row["pid"] for row in found]
+
+
+# What a caller's transaction may live in.
+
+
+@asynccontextmanager
+async def raw_connection(url: str) -> AsyncIterator[Any]:
+    async with connection(url) as own, own.transaction():
+        yield own
+
+
+@asynccontextmanager
+async def pooled_connection(url: str) -> AsyncIterator[Any]:
+    async with asyncpg.create_pool(url, min_size=1) as pool, pool.acquire() as own, own.transaction():
+        yield own
+
+
+@asynccontextmanager
+async def sqlalchemy_connection(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(sqlalchemy_url(url))
+    try:
+        async with engine.begin() as own:
+            yield own
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def sqlalchemy_session(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(sqlalchemy_url(url))
+    try:
+        async with async_sessionmaker(engine).begin() as session:
+            yield session
+    finally:
+        await engine.dispose()

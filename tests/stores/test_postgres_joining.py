@@ -1,23 +1,20 @@
-"""A caller's transaction on Postgres, in everything it may live in; and what cannot be one."""
+"""A caller's transaction on Postgres, in everything it may live in."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, TypeAlias
-from uuid import uuid4
 
-import asyncpg
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from nightmail.errors import CannotJoin, LeaseLost, NotInTransaction, OtherDatabase, SchemaMissing
+from nightmail.message import Message, OnConflict
 from nightmail.outcome import Standing
 from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.clock import ManualClock
-from testkit.servers import Postgres
 from tests.stores.postgres_support import (
     HOUR,
     LEASE,
@@ -27,45 +24,18 @@ from tests.stores.postgres_support import (
     done,
     message,
     open_store,
+    pooled_connection,
+    raw_connection,
+    sqlalchemy_connection,
+    sqlalchemy_session,
     sqlalchemy_url,
+    until,
     watched_store,
 )
 
 pytestmark = pytest.mark.postgres
 
 Begin: TypeAlias = Callable[[str], AbstractAsyncContextManager[Any]]
-
-
-@asynccontextmanager
-async def raw_connection(url: str) -> AsyncIterator[Any]:
-    async with connection(url) as own, own.transaction():
-        yield own
-
-
-@asynccontextmanager
-async def pooled_connection(url: str) -> AsyncIterator[Any]:
-    async with asyncpg.create_pool(url, min_size=1) as pool, pool.acquire() as own, own.transaction():
-        yield own
-
-
-@asynccontextmanager
-async def sqlalchemy_connection(url: str) -> AsyncIterator[Any]:
-    engine = create_async_engine(sqlalchemy_url(url))
-    try:
-        async with engine.begin() as own:
-            yield own
-    finally:
-        await engine.dispose()
-
-
-@asynccontextmanager
-async def sqlalchemy_session(url: str) -> AsyncIterator[Any]:
-    engine = create_async_engine(sqlalchemy_url(url))
-    try:
-        async with async_sessionmaker(engine).begin() as session:
-            yield session
-    finally:
-        await engine.dispose()
 
 
 every_kind = pytest.mark.parametrize(
@@ -75,10 +45,6 @@ every_kind = pytest.mark.parametrize(
 
 class _ChangedMyMind(Exception):
     """Rolls a test's transaction back."""
-
-
-async def refused(store: PostgresStore, transaction: Any) -> None:
-    await store.publish(message(), transaction=transaction)
 
 
 # ------------------------------------------------------------------------------------ what is joined
@@ -194,156 +160,78 @@ async def test_a_day_has_twenty_four_hours_whatever_the_time_zone_of_the_session
         assert pending[0].expires_at == clock.now() + half_a_year * 2
 
 
-# ----------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------ two at the same time
 
 
-async def test_a_connection_outside_a_transaction_is_refused(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store:
-        async with connection(postgres_url) as own:
-            with pytest.raises(NotInTransaction, match="transaction"):
-                await refused(store, own)
-        with pytest.raises(NotInTransaction):
-            await refused(store, own)
-        async with asyncpg.create_pool(postgres_url, min_size=1) as pool:
-            async with pool.acquire() as own:
-                with pytest.raises(NotInTransaction):
-                    await refused(store, own)
-            with pytest.raises(NotInTransaction, match="given back"):
-                await refused(store, own)
-        assert await store.peek() == []
+async def overtaken(
+    store: PostgresStore, url: str, first: Message, second: Message
+) -> tuple[int | None, int | None]:
+    """What two publishes of one name give when the second begins before the first commits, and sees it only then."""
+    async with connection(url) as one, connection(url) as two, connection(url) as own:
+        transaction = one.transaction()
+        await transaction.start()
+        stored = await store.publish(first, transaction=one)
+
+        async def publish() -> int | None:
+            async with two.transaction():
+                return await store.publish(second, transaction=two)
+
+        waiting = asyncio.create_task(publish())
+        pid = two.get_server_pid()
+        await until(lambda: _waits(own, pid))
+        await transaction.commit()
+        return stored, await waiting
 
 
-@pytest.mark.parametrize("where", ["engine", "connection"])
-async def test_autocommit_is_refused(postgres_url: str, where: str) -> None:
-    options = {"isolation_level": "AUTOCOMMIT"}
-    engine = create_async_engine(sqlalchemy_url(postgres_url), **(options if where == "engine" else {}))
-    async with open_store(postgres_url) as store:
-        async with engine.connect() as own:
-            if where == "connection":
-                own = await own.execution_options(**options)
-            with pytest.raises(NotInTransaction, match="AUTOCOMMIT"):
-                await refused(store, own)
-        async with AsyncSession(engine) as session:
-            if where == "connection":
-                _ = await session.connection(execution_options=options)
-            with pytest.raises(NotInTransaction, match="AUTOCOMMIT"):
-                await refused(store, session)
-        assert await store.peek() == []
-    await engine.dispose()
+async def _waits(own: Any, pid: int) -> bool:
+    return bool(
+        await own.fetchval("select wait_event_type = 'Lock' from pg_stat_activity where pid = $1", pid)
+    )
 
 
-async def test_what_is_no_transaction_is_refused(postgres_url: str) -> None:
-    engine = create_async_engine(sqlalchemy_url(postgres_url))
-    async with open_store(postgres_url) as store, asyncpg.create_pool(postgres_url, min_size=1) as pool:
-        for wrong in (pool, engine, object(), "a transaction", postgres_url):
-            with pytest.raises(CannotJoin):
-                await refused(store, wrong)
-    await engine.dispose()
-
-
-async def test_a_session_of_another_kind_of_database_is_refused(postgres_url: str) -> None:
-    engine = create_async_engine("sqlite+aiosqlite://")
-    async with open_store(postgres_url) as store, AsyncSession(engine) as session:
-        with pytest.raises(OtherDatabase, match="sqlite"):
-            await refused(store, session)
-    await engine.dispose()
-
-
-@every_kind
-@pytest.mark.parametrize("with_tables", [False, True])
-async def test_a_transaction_in_another_database_is_refused(
-    postgres_server: Postgres, postgres_url: str, begin: Begin, with_tables: bool
+@pytest.mark.parametrize(("policy", "kept"), [("replace", b"second"), ("earliest", b"first")])
+async def test_a_name_that_appears_under_a_replacement_is_replaced_or_kept_by_the_rules(
+    postgres_url: str, policy: OnConflict, kept: bytes
 ) -> None:
-    with postgres_server.fresh_database() as elsewhere:
-        if with_tables:
-            async with open_store(elsewhere):
-                pass
-        async with open_store(postgres_url) as store:
-            with pytest.raises(OtherDatabase):
-                async with begin(elsewhere) as transaction:
-                    await refused(store, transaction)
+    async with open_store(postgres_url) as store:
+        first, second = await overtaken(
+            store,
+            postgres_url,
+            message(b"first", timer_id="t", due=HOUR),
+            message(b"second", timer_id="t", due=HOUR * 2, on_conflict=policy),
+        )
+
+        assert second == (first if kept == b"second" else None)
+        assert [(found.id, found.body) for found in await store.peek()] == [(first, kept)]
 
 
-async def test_nothing_is_written_into_another_database_that_has_tables_like_ours(
-    postgres_server: Postgres, postgres_url: str
+async def test_a_publish_with_a_window_that_was_overtaken_by_one_without_leaves_no_window(
+    postgres_url: str,
 ) -> None:
-    with postgres_server.fresh_database() as elsewhere:
-        async with open_store(postgres_url) as store, open_store(elsewhere) as other:
-            await store.publish(message())
-            await other.publish(message(b"theirs", timer_id="t"))
-            deliveries = await claim(store)
-            async with raw_connection(elsewhere) as transaction:
-                for attempt in (
-                    store.publish(message(), transaction=transaction),
-                    store.publish(message(timer_id="new"), transaction=transaction),
-                    store.publish(message(timer_id="t", on_conflict="replace"), transaction=transaction),
-                    store.publish_batch([message()], transaction=transaction),
-                    store.hold(deliveries, transaction=transaction),
-                    store.ack(deliveries, transaction=transaction),
-                    store.cancel(QUEUE, "t", transaction=transaction),
-                    store.cancel_all(QUEUE, transaction=transaction),
-                    store.reschedule(QUEUE, "t", HOUR, transaction=transaction),
-                    store.peek(transaction=transaction),
-                ):
-                    with pytest.raises(OtherDatabase):
-                        await attempt
-                # Refused, and yet the caller's transaction goes on.
-                await transaction.execute("select 1")
-
-            assert [delivery.body for delivery in await claim(other)] == [b"theirs"]
-            assert await done(store, deliveries) == [Standing.HELD]
-
-
-async def test_tables_that_were_made_anew_are_known_again(postgres_url: str) -> None:
     async with open_store(postgres_url) as store:
-        async with raw_connection(postgres_url) as transaction:
-            await store.publish(message(b"before"), transaction=transaction)
-            await transaction.execute("update nightmail_meta set identity = gen_random_uuid()")
+        first, second = await overtaken(
+            store,
+            postgres_url,
+            message(b"first", timer_id="t"),
+            message(b"second", timer_id="t", dedup_for=HOUR),
+        )
 
-        async with raw_connection(postgres_url) as transaction:
-            await store.publish(message(b"after"), transaction=transaction)
-
-        assert [delivery.body for delivery in await claim(store)] == [b"before", b"after"]
-
-
-async def test_without_tables_a_transaction_is_told_so(postgres_url: str) -> None:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    async with raw_connection(postgres_url) as transaction:
-        with pytest.raises(SchemaMissing):
-            await refused(store, transaction)
-        assert await transaction.fetchval("select 1") == 1
-    await store.close()
+        assert (first is not None, second) == (True, None)
+        await done(store, await claim(store))
+        assert await store.publish(message(b"third", timer_id="t")) is not None
 
 
-# --------------------------------------------------------------------------------- what errors do
-
-
-async def test_the_callers_own_errors_stay_their_own(postgres_url: str) -> None:
-    engine = create_async_engine(sqlalchemy_url(postgres_url))
+async def test_of_two_publishes_with_a_window_one_is_stored_even_if_it_is_done_at_once(
+    postgres_url: str,
+) -> None:
     async with open_store(postgres_url) as store:
-        async with connection(postgres_url) as own:
-            transaction = own.transaction()
-            await transaction.start()
-            with pytest.raises(asyncpg.UndefinedTableError):
-                await own.execute("select * from nowhere")
-            with pytest.raises(asyncpg.InFailedSQLTransactionError):
-                await refused(store, own)
-            await transaction.rollback()
-        async with AsyncSession(engine) as session:
-            await store.publish(message(b"with a session"), transaction=session)
-            assert (await session.execute(text("select count(*) from nightmail_messages"))).scalar() == 1
-    await engine.dispose()
+        first, second = await overtaken(
+            store,
+            postgres_url,
+            message(b"first", timer_id="t", dedup_for=HOUR),
+            message(b"second", timer_id="t", dedup_for=HOUR),
+        )
 
-
-async def test_a_message_acked_under_two_tokens_at_once_is_refused(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store:
-        await store.publish(message())
-        lost = await store.claim([QUEUE], limit=1, lease=timedelta(0), token=uuid4())
-        (held,) = await claim(store)
-
-        async with raw_connection(postgres_url) as transaction:
-            with pytest.raises(LeaseLost):
-                await store.ack([*lost.deliveries, held], transaction=transaction)
-
-        assert await done(store, [held]) == [Standing.HELD]
+        assert (first is not None, second) == (True, None)
+        await done(store, await claim(store))
+        assert await store.publish(message(b"third", timer_id="t")) is None

@@ -23,15 +23,16 @@ async def forever() -> None:
 
 async def test_deliveries_start_in_the_order_in_which_they_were_taken() -> None:
     hand, taken = holding(3)
+    task = asyncio.create_task(forever())
 
-    assert [hand.next() for _ in range(3)] == taken
+    assert [hand.start_next(task) for _ in range(3)] == taken
+    task.cancel()
 
 
 async def test_what_waits_and_what_runs_is_counted_apart() -> None:
     hand, _ = holding(3)
     task = asyncio.create_task(forever())
-    first = hand.next()
-    hand.start(first, task)
+    first = hand.start_next(task)
 
     assert (hand.waiting, hand.running) == (2, 1)
     assert hand.tasks() == [task]
@@ -47,7 +48,7 @@ async def test_a_hand_is_empty_when_nothing_waits_and_nothing_runs() -> None:
     await asyncio.sleep(0)
     assert not hand.is_empty
 
-    hand.start(hand.next(), task)
+    hand.start_next(task)
     await asyncio.sleep(0)
     assert not waiting.done()
 
@@ -72,19 +73,21 @@ def test_what_has_not_started_can_be_given_back_in_order() -> None:
     assert hand.give_back() == []
 
 
-def test_what_would_start_next_can_be_kept() -> None:
+async def test_what_would_start_next_can_be_kept() -> None:
     hand, _ = holding(5)
+    task = asyncio.create_task(forever())
 
     assert ids(hand.give_back(keep=2)) == [3, 4, 5]
     assert hand.waiting == 2
-    assert hand.next().id == 1
+    assert hand.start_next(task).id == 1
     assert hand.give_back(keep=7) == []
+    task.cancel()
 
 
 async def test_only_what_has_not_started_can_be_forgotten() -> None:
     hand, [first, second] = holding(2)
     task = asyncio.create_task(forever())
-    hand.start(hand.next(), task)
+    hand.start_next(task)
 
     assert hand.forget(first) is False
     assert hand.forget(second) is True

@@ -263,3 +263,25 @@ def test_queues_that_cannot_be_are_refused(queues: list[str], error: type[Except
 
 def test_queues_keep_their_order() -> None:
     assert check_queues(["b", "a"]) == ("b", "a")
+
+
+async def test_a_handler_that_awaits_nothing_leaves_others_their_turn(store: FaultyStore) -> None:
+    await publish(store, 50)
+    turns = 0
+    seen_by_handler: list[int] = []
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def handle(delivery: Delivery) -> None:
+        seen_by_handler.append(turns)
+
+    counting = asyncio.create_task(count_turns())
+    await Worker(store, handle, queues=[QUEUE], settings=WorkerSettings(max_workers=1)).run_until_idle()
+    counting.cancel()
+
+    # One message after the other, and somebody else in between each time.
+    assert len(set(seen_by_handler)) == 50

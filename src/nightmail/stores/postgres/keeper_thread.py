@@ -56,11 +56,6 @@ class KeeperThread:
         self._tasks: set[asyncio.Task[None]] = set()
         self._users = 0
 
-    @property
-    def lane(self) -> Lane | None:
-        """The connection's lane, while anybody works there."""
-        return self._lane
-
     @asynccontextmanager
     async def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AsyncIterator[None]:
         """See `Store.beside`."""
@@ -69,7 +64,12 @@ class KeeperThread:
         thread = self._thread
         self._users += 1
         try:
-            task = await thread.run(self._begin(work))
+            beginning = asyncio.ensure_future(thread.run(self._begin(work)))
+            try:
+                task = await asyncio.shield(beginning)
+            except asyncio.CancelledError:
+                await thread.run(self._end(await beginning))
+                raise
             try:
                 yield
             finally:

@@ -76,10 +76,9 @@ async def connected(connect: Connect, role: Role) -> Connection:
     except BaseException as error:
         if connection is not None:
             connection.terminate()
-        if isinstance(error, ValueError):
-            raise unreachable(error) from None
-        if isinstance(error, OSError | TimeoutError | asyncpg.PostgresError | asyncpg.InterfaceError):
-            raise unreachable(error) from error
+        if isinstance(error, Exception):
+            # A ValueError is about the URL, and may quote the password in it.
+            raise unreachable(error) from (None if isinstance(error, ValueError) else error)
         raise
     return connection
 
@@ -92,6 +91,7 @@ class Lane:
         self._connect = connect
         self._free = asyncio.Lock()
         self._connection: Connection | None = None
+        self._closed = False
         self._task: asyncio.Task[object] | None = None
 
     @property
@@ -127,8 +127,9 @@ class Lane:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def close(self) -> None:
-        """Finish what was begun, within reason, and close the connection. It is opened again when it is used again."""
-        with suppress(TimeoutError):
+        """Finish what was begun, within reason, and close the connection for good."""
+        self._closed = True
+        with suppress(TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             async with asyncio.timeout(FAREWELL_SECONDS), self._free:
                 if self._connection is not None:
                     await self._connection.close()
@@ -154,8 +155,16 @@ class Lane:
     async def _usable(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
             self._drop()
+            self._refuse_if_closed()
             self._connection = await connected(self._connect, self._role)
+        self._refuse_if_closed()
         return self._connection
+
+    def _refuse_if_closed(self) -> None:
+        # Whoever still stood in line would leave a connection behind that nobody closes.
+        if self._closed:
+            self._drop()
+            raise StoreUnavailable("the store was closed")
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -46,6 +46,7 @@ class Listener(BellTower):
         self._connection: Connection | None = None
         self._listening = False
         self._warned = False
+        self._closed = False
 
     @property
     def listening(self) -> bool:
@@ -57,19 +58,15 @@ class Listener(BellTower):
         """Whether they should, and do not."""
         return self._task is not None and not self._listening
 
-    @property
-    def connection(self) -> Connection | None:
-        """The connection, if it is open."""
-        return self._connection
-
     def hang(self, bell: Bell) -> None:
         """From now on this bell rings too."""
         super().hang(bell)
-        if self._task is None:
+        if self._task is None and not self._closed:
             self._task = asyncio.create_task(self._listen())
 
     async def close(self) -> None:
-        """Stop listening. Bells that still hang ring no more."""
+        """Stop listening for good. Bells that still hang ring no more."""
+        self._closed = True
         task, self._task = self._task, None
         if task is not None:
             # Taken from the task, which would hang up without a word.

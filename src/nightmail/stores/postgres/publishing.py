@@ -7,7 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from nightmail.clock import Clock
-from nightmail.errors import LeaseLost, OtherDatabase, StoreUnavailable, TimerExists
+from nightmail.errors import LeaseLost, OtherDatabase, SchemaMissing, StoreUnavailable, TimerExists
 from nightmail.message import Delivery, Message
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.moments import due_values, duration
@@ -108,7 +108,9 @@ class Publishing:
 
 def answer(rows: Sequence[Any]) -> Any:
     """The one row of a statement that may run in a caller's transaction, if these are our tables."""
-    if not rows or not rows[0]["ours"]:
+    if not rows:
+        raise SchemaMissing
+    if not rows[0]["ours"]:
         raise OtherDatabase
     return rows[0]
 
