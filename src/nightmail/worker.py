@@ -396,8 +396,6 @@ class Worker:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.graceful_timeout.total_seconds()):
                 await _happens_before(self._hand.wait_empty(), self._in_a_hurry)
-        # A task cancelled before its first step would never run, and never say how its delivery ended.
-        await asyncio.sleep(0)
         for task in self._hand.tasks():
             task.cancel()
         # A handler that refuses to be cancelled is left behind; its lease ends by itself.
