@@ -37,7 +37,6 @@ class Size:
 _QUICK = Size(messages=5_000, future=2_000, rounds=1, repeat=50, patience=1)
 _USUAL = Size(messages=100_000, future=200_000, rounds=2, repeat=500, patience=10)
 
-
 _PARTS: dict[str, Callable[[str, Size], Awaitable[None]]] = {
     "claiming": lambda url, size: claiming.run(url, repeat=size.repeat),
     "packing": lambda url, size: packing.run(url, messages=min(size.messages, 10_000)),
@@ -45,9 +44,7 @@ _PARTS: dict[str, Callable[[str, Size], Awaitable[None]]] = {
     "vacuum": lambda url, size: vacuum.run(
         url, future=size.future, dead=2 * size.messages, rounds=size.rounds
     ),
-    "snapshot": lambda url, size: snapshot.run(
-        url, messages=min(3 * size.messages, 300_000), rounds=size.rounds
-    ),
+    "snapshot": lambda url, size: snapshot.run(url, messages=min(size.messages, 300_000), rounds=size.rounds),
     "cost": lambda url, size: cost.run(url, messages=size.messages, future=size.future, rounds=size.rounds),
 }
 

@@ -128,6 +128,8 @@ class Listener(BellTower):
             await connection.remove_listener(channel, echo)
 
     def _heard(self, _connection: object, _pid: int, _channel: str, queue: object) -> None:
+        if not self._listening:
+            return  # All are rung once the echo was heard: ringing twice would be one look too many.
         if isinstance(queue, str) and queue:
             self.ring(queue)
         else:
