@@ -72,6 +72,17 @@ SHAPES = (
         """,
     ),
     Shape(
+        C50,
+        claims={
+            "(c) claim, line index on `id`": _instead(_CLAIM, "s.id + 0 < m.id", "s.id < m.id"),
+        },
+        settles={},
+        before="""
+            drop index messages_line;
+            create index messages_line on messages (queue, ordering_key, id) where ordering_key is not null
+        """,
+    ),
+    Shape(
         A,
         claims={"(a) claim": A.sql("claim")},
         settles={"(a) settle": _SETTLE, "(a) settle, joined": _JOINED},

@@ -57,9 +57,8 @@ class Attempt:
             return Dead(Reason.EXPIRED, ran=False)
         return None
 
-    async def __call__(self, delivery: Delivery) -> Outcome | None:
-        """The outcome of one handler run; `None` when there is nothing to write, because the lease was lost."""
-        task = this_task()
+    async def __call__(self, delivery: Delivery, task: asyncio.Task[Any]) -> Outcome | None:
+        """The outcome of one handler run, in this task; `None` when the lease was lost: there is nothing to write."""
         ended = await self._run(delivery, task)
         if not isinstance(ended, Exception):
             return ended

@@ -12,6 +12,8 @@ from uuid import UUID
 NAME_LIMIT: Final = 255
 PRIORITIES: Final = range(10)
 
+_decode: Final = json.JSONDecoder().raw_decode
+
 OnConflict: TypeAlias = Literal["skip", "replace", "earliest", "latest", "raise"]
 """What a publish does when its timer id is taken."""
 
@@ -172,7 +174,13 @@ def decode_headers(text: str) -> dict[str, Any]:
     """Headers as `encode_headers` wrote them."""
     if text == "{}":
         return {}
-    headers = json.loads(text)
+    try:
+        # Half the time of `json.loads`, which first looks for white space that we never write.
+        headers, end = _decode(text)
+    except ValueError:
+        end = -1
+    if end != len(text):
+        headers = json.loads(text)
     if not isinstance(headers, dict):
         raise ValueError("the stored headers are not a JSON object")  # noqa: TRY004 - bad data, not a bad argument
     return headers

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 AHEAD_SECONDS: Final = 0.2
-MOST_AHEAD: Final = 500
+MOST_AHEAD: Final = 1000
 _NEWEST_COUNTS: Final = 0.1
 # Below this there is nothing left to decide: any number of workers fetches the most.
 _SHORTEST_RUN: Final = 0.000_001

@@ -38,6 +38,9 @@ from nightmail.waiting import Alarm, backoff, next_look
 SETTLE_BATCH: Final = 500
 GATHER_SECONDS: Final = 0.010
 """How long a finished message waits for others, while others are in hand."""
+TURN_SECONDS: Final = 0.00025
+"""How long a runner goes on before it lets others have their turn: a handler that awaits nothing never would."""
+FEW: Final = 16
 BUSY_SECONDS: Final = 0.1
 """How long before asking again for a row that somebody's transaction has locked."""
 REVIEW_SECONDS: Final = 1.0
@@ -286,21 +289,23 @@ class Worker:
     async def _run_waiting(self) -> None:
         """Run one message after the other while any waits: a task for each would cost twice what the engine does."""
         hand, stopping, task = self._hand, self._stopping, this_task()
+        turn_over = time.monotonic() + TURN_SECONDS
         # A stopping worker starts nothing: what a last claim brings goes back with the rest.
         while hand.waiting and not stopping.is_set():
-            await self._handle(hand.start_next(task))
+            await self._handle(hand.start_next(task), task)
             while task.cancelling() and not stopping.is_set():
                 task.uncancel()  # A handler that cancelled itself has ended; the next one is not cancelled.
-            # A handler that awaits nothing must not keep the event loop from everybody else.
-            await asyncio.sleep(0)
+            if time.monotonic() >= turn_over:
+                await asyncio.sleep(0)
+                turn_over = time.monotonic() + TURN_SECONDS
 
-    async def _handle(self, delivery: Delivery) -> None:
+    async def _handle(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
         outcome: Outcome | None = None
         started = time.monotonic()
         self._pace.started(started)
         try:
             if self._leases.surely_holds(delivery, started):
-                outcome = await self._attempt(delivery)
+                outcome = await self._attempt(delivery, task)
                 self._pace.ran(time.monotonic() - started)
             else:
                 # Paused for longer than a lease before it could start: it is somebody else's by now.
@@ -314,7 +319,8 @@ class Worker:
         else:
             self._finished.put(Settlement(delivery, outcome))
         self._hand.finish(delivery)
-        if self._wants_more():
+        # While many wait, every eighth time is often enough to ask.
+        if (self._hand.waiting < FEW or self._hand.waiting % 8 == 0) and self._wants_more():
             self._room.set()
 
     def _lose(self, delivery: Delivery) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -13,7 +14,7 @@ from nightmail.outcome import Done, Retry, Standing
 from nightmail.settings import WorkerSettings
 from nightmail.store import Settlement
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker, check_queues
+from nightmail.worker import TURN_SECONDS, Worker, check_queues
 from tests.unit.faulty import Call, FaultyStore, Gate, lost_reply
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publish, soon
 
@@ -278,6 +279,7 @@ async def test_a_handler_that_awaits_nothing_leaves_others_their_turn(store: Fau
 
     async def handle(delivery: Delivery) -> None:
         seen_by_handler.append(turns)
+        time.sleep(2 * TURN_SECONDS)  # Busy for longer than its turn, and awaiting nothing.
 
     counting = asyncio.create_task(count_turns())
     await Worker(store, handle, queues=[QUEUE], settings=WorkerSettings(max_workers=1)).run_until_idle()
