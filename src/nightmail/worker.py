@@ -189,9 +189,11 @@ class Worker:
         if self._suspect is not None:
             await self._run_suspect()
         await self._wait_for_room()
-        seconds = self._alarm.seconds_from(time.monotonic())
-        if seconds and await self._bell.wait(seconds):
-            self._observer.woken()
+        while seconds := self._alarm.seconds_from(time.monotonic()):
+            if await self._bell.wait(min(seconds, REVIEW_SECONDS) if self._hand.waiting else seconds):
+                self._observer.woken()
+                break
+            self._hand_back_surplus()
         # Last: a neighbour's suspect may have come while we waited for the others.
         await self._solitude.wait_free()
 
@@ -202,8 +204,11 @@ class Worker:
                 async with asyncio.timeout(REVIEW_SECONDS):
                     await self._room.wait()
             except TimeoutError:
-                # Handlers take longer than those before them did: others may start these sooner than we.
-                self._hand_back(self._hand.give_back(keep=self._pace.ahead(time.monotonic())))
+                self._hand_back_surplus()
+
+    def _hand_back_surplus(self) -> None:
+        """When handlers take longer than those before them did, others may start what waits here sooner than we."""
+        self._hand_back(self._hand.give_back(keep=self._pace.ahead(time.monotonic())))
 
     def _wants_more(self) -> bool:
         ahead = self._pace.ahead(time.monotonic())

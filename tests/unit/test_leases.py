@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import nightmail.worker as worker_module
 from nightmail.errors import StoreUnavailable
 from nightmail.keeping import Keeper, Leases
 from nightmail.message import Delivery, Message
@@ -63,8 +64,10 @@ async def test_a_handler_may_run_for_many_leases(store: FaultyStore, other: Memo
 
 
 async def test_a_message_waiting_in_memory_keeps_its_lease_and_still_runs(
-    store: FaultyStore, other: MemoryStore, seen: Seen
+    store: FaultyStore, other: MemoryStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Or it would be handed back before its lease has to be renewed.
+    monkeypatch.setattr(worker_module, "REVIEW_SECONDS", 60.0)
     hold = asyncio.Event()
 
     async def handle(delivery: Delivery) -> None:
