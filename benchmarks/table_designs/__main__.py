@@ -35,7 +35,7 @@ class Size:
 
 
 _QUICK = Size(messages=5_000, future=2_000, rounds=1, repeat=50, patience=1)
-_USUAL = Size(messages=100_000, future=200_000, rounds=2, repeat=500, patience=3)
+_USUAL = Size(messages=100_000, future=100_000, rounds=2, repeat=500, patience=3)
 
 _PARTS: dict[str, Callable[[str, Size], Awaitable[None]]] = {
     "claiming": lambda url, size: claiming.run(url, repeat=size.repeat),

@@ -82,6 +82,7 @@ class Worker:
         self._runners: set[asyncio.Task[None]] = set()
         self._suspect: Delivery | None = None
         self._unconfirmed: tuple[UUID, float] | None = None
+        self._review_at = 0.0
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._in_a_hurry = asyncio.Event()
@@ -193,7 +194,7 @@ class Worker:
             if await self._bell.wait(min(seconds, REVIEW_SECONDS) if self._hand.waiting else seconds):
                 self._observer.woken()
                 break
-            self._hand_back_surplus()
+            self._review()
         # Last: a neighbour's suspect may have come while we waited for the others.
         await self._solitude.wait_free()
 
@@ -204,11 +205,14 @@ class Worker:
                 async with asyncio.timeout(REVIEW_SECONDS):
                     await self._room.wait()
             except TimeoutError:
-                self._hand_back_surplus()
+                self._review()
 
-    def _hand_back_surplus(self) -> None:
-        """When handlers take longer than those before them did, others may start what waits here sooner than we."""
-        self._hand_back(self._hand.give_back(keep=self._pace.ahead(time.monotonic())))
+    def _review(self) -> None:
+        """Hand back what will not start soon: handlers take longer than those before them did, others may be free."""
+        now = time.monotonic()
+        if now >= self._review_at:
+            self._review_at = now + REVIEW_SECONDS
+            self._hand_back(self._hand.give_back(keep=self._pace.ahead(now)))
 
     def _wants_more(self) -> bool:
         ahead = self._pace.ahead(time.monotonic())
@@ -262,6 +266,7 @@ class Worker:
             else:
                 self._hand_back([delivery])
         if ready:
+            self._review_at = time.monotonic() + REVIEW_SECONDS
             self._hand.take(ready)
             self._start_waiting()
         # Last: an observer that raises against its promise must not leave a message leased that nobody runs.

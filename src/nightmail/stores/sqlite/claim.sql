@@ -98,8 +98,9 @@ FROM (
 -- What is leased under this token in these queues. It is rare, so it may look at every message of a queue: by due time
 -- it would miss some after the clock was set back.
 SELECT
-    m.id, m.token, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
-    m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at, m.last_attempt_at, m.superseded
+    m.id, m.queue, hex(m.body), cast(m.headers AS TEXT), cast(m.timer_id AS TEXT), cast(m.ordering_key AS TEXT),
+    m.priority, m.due_at, m.published_at, m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at,
+    m.last_attempt_at, m.superseded
 FROM json_each(:queues) AS queue
 CROSS JOIN nightmail_messages AS m
 WHERE m.queue = queue.value AND m.token = :token;

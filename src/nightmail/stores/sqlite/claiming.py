@@ -94,7 +94,7 @@ class Claiming:
     def recall(self, queues: Sequence[str], token: UUID) -> Steps[list[Delivery]]:
         """What is leased under this token."""
         found = yield self._sql("recall", queues=json.dumps(queues), token=token.bytes)
-        return [rows.delivery(row) for row in found]
+        return [rows.leased(row, token) for row in found]
 
     def _choose(self, queue: str, room: int, now: int) -> Steps[list[Found]]:
         """Up to `room` available messages: the share of the oldest, then by priority."""

@@ -16,7 +16,8 @@ from nightmail.stores.sqlite.steps import Change, Queries, Steps, gathered
 
 def leases(deliveries: Sequence[Delivery]) -> str:
     """These leases as the statement `held` takes them."""
-    return json.dumps([(delivery.id, delivery.token.hex.upper()) for delivery in deliveries])
+    tokens = {token: token.hex.upper() for token in {delivery.token for delivery in deliveries}}
+    return json.dumps([(delivery.id, tokens[delivery.token]) for delivery in deliveries])
 
 
 class Leases:

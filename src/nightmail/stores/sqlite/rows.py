@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -13,23 +13,17 @@ from nightmail.stores.sqlite.moments import moment_of
 from nightmail.stores.sqlite.steps import Row
 
 
-def leased(row: list[Any], token: UUID) -> Delivery:
-    """A message just leased under this token, from an entry of `leased`."""
-    id_, queue, body, *others = row
-    return delivery((id_, token.bytes, queue, bytes.fromhex(body), *others))
-
-
-def delivery(row: Row) -> Delivery:
-    """A leased message, from the columns of `recall`."""
+def leased(row: Sequence[Any], token: UUID) -> Delivery:
+    """A message leased under this token, from an entry of `leased` or `recall`."""
     (
-        id_, token, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at,
-        expires_at, attempts, deliveries, first_attempt_at, last_attempt_at, superseded,
+        id_, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at, expires_at,
+        attempts, deliveries, first_attempt_at, last_attempt_at, superseded,
     ) = row  # fmt: skip
     return Delivery(
         id=id_,
-        token=_token(token),
+        token=token,
         queue=queue,
-        body=body,
+        body=bytes.fromhex(body),
         encoded_headers=headers,
         timer_id=timer_id,
         ordering_key=ordering_key,
@@ -42,7 +36,7 @@ def delivery(row: Row) -> Delivery:
         deliveries=deliveries,
         first_attempt_at=_perhaps(first_attempt_at),
         last_attempt_at=_perhaps(last_attempt_at),
-        superseded=bool(superseded),
+        superseded=superseded == 1,
     )
 
 
@@ -90,12 +84,6 @@ def dead_letter(row: Row) -> DeadLetter:
         body=body,
         encoded_headers=headers,
     )
-
-
-@lru_cache(maxsize=64)
-def _token(stored: bytes) -> UUID:
-    """All messages of a claim share one."""
-    return UUID(bytes=stored)
 
 
 def _perhaps(microseconds: int | None) -> datetime | None:

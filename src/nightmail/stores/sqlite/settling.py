@@ -102,7 +102,11 @@ class _Pile:
         delivery, outcome = settlement.delivery, settlement.outcome
         match outcome:
             case Done():
+                # By far the most: nothing but whether somebody waits behind it.
                 self.done.append(delivery.id)
+                if delivery.ordering_key is not None:
+                    self.rings |= released([delivery])
+                return
             case Dead(reason, error, ran):
                 self.letters.append((delivery.id, reason, error, int(ran)))
             case Retry(delay):
