@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from faststream import AckPolicy
+from faststream import AckPolicy, FastStream
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage, StopConsume
 from pydantic import BaseModel
 
@@ -16,6 +16,7 @@ from nightmail.annotations import OutboxBroker as CurrentBroker
 from nightmail.annotations import OutboxMessage
 from nightmail.message import Message
 from nightmail.outcome import Dead, Done, Postpone, Reason, Retry
+from nightmail.stores.memory import MemoryData, MemoryStore
 from tests.broker.support import Heard, Make, soon, started
 
 AT_ONCE = ConstantRetry(delay=0, jitter=0)
@@ -490,3 +491,38 @@ def test_a_message_shows_no_payload_when_printed() -> None:
 
     assert "secret" not in repr(Message(queue="q", body=b"secret", headers={"key": "secret"}))
     assert broker.store.capabilities.name == "memory"
+
+
+async def test_headers_that_somebody_else_broke_make_a_dead_letter() -> None:
+    data = MemoryData()
+    store, heard = MemoryStore(data), Heard()
+    sent = await store.publish(Message(queue="q", body=b"x"))
+    (row,) = data.tables.queue("q").rows.values()
+    row.encoded_headers = "[1, 2]"
+    broker = OutboxBroker(store, logger=None, observer=heard)
+
+    @broker.subscriber("q")
+    async def take(body: str) -> None:
+        raise AssertionError("not reached")
+
+    async with started(broker):
+        await heard.until(lambda: bool(heard.of(sent)))
+        (letter,) = await broker.dead_letters()
+
+    assert (letter.reason, letter.encoded_headers) == (Reason.UNDECODABLE, "[1, 2]")
+
+
+async def test_a_handler_that_exits_stops_the_application_and_keeps_its_message() -> None:
+    store = MemoryStore()
+    broker = OutboxBroker(store, logger=None, retry=ConstantRetry(delay=3600, jitter=0))
+    app = FastStream(broker, logger=None)
+
+    @broker.subscriber("q")
+    async def leave(body: str) -> None:
+        raise SystemExit
+
+    sent = await store.publish(Message(queue="q", body=b"x"))
+    async with asyncio.timeout(15):
+        await app.run()
+
+    assert [(pending.id, pending.attempts) for pending in await store.peek("q")] == [(sent, 1)]

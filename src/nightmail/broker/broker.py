@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, cast
 
 import anyio
+import anyio.lowlevel
 from fast_depends import dependency_provider
 from faststream.exceptions import FeatureNotSupportedException, SetupError
 from faststream.message import gen_cor_id
@@ -136,6 +137,8 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[Received, FullStore, OutboxB
     async def start(self) -> None:
         """Connect, and start every subscriber."""
         await self.connect()
+        # Loads what FastStream would load with the first message, which would be late by that.
+        await anyio.lowlevel.checkpoint()
         await super().start()
 
     async def stop(
