@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import UUID, uuid4
 
 from nightmail.attempt import Attempt, Handler, this_task
@@ -29,11 +28,12 @@ from nightmail.message import Delivery, check_queue
 from nightmail.observe import LoggingObserver, Observer
 from nightmail.outcome import Outcome, Release, Standing
 from nightmail.pace import Pace
+from nightmail.repeating import Repeater, Step, happens_before
 from nightmail.settings import WorkerSettings
 from nightmail.settling import Finished
 from nightmail.solitude import Solitude, is_suspect
 from nightmail.store import Settlement, Store
-from nightmail.waiting import Alarm, backoff, next_look
+from nightmail.waiting import Alarm, next_look
 
 SETTLE_BATCH: Final = 500
 GATHER_SECONDS: Final = 0.010
@@ -47,8 +47,6 @@ REVIEW_SECONDS: Final = 1.0
 """How often to ask, while there is no room, whether what was fetched ahead will still start soon."""
 LAST_WRITES_SECONDS: Final = 5.0
 """How long a stopping worker tries to write its last settlements: a dead database must not hang a shutdown."""
-
-_Step: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Worker:
@@ -87,7 +85,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._in_a_hurry = asyncio.Event()
         self._drained = asyncio.Event()
-        self._failing = False
+        self._repeater = Repeater(self._observer, after_failure=self._alarm.at_once)
 
     @property
     def is_running(self) -> bool:
@@ -97,7 +95,7 @@ class Worker:
     @property
     def is_failing(self) -> bool:
         """Whether the last thing asked of the store failed."""
-        return self._failing
+        return self._repeater.is_failing
 
     @property
     def in_hand(self) -> int:
@@ -123,7 +121,7 @@ class Worker:
         if self._ran is not None:
             await asyncio.wait({self._ran})
 
-    async def _serve(self, claiming: _Step) -> None:
+    async def _serve(self, claiming: Step) -> None:
         if self.is_running:
             raise RuntimeError("this worker is already running")
         self._reset()
@@ -141,7 +139,7 @@ class Worker:
             ran.result()
             raise
 
-    async def _work(self, claiming: _Step) -> None:
+    async def _work(self, claiming: Step) -> None:
         self._solitude.join(self)
         loop = asyncio.get_running_loop()
         keeper = Keeper(
@@ -156,7 +154,7 @@ class Worker:
             with self._store.listen(self._queues) as self._bell:
                 async with self._store.beside(keeper.keep), asyncio.TaskGroup() as loops:
                     settling = loops.create_task(
-                        self._repeat(self._settle, when=self._gathered, until=self._drained)
+                        self._repeater.repeat(self._settle, when=self._gathered, until=self._drained)
                     )
                     await claiming()
                     await self._drain()
@@ -169,11 +167,11 @@ class Worker:
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _claim_until_stopped(self) -> None:
-        await self._repeat(self._claim, when=self._work_expected, until=self._stopping)
+        await self._repeater.repeat(self._claim, when=self._work_expected, until=self._stopping)
 
     async def _claim_until_idle(self) -> None:
-        while await _happens_before(self._come_to_rest(), self._stopping):
-            await self._repeat_until_well(self._claim)
+        while await happens_before(self._come_to_rest(), self._stopping):
+            await self._repeater.until_well(self._claim, self._stopping)
             if not self.in_hand and not self._solitude.taken:
                 return
 
@@ -396,7 +394,7 @@ class Worker:
             # Nobody would start what a claim took whose reply was lost, nor give it back before its lease ends.
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WRITES_SECONDS):
-                    await self._tried(self._recall, 0)
+                    await self._repeater.tried(self._recall)
         self._hand_back(self._hand.give_back())
         if self._suspect is not None:
             self._hand_back([self._suspect])
@@ -411,60 +409,13 @@ class Worker:
     async def _finish_running(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.graceful_timeout.total_seconds()):
-                await _happens_before(self._hand.wait_empty(), self._in_a_hurry)
+                await happens_before(self._hand.wait_empty(), self._in_a_hurry)
         for task in self._hand.tasks():
             task.cancel()
         # A handler that refuses to be cancelled is left behind; its lease ends by itself.
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WRITES_SECONDS):
                 await self._hand.wait_empty()
-
-    # ── repeat ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _repeat(self, step: _Step, *, when: _Step, until: asyncio.Event) -> None:
-        """Take a step whenever it is time to; a store that is down slows us, it does not stop us."""
-        failures = 0
-        while not until.is_set():
-            if not await _happens_before(when(), until):  # Waiting may be interrupted,
-                return
-            failures = await self._tried(step, failures)  # a step never is.
-            if failures:
-                await _happens_before(asyncio.sleep(backoff(failures)), until)
-
-    async def _repeat_until_well(self, step: _Step) -> None:
-        failures = await self._tried(step, 0)
-        while failures:
-            await _happens_before(asyncio.sleep(backoff(failures)), self._stopping)
-            failures = 0 if self._stopping.is_set() else await self._tried(step, failures)
-
-    async def _tried(self, step: _Step, failures: int) -> int:
-        """Take a step; 0 when it went well, otherwise how many times in a row it has failed now."""
-        try:
-            await step()
-        except Exception as error:  # noqa: BLE001 - whatever it is, stopping would strand every message in hand
-            self._failing = True
-            self._alarm.at_once()
-            self._observer.store_unavailable(error, timedelta(seconds=backoff(failures + 1, lambda: 1.0)))
-            return failures + 1
-        if failures:
-            self._failing = False
-            self._observer.store_recovered()
-        return 0
-
-
-async def _happens_before(waiting: Awaitable[None], until: asyncio.Event) -> bool:
-    """Wait for one of the two; whether the first came, and the second had not."""
-    first = asyncio.ensure_future(waiting)
-    second = asyncio.ensure_future(until.wait())
-    try:
-        await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
-        if first.done():
-            first.result()
-        return not until.is_set()
-    finally:
-        for future in (first, second):
-            future.cancel()
-        await asyncio.gather(first, second, return_exceptions=True)
 
 
 def check_queues(queues: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,69 @@
+"""Taking the same step again and again, through outages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeAlias
+
+from nightmail.observe import Observer
+from nightmail.waiting import backoff
+
+Step: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class Repeater:
+    """Takes steps whenever it is time to; a store that is down slows them, it does not stop them."""
+
+    def __init__(self, observer: Observer, after_failure: Callable[[], None]) -> None:
+        self.is_failing = False
+        """Whether the last thing asked of the store failed."""
+        self._observer = observer
+        self._after_failure = after_failure
+
+    async def repeat(self, step: Step, *, when: Step, until: asyncio.Event) -> None:
+        """Take the step each time `when` has come, until then."""
+        failures = 0
+        while not until.is_set():
+            if not await happens_before(when(), until):  # Waiting may be interrupted,
+                return
+            failures = await self.tried(step, failures)  # a step never is.
+            if failures:
+                await happens_before(asyncio.sleep(backoff(failures)), until)
+
+    async def until_well(self, step: Step, until: asyncio.Event) -> None:
+        """Take the step until it goes well once, or until then."""
+        failures = await self.tried(step)
+        while failures:
+            await happens_before(asyncio.sleep(backoff(failures)), until)
+            failures = 0 if until.is_set() else await self.tried(step, failures)
+
+    async def tried(self, step: Step, failures: int = 0) -> int:
+        """Take a step; 0 when it went well, otherwise how many times in a row it has failed now."""
+        try:
+            await step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, stopping would strand every message in hand
+            self.is_failing = True
+            self._after_failure()
+            self._observer.store_unavailable(error, timedelta(seconds=backoff(failures + 1, lambda: 1.0)))
+            return failures + 1
+        if failures:
+            self.is_failing = False
+            self._observer.store_recovered()
+        return 0
+
+
+async def happens_before(waiting: Awaitable[None], until: asyncio.Event) -> bool:
+    """Wait for one of the two; whether the first came, and the second had not."""
+    first = asyncio.ensure_future(waiting)
+    second = asyncio.ensure_future(until.wait())
+    try:
+        await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+        if first.done():
+            first.result()
+        return not until.is_set()
+    finally:
+        for future in (first, second):
+            future.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
