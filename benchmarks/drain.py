@@ -20,14 +20,10 @@ async def drain(place: Place, count: int) -> list[Figure]:
     before = await faststream_rate(count // 5)
     rate, trips = await _drained(place, count)
     alone = max(before, await faststream_rate(count // 5))
-    share = 100 * rate / alone
     figures = [
         plain("FastStream alone, from memory", alone, "msg/s"),
         plain(f"drained through {place.name}", rate, "msg/s"),
-        # SQLite's thread and FastStream's take turns with Python's lock, so there the share is only told.
-        plain("share of FastStream alone", share, "%", 1)
-        if place.name == "sqlite"
-        else at_least("share of FastStream alone", share, SHARE, "%"),
+        at_least("share of FastStream alone", 100 * rate / alone, SHARE, "%"),
     ]
     if trips is not None:
         figures.append(at_most("round trips a message", trips, ROUND_TRIPS, "", digits=4))
