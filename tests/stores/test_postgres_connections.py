@@ -105,6 +105,76 @@ async def test_a_closed_store_leaves_no_connection_and_no_thread_behind(postgres
             await store.ping()
 
 
+class Slow:
+    """Work beside the event loop that takes its time to end, until told to go on."""
+
+    def __init__(self) -> None:
+        self._here, self.begun, self.ending = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._there: asyncio.AbstractEventLoop | None = None
+        self._enough = asyncio.Event()
+
+    async def work(self, _: Extend) -> None:
+        self._there = asyncio.get_running_loop()
+        self._here.call_soon_threadsafe(self.begun.set)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._here.call_soon_threadsafe(self.ending.set)
+            await self._enough.wait()
+
+    def go_on(self) -> None:
+        assert self._there is not None
+        self._there.call_soon_threadsafe(self._enough.set)
+
+
+async def beside(store: PostgresStore, work: Slow, leave: asyncio.Event) -> None:
+    async with store.beside(work.work):
+        await leave.wait()
+
+
+async def test_closing_waits_for_the_thread_though_somebody_else_is_already_stopping_it(
+    postgres_url: str,
+) -> None:
+    async with open_store(postgres_url) as store:
+        slow, leave, left = Slow(), asyncio.Event(), list[int]()
+        leaving = asyncio.create_task(beside(store, slow, leave))
+        await slow.begun.wait()
+        leave.set()
+        await slow.ending.wait()
+
+        closing = asyncio.create_task(store.close())
+        closing.add_done_callback(lambda _: left.append(keepers()))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        slow.go_on()
+        async with asyncio.timeout(10):
+            await asyncio.gather(leaving, closing)
+
+    assert left == [0]
+
+
+async def test_whoever_begins_or_ends_work_while_the_store_is_closed_is_not_left_waiting(
+    postgres_url: str,
+) -> None:
+    async with open_store(postgres_url) as store:
+        slow, leave = Slow(), asyncio.Event()
+        leaving = asyncio.create_task(beside(store, slow, leave))
+        await slow.begun.wait()
+        late = store.beside(Slow().work)
+        closing = asyncio.create_task(store.close())
+        await slow.ending.wait()
+
+        leave.set()
+        beginning = asyncio.create_task(late.__aenter__())
+        slow.go_on()
+        async with asyncio.timeout(10):
+            await asyncio.gather(leaving, closing)
+            with pytest.raises(StoreUnavailable, match="closed"):
+                await beginning
+
+    assert keepers() == 0
+
+
 def keepers() -> int:
     """How many of our threads there are."""
     return sum(thread.name == "nightmail-keeper" for thread in threading.enumerate())

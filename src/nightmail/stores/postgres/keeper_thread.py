@@ -9,9 +9,12 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
+from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
 from nightmail.store import Extend
@@ -22,9 +25,10 @@ T = TypeVar("T")
 
 
 class _Thread:
-    """An event loop on a thread."""
+    """An event loop on a thread, and a connection that only the thread uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect: Connect) -> None:
+        self.lane = Lane(KEEPER, connect)
         self._loop = asyncio.new_event_loop()
         # A daemon: a program that forgets to close the store must still be able to end.
         self._thread = threading.Thread(target=self._loop.run_forever, name="nightmail-keeper", daemon=True)
@@ -35,14 +39,27 @@ class _Thread:
         return await asyncio.shield(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop)))
 
     async def stop(self) -> None:
-        """End the loop and the thread."""
+        """Close the connection, end the loop and the thread."""
+        await self.run(self.lane.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
         self._loop.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A piece of work, and where it runs."""
+
+    thread: _Thread
+    task: asyncio.Task[None]
+
+
 class KeeperThread:
-    """Work beside the event loop: one thread and one connection for all of it, stopped with the last."""
+    """Work beside the event loop: one thread and one connection for all of it, stopped with the last.
+
+    Work begins, ends and is closed one at a time. A thread that is stopped while something is being asked of it
+    answers never, and whoever closes the store must find the thread gone, also when somebody else was stopping it.
+    """
 
     def __init__(
         self,
@@ -52,72 +69,76 @@ class KeeperThread:
         self._connect = connect
         self._extend = extend
         self._thread: _Thread | None = None
-        self._lane: Lane | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._users = 0
+        self._turn = asyncio.Lock()
+        self._closed = False
 
     @asynccontextmanager
     async def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AsyncIterator[None]:
         """See `Store.beside`."""
-        if self._thread is None:
-            self._thread = _Thread()
-        thread = self._thread
-        self._users += 1
+        beginning = asyncio.ensure_future(self._begin(work))
         try:
-            beginning = asyncio.ensure_future(thread.run(self._begin(work)))
-            try:
-                task = await asyncio.shield(beginning)
-            except asyncio.CancelledError:
-                await thread.run(self._end(await beginning))
-                raise
-            try:
-                yield
-            finally:
-                # Unless the store was closed meanwhile, and all of it ended with it.
-                if self._thread is thread:
-                    await thread.run(self._end(task))
+            await asyncio.shield(beginning)
+            yield
         finally:
-            if self._thread is thread:
-                self._users -= 1
-                if self._users == 0:
-                    await self.close()
+            await _to_its_end(self._end(beginning))
 
     async def close(self) -> None:
         """End all work, close the connection, stop the thread."""
-        thread, self._thread = self._thread, None
-        lane, self._lane = self._lane, None
-        tasks, self._tasks = self._tasks, set()
-        self._users = 0
-        if thread is None:
-            return
-        for task in tasks:
-            await thread.run(_cancelled(task))
-        if lane is not None:
-            await thread.run(lane.close())
+        async with self._turn:
+            self._closed = True
+            if self._thread is not None:
+                for task in self._tasks:
+                    await self._thread.run(_cancelled(task))
+                await self._stop(self._thread)
+
+    async def _begin(self, work: Callable[[Extend], Awaitable[None]]) -> _Running:
+        async with self._turn:
+            if self._closed:
+                raise StoreUnavailable("the store was closed")
+            if self._thread is None:
+                self._thread = _Thread(self._connect)
+            task = await self._thread.run(_started(work, partial(self._extend, self._thread.lane)))
+            self._tasks.add(task)
+            return _Running(self._thread, task)
+
+    async def _end(self, beginning: Awaitable[_Running]) -> None:
+        running = await beginning
+        async with self._turn:
+            if self._thread is not running.thread:
+                return  # The store was closed meanwhile, and all of it ended with it.
+            self._tasks.remove(running.task)
+            try:
+                await running.thread.run(_cancelled(running.task))
+            finally:
+                if not self._tasks:
+                    await self._stop(running.thread)
+        if not running.task.cancelled() and (error := running.task.exception()) is not None:
+            raise error
+
+    async def _stop(self, thread: _Thread) -> None:
+        self._thread = None
+        self._tasks.clear()
         await thread.stop()
 
-    async def _begin(self, work: Callable[[Extend], Awaitable[None]]) -> asyncio.Task[None]:
-        if self._lane is None:
-            self._lane = Lane(KEEPER, self._connect)
-        lane = self._lane
 
-        async def extend(deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
-            return await self._extend(lane, deliveries, lease)
+async def _started(work: Callable[[Extend], Awaitable[None]], extend: Extend) -> asyncio.Task[None]:
+    async def run() -> None:
+        await work(extend)
 
-        async def run() -> None:
-            await work(extend)
-
-        task = asyncio.create_task(run())
-        self._tasks.add(task)
-        return task
-
-    async def _end(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        await _cancelled(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+    return asyncio.create_task(run())
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait until this is done, even if we are cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
