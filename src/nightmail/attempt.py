@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from nightmail import current
+from nightmail.current import enter
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
-from nightmail.overtime import Overtime
+from nightmail.run import Run
 from nightmail.settings import WorkerSettings
 from nightmail.store import Store
 
 Handler: TypeAlias = Callable[[Delivery], Awaitable[Outcome | None]]
 """What a worker calls with each delivery. `None` is `Done`; what it raises is for the retry policy."""
+
+# An error, and not a hand-back: one that cancels itself would come round at full speed, for ever.
+CANCELLED_ITSELF: Final = "the handler raised CancelledError by itself"
+_OUTCOMES: Final = (Done, Retry, Postpone, Dead, Release)
 
 
 class Attempt:
@@ -37,12 +41,7 @@ class Attempt:
         self._settings = settings
         self._observer = observer
         self._is_stopping = is_stopping
-        self._overtime = Overtime(settings.handler_timeout.total_seconds())
         self._give_up = settings.give_up_after
-
-    def close(self) -> None:
-        """No handler will run any more."""
-        self._overtime.close()
 
     def without_running(self, delivery: Delivery) -> Outcome | None:
         """How this ends without its handler, if it does."""
@@ -57,20 +56,11 @@ class Attempt:
             return Dead(Reason.EXPIRED, ran=False)
         return None
 
-    async def __call__(self, delivery: Delivery, task: asyncio.Task[Any]) -> Outcome | None:
+    async def __call__(self, delivery: Delivery, run: Run) -> Outcome | None:
         """The outcome of one handler run, in this task; `None` when the lease was lost: there is nothing to write."""
-        ended = await self._run(delivery, task)
-        if not isinstance(ended, Exception):
-            return ended
-        if self._is_stopping() and task.cancelling():
-            # The shutdown interrupted it, whatever a driver made of that: nobody's failure.
-            return Release()
-        return self._failed(delivery, ended)
-
-    async def _run(self, delivery: Delivery, task: asyncio.Task[Any]) -> Outcome | Exception | None:
-        entered = current.enter(self._store, delivery)
+        enter(self._store, run, delivery)
         self._observer.started(delivery)
-        self._overtime.begin(task)
+        error: Exception
         try:
             result = await self._handler(delivery)
             return Done() if result is None else checked(result)
@@ -78,21 +68,22 @@ class Attempt:
             self._observer.lease_lost(delivery)
             return None
         except asyncio.CancelledError:
-            pass  # By whom is known only below.
-        except Exception as error:  # noqa: BLE001 - the policy decides what any error means
-            return error
+            error = self._timed_out() if run.overdue else RuntimeError(CANCELLED_ITSELF)
+        except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
+            error = raised
         finally:
-            entered.over = True
-            if ran_over := self._overtime.end(task):
-                task.uncancel()
-        if ran_over:
-            return TimeoutError(f"the handler ran longer than {self._overtime.limit:g} seconds")
-        # An error, and not a hand-back: one that cancels itself would come round at full speed, for ever.
-        return RuntimeError("the handler raised CancelledError by itself")
-
-    def _failed(self, delivery: Delivery, error: Exception) -> Outcome:
+            if run.overdue:
+                run.task.uncancel()
+        if self._is_stopping() and run.task.cancelling():
+            # The shutdown interrupted it, whatever a driver made of that: nobody's failure.
+            return Release()
         self._observer.failed(delivery, error)
         return self.decide(delivery, error)
+
+    def _timed_out(self) -> TimeoutError:
+        return TimeoutError(
+            f"the handler ran longer than {self._settings.handler_timeout.total_seconds():g} seconds"
+        )
 
     def decide(self, delivery: Delivery, error: Exception | None) -> Outcome:
         """What the retry policy makes of a failed run."""
@@ -115,7 +106,7 @@ class Attempt:
 
 def checked(outcome: Outcome) -> Outcome:
     """An outcome that somebody else's code gave, if it is one."""
-    if isinstance(outcome, Done | Retry | Postpone | Dead | Release):
+    if isinstance(outcome, _OUTCOMES):
         return outcome
     raise TypeError(f"expected an outcome, got {type(outcome).__name__}")
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from nightmail.message import Delivery
+from nightmail.run import Run
 
 
 class Hand:
@@ -14,7 +15,10 @@ class Hand:
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
-        self._running: dict[Delivery, asyncio.Task[None]] = {}
+        self.runs: list[Run] = []
+        """The runners, each with what it runs."""
+        self.running = 0
+        """Started, not finished."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -22,11 +26,6 @@ class Hand:
     def waiting(self) -> int:
         """Claimed, not started."""
         return len(self._waiting)
-
-    @property
-    def running(self) -> int:
-        """Started, not finished."""
-        return len(self._running)
 
     @property
     def is_empty(self) -> bool:
@@ -39,15 +38,18 @@ class Hand:
         if self._waiting:
             self._empty.clear()
 
-    def start_next(self, task: asyncio.Task[None]) -> Delivery:
-        """The next one, which runs in this task from now on."""
-        delivery = self._waiting.popleft()
-        self._running[delivery] = task
+    def start_next(self, run: Run, now: float) -> Delivery:
+        """The next one, which runs here from now on."""
+        run.delivery = delivery = self._waiting.popleft()
+        run.begun = now
+        run.overdue = False
+        self.running += 1
         return delivery
 
-    def finish(self, delivery: Delivery) -> None:
-        """This one runs no more; an earlier run of the worker may have left it behind."""
-        self._running.pop(delivery, None)
+    def finish(self, run: Run) -> None:
+        """What ran here runs no more."""
+        run.delivery = None
+        self.running -= 1
         self._note()
 
     def give_back(self, keep: int = 0) -> list[Delivery]:
@@ -66,12 +68,12 @@ class Hand:
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """Those in which handlers run."""
-        return list(self._running.values())
+        return [run.task for run in self.runs if run.delivery is not None]
 
     async def wait_empty(self) -> None:
         """Until nothing waits and nothing runs."""
         await self._empty.wait()
 
     def _note(self) -> None:
-        if not self._waiting and not self._running:
+        if not self._waiting and not self.running:
             self._empty.set()

@@ -10,7 +10,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -21,47 +20,45 @@ from nightmail.store import Extend
 _BATCH: Final = 1000
 
 
-@dataclass(slots=True, eq=False)
-class Held:
-    """A lease in hand and, on our own monotonic clock, the moment until which it surely holds."""
-
-    delivery: Delivery
-    until: float
-
-
 class Leases:
-    """The leases of one worker, shared with its keeper's thread."""
+    """The leases of one worker, shared with its keeper's thread.
+
+    A lease is known by its delivery: the same message may be in hand again under a newer one, which is another.
+    """
 
     def __init__(self) -> None:
-        self._held: dict[int, Held] = {}
+        self._until: dict[Delivery, float] = {}
+        """Until when each surely holds, by our own monotonic clock."""
         self._lock = threading.Lock()
 
     def add(self, deliveries: Iterable[Delivery], until: float) -> None:
         """These were leased until then."""
         with self._lock:
-            for delivery in deliveries:
-                self._held[delivery.id] = Held(delivery, until)
+            self._until.update(dict.fromkeys(deliveries, until))
 
-    def drop(self, delivery: Delivery) -> None:
-        """Renew this one no more."""
+    def drop(self, deliveries: Iterable[Delivery]) -> None:
+        """Renew these no more."""
         with self._lock:
-            held = self._held.get(delivery.id)
-            # The same message may be in hand again under a newer lease: that one stays.
-            if held is not None and held.delivery is delivery:
-                del self._held[delivery.id]
+            for delivery in deliveries:
+                self._until.pop(delivery, None)
+
+    def renewed(self, delivery: Delivery, until: float) -> None:
+        """This one holds until then, if it is still in hand."""
+        with self._lock:
+            if delivery in self._until:
+                self._until[delivery] = until
 
     def surely_holds(self, delivery: Delivery, now: float) -> bool:
         """Whether nobody can have taken this message over yet."""
-        held = self._held.get(delivery.id)  # One look needs no lock.
-        return held is not None and held.delivery is delivery and now < held.until
+        return now < self._until.get(delivery, now)  # One look needs no lock.
 
-    def ending_before(self, moment: float) -> list[Held]:
+    def ending_before(self, moment: float) -> list[Delivery]:
         """What must be renewed to outlive that moment."""
         with self._lock:
-            return [held for held in self._held.values() if held.until < moment]
+            return [delivery for delivery, until in self._until.items() if until < moment]
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._until)
 
 
 class Keeper:
@@ -97,18 +94,18 @@ class Keeper:
         ending = self._leases.ending_before(self._now() + self._lease.total_seconds() * 2 / 3)
         for batch in _batches(ending):
             sent = self._now()
-            standings = await extend([held.delivery for held in batch], self._lease)
-            for held, standing in zip(batch, standings, strict=True):
-                self._note(held, standing, sent)
+            standings = await extend(batch, self._lease)
+            for delivery, standing in zip(batch, standings, strict=True):
+                self._note(delivery, standing, sent)
 
-    def _note(self, held: Held, standing: Standing, sent: float) -> None:
+    def _note(self, delivery: Delivery, standing: Standing, sent: float) -> None:
         if standing is Standing.HELD:
-            held.until = sent + self._lease.total_seconds()
+            self._leases.renewed(delivery, sent + self._lease.total_seconds())
         elif standing is Standing.LOST:
-            self._leases.drop(held.delivery)
-            self._lost(held.delivery)
+            self._leases.drop([delivery])
+            self._lost(delivery)
         # Busy: somebody's transaction has the row locked, perhaps the handler's own ack. The lock protects it.
 
 
-def _batches(held: list[Held]) -> Iterable[Sequence[Held]]:
-    return (held[start : start + _BATCH] for start in range(0, len(held), _BATCH))
+def _batches(deliveries: list[Delivery]) -> Iterable[Sequence[Delivery]]:
+    return (deliveries[start : start + _BATCH] for start in range(0, len(deliveries), _BATCH))

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from nightmail.store import Settlement
 
@@ -28,12 +29,13 @@ class Finished:
     def put(self, settlement: Settlement) -> None:
         """One more is finished."""
         self._waiting.append(settlement)
-        self._some.set()
-        self._none.clear()
+        if len(self._waiting) == 1:
+            self._some.set()
+            self._none.clear()
 
     def first(self, limit: int) -> list[Settlement]:
         """The oldest of them; they stay until dropped."""
-        return [self._waiting[index] for index in range(min(limit, len(self._waiting)))]
+        return list(islice(self._waiting, limit))
 
     def drop_first(self, count: int) -> None:
         """The store has answered for the `count` oldest."""

@@ -27,8 +27,10 @@ from nightmail.keeping import Keeper, Leases
 from nightmail.message import Delivery, check_queue
 from nightmail.observe import LoggingObserver, Observer
 from nightmail.outcome import Outcome, Release, Standing
+from nightmail.overtime import Overtime
 from nightmail.pace import Pace
 from nightmail.repeating import Repeater, Step, happens_before
+from nightmail.run import Run
 from nightmail.settings import WorkerSettings
 from nightmail.settling import Finished
 from nightmail.solitude import Solitude, is_suspect
@@ -73,6 +75,7 @@ class Worker:
 
     def _reset(self) -> None:
         self._hand = Hand()
+        self._overtime = Overtime(self._settings.handler_timeout.total_seconds(), self._hand.runs)
         self._leases = Leases()
         self._finished = Finished()
         self._pace = Pace(self._settings.max_workers)
@@ -162,7 +165,7 @@ class Worker:
                     settling.cancel()
         finally:
             self._solitude.leave(self)
-            self._attempt.close()
+            self._overtime.close()
 
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -293,43 +296,51 @@ class Worker:
             runner = asyncio.create_task(self._run_waiting())
             self._runners.add(runner)
             runner.add_done_callback(self._runners.discard)
+        self._overtime.watch()
 
     async def _run_waiting(self) -> None:
         """Run one message after the other while any waits: a task for each would cost twice what the engine does."""
-        hand, stopping, task = self._hand, self._stopping, this_task()
-        turn_over = time.monotonic() + TURN_SECONDS
-        # A stopping worker starts nothing: what a last claim brings goes back with the rest.
-        while hand.waiting and not stopping.is_set():
-            await self._handle(hand.start_next(task), task)
-            while task.cancelling() and not stopping.is_set():
-                task.uncancel()  # A handler that cancelled itself has ended; the next one is not cancelled.
-            if time.monotonic() >= turn_over:
-                await asyncio.sleep(0)
-                turn_over = time.monotonic() + TURN_SECONDS
-
-    async def _handle(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
-        outcome: Outcome | None = None
-        started = time.monotonic()
-        self._pace.started(started)
+        hand, stopping, run = self._hand, self._stopping, Run(this_task())
+        hand.runs.append(run)
+        now = time.monotonic()
+        turn_over = now + TURN_SECONDS
         try:
-            if self._leases.surely_holds(delivery, started):
-                outcome = await self._attempt(delivery, task)
-                self._pace.ran(time.monotonic() - started)
+            # A stopping worker starts nothing: what a last claim brings goes back with the rest.
+            while hand.waiting and not stopping.is_set():
+                now = await self._handle(hand, run, now)
+                while run.task.cancelling() and not stopping.is_set():
+                    run.task.uncancel()  # A handler that cancelled itself has ended; the next one is not cancelled.
+                if now >= turn_over:
+                    await asyncio.sleep(0)
+                    now = time.monotonic()
+                    turn_over = now + TURN_SECONDS
+        finally:
+            hand.runs.remove(run)
+
+    async def _handle(self, hand: Hand, run: Run, now: float) -> float:
+        """Run the next message; when it has ended."""
+        delivery = hand.start_next(run, now)
+        outcome: Outcome | None = None
+        ended = now
+        self._pace.started(now)
+        try:
+            if self._leases.surely_holds(delivery, now):
+                outcome = await self._attempt(delivery, run)
+                ended = time.monotonic()
+                self._pace.ran(ended - now)
             else:
                 # Paused for longer than a lease before it could start: it is somebody else's by now.
                 self._observer.lease_lost(delivery)
         finally:
-            self._finish(delivery, outcome)
-
-    def _finish(self, delivery: Delivery, outcome: Outcome | None) -> None:
-        if outcome is None:
-            self._leases.drop(delivery)
-        else:
-            self._finished.put(Settlement(delivery, outcome))
-        self._hand.finish(delivery)
-        # While many wait, every eighth time is often enough to ask.
-        if (self._hand.waiting < FEW or self._hand.waiting % 8 == 0) and self._wants_more():
-            self._room.set()
+            if outcome is None:
+                self._leases.drop([delivery])
+            else:
+                self._finished.put(Settlement(delivery, outcome))
+            hand.finish(run)
+            # While many wait, every eighth time is often enough to ask.
+            if (hand.waiting < FEW or hand.waiting % 8 == 0) and self._wants_more():
+                self._room.set()
+        return ended
 
     def _lose(self, delivery: Delivery) -> None:
         """The keeper found this lease taken over. What runs may run on: the store refuses what it would write."""
@@ -360,30 +371,31 @@ class Worker:
         except Exception:
             self._finished.ask_again(batch)
             raise
-        answers = list(zip(batch, standings, strict=True))
-        busy = [settlement for settlement, standing in answers if standing is Standing.BUSY]
+        busy = [each for each, standing in zip(batch, standings, strict=True) if standing is Standing.BUSY]
         self._finished.drop_first(len(batch))
         self._finished.put_back(busy)
         # With nothing in hand any more, no handler is left to say that there is room again.
         self._room.set()
-        self._report(answers)
+        self._report(batch, standings)
         if busy:
             await asyncio.sleep(BUSY_SECONDS)
 
-    def _report(self, answers: Iterable[tuple[Settlement, Standing]]) -> None:
-        settled = []
-        for settlement, standing in answers:
-            if standing is Standing.BUSY:
-                continue
-            self._leases.drop(settlement.delivery)
-            if standing is Standing.HELD:
-                settled.append(settlement)
-            elif standing is Standing.LOST:
-                self._observer.lease_lost(settlement.delivery)
-            else:
-                self._observer.uncertain(settlement)
+    def _report(self, batch: Sequence[Settlement], standings: Sequence[Standing]) -> None:
+        """Let go of what the store has answered for, and say how it stood."""
+        answered = [
+            (each, standing)
+            for each, standing in zip(batch, standings, strict=True)
+            if standing is not Standing.BUSY
+        ]
+        self._leases.drop([settlement.delivery for settlement, _ in answered])
+        settled = [settlement for settlement, standing in answered if standing is Standing.HELD]
         if settled:
             self._observer.settled(settled)
+        for settlement, standing in answered:
+            if standing is Standing.LOST:
+                self._observer.lease_lost(settlement.delivery)
+            elif standing is Standing.UNKNOWN:
+                self._observer.uncertain(settlement)
 
     # ── drain ──────────────────────────────────────────────────────────────────────────────────────────────
 

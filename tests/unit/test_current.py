@@ -8,6 +8,7 @@ import pytest
 
 from nightmail import current
 from nightmail.message import Delivery
+from nightmail.run import Run
 from nightmail.stores.memory import MemoryStore
 from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
@@ -77,10 +78,12 @@ async def test_a_task_that_the_handler_waits_for_belongs_to_it_and_one_it_leaves
 
 
 async def test_a_handler_that_failed_is_over_too(store: FaultyStore) -> None:
-    entered = current.enter(store, delivery(timer_id="daily"))
-    assert daily(store) is entered.delivery
+    run = Run(asyncio.create_task(asyncio.sleep(0)), delivery(timer_id="daily"))
+    assert run.delivery is not None
+    current.enter(store, run, run.delivery)
+    assert daily(store) is run.delivery
 
-    entered.over = True
+    run.delivery = None
 
     assert daily(store) is None
 

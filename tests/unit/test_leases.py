@@ -396,9 +396,9 @@ def test_dropping_an_old_lease_leaves_a_newer_one_on_the_same_message() -> None:
     leases.add([old], until=60.0)
     leases.add([new], until=120.0)
 
-    leases.drop(old)
+    leases.drop([old])
 
     assert leases.surely_holds(new, 100.0)
     assert not leases.surely_holds(old, 0.0)
-    leases.drop(new)
+    leases.drop([new])
     assert len(leases) == 0
