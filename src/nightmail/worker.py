@@ -37,11 +37,11 @@ from nightmail.solitude import Solitude, is_suspect
 from nightmail.store import Settlement, Store
 from nightmail.waiting import Alarm, next_look
 
-SETTLE_BATCH: Final = 500
+SETTLE_BATCH: Final = 1000
 GATHER_SECONDS: Final = 0.010
 """How long a finished message waits for others, while others are in hand."""
-TURN_SECONDS: Final = 0.00025
-"""How long a runner goes on before it lets others have their turn: a handler that awaits nothing never would."""
+TURN_SECONDS: Final = 0.001
+"""How long runners go on before they let others have their turn: handlers that await nothing never would."""
 FEW: Final = 16
 BUSY_SECONDS: Final = 0.1
 """How long before asking again for a row that somebody's transaction has locked."""
@@ -81,6 +81,7 @@ class Worker:
         self._pace = Pace(self._settings.max_workers)
         self._alarm = Alarm()
         self._runners: set[asyncio.Task[None]] = set()
+        self._resting = False
         self._suspect: Delivery | None = None
         self._unconfirmed: tuple[UUID, float] | None = None
         self._review_at = 0.0
@@ -300,6 +301,8 @@ class Worker:
 
     async def _run_waiting(self) -> None:
         """Run one message after the other while any waits: a task for each would cost twice what the engine does."""
+        if self._resting:
+            return
         hand, stopping, run = self._hand, self._stopping, Run(this_task())
         hand.runs.append(run)
         now = time.monotonic()
@@ -311,11 +314,32 @@ class Worker:
                 while run.task.cancelling() and not stopping.is_set():
                     run.task.uncancel()  # A handler that cancelled itself has ended; the next one is not cancelled.
                 if now >= turn_over:
-                    await asyncio.sleep(0)
+                    if self._resting and now - run.begun < TURN_SECONDS:
+                        return
+                    await self._rest()
                     now = time.monotonic()
                     turn_over = now + TURN_SECONDS
         finally:
             hand.runs.remove(run)
+
+    async def _rest(self) -> None:
+        """Let others have their turn.
+
+        Of runners whose handlers await nothing one does it for all, and the others leave: their turns would add up,
+        and everything else on the event loop would wait for the sum.
+        """
+        self._resting = True
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._resting = False
+        # In case that the next handler does await something.
+        asyncio.get_running_loop().call_soon(self._reinforce)
+
+    def _reinforce(self) -> None:
+        """Start further runners if all there are wait inside of handlers."""
+        if self._hand.running == len(self._runners) and not self._stopping.is_set():
+            self._start_waiting()
 
     async def _handle(self, hand: Hand, run: Run, now: float) -> float:
         """Run the next message; when it has ended."""

@@ -38,7 +38,7 @@ class TestFailures:
         assert not isinstance(raised.value, CommitInDoubt)
         assert noted(file) == []
 
-    @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "SAVEPOINT work", "RELEASE work", "COMMIT"])
+    @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "COMMIT"])
     async def test_a_connection_in_doubt_is_thrown_away_and_made_anew(
         self, thread: ConnectionThread, connections: Connections, file: Path, statement: str
     ) -> None:
@@ -46,6 +46,22 @@ class TestFailures:
 
         with pytest.raises(StoreUnavailable):
             await thread.write(note("lost"))
+
+        assert await thread.write(note("next")) == "next"
+        assert noted(file) == ["next"]
+        assert connections.made == 2
+
+    @pytest.mark.parametrize("statement", ["ROLLBACK", "SAVEPOINT work", "ROLLBACK TO work", "RELEASE work"])
+    async def test_a_connection_in_doubt_while_a_failure_is_undone_is_made_anew_too(
+        self, thread: ConnectionThread, connections: Connections, file: Path, statement: str
+    ) -> None:
+        def mistaken(connection: sqlite3.Connection) -> None:
+            raise LookupError("on purpose")
+
+        connections.faults[statement] = sqlite3.SQLITE_IOERR
+
+        with pytest.raises(StoreUnavailable):
+            await thread.write(mistaken)
 
         assert await thread.write(note("next")) == "next"
         assert noted(file) == ["next"]

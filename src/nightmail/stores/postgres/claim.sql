@@ -102,7 +102,7 @@ with busy as materialized (
             at time zone 'UTC',
         deliveries = m.deliveries + 1, head_key = m.ordering_key
     where m.id = any(array(select picked.id from picked))
-    returning m.id, m.token, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at,
+    returning m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at,
               m.published_at, m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at,
               m.last_attempt_at, m.superseded
 ), expected as materialized (
@@ -130,11 +130,12 @@ with busy as materialized (
     ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
 )
 select claimed.*, expected.next_in
-from expected left join claimed on true;
+from expected left join claimed on true
+order by claimed.due_at, claimed.id;
 
 -- name: recall
 -- What a claim under this token leased.
-select m.id, m.token, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at,
+select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at,
        m.published_at, m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at,
        m.last_attempt_at, m.superseded
 from nightmail_messages as m

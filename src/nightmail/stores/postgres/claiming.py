@@ -60,7 +60,7 @@ class Claims:
         found = await self._lane.run(
             lambda connection: connection.fetch(self._recall.text, *self._recall.arguments(values))
         )
-        return [rows.delivery(row) for row in found]
+        return [rows.delivery(row, token) for row in found]
 
     async def _look(
         self, connection: Connection, queues: Sequence[str], limit: int, lease: timedelta, token: UUID
@@ -74,7 +74,7 @@ class Claims:
                 except LOOK_AGAIN:
                     continue
                 self._marks.took(queues, started, self._seconds())
-                return self._handed_out(found, queues, limit, lease)
+                return self._handed_out(found, queues, limit, lease, token)
             raise StoreUnavailable("other claims were quicker each time: look again")
         except BaseException:
             self._marks.forget()
@@ -114,14 +114,14 @@ class Claims:
         }
 
     def _handed_out(
-        self, found: Sequence[Any], queues: Sequence[str], limit: int, lease: timedelta
+        self, found: Sequence[Any], queues: Sequence[str], limit: int, lease: timedelta, token: UUID
     ) -> Claimed:
         next_in: timedelta | None = found[0]["next_in"]
         if found[0]["id"] is None:
             return Claimed((), next_in)
         by_queue: defaultdict[str, list[Delivery]] = defaultdict(list)
         for row in found:
-            delivery = rows.delivery(row)
+            delivery = rows.delivery(row, token)
             by_queue[delivery.queue].append(delivery)
         handed_out: list[Delivery] = []
         for queue in queues:

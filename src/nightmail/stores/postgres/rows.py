@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from nightmail.message import Delivery
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
@@ -11,27 +12,9 @@ from nightmail.records import DeadLetter, PendingMessage, QueueStats
 _ZERO = timedelta(0)
 
 
-def delivery(row: Any) -> Delivery:
-    """A claimed message. By position, in the order of the statements: this is done for every message."""
-    return Delivery(
-        id=row[0],
-        token=row[1],
-        queue=row[2],
-        body=row[3],
-        encoded_headers=row[4],
-        timer_id=row[5],
-        ordering_key=row[6],
-        priority=row[7],
-        due_at=row[8],
-        published_at=row[9],
-        claimed_at=row[10],
-        expires_at=row[11],
-        attempts=row[12],
-        deliveries=row[13],
-        first_attempt_at=row[14],
-        last_attempt_at=row[15],
-        superseded=row[16],
-    )
+def delivery(row: Any, token: UUID) -> Delivery:
+    """A message claimed under this token. By position, in the order of `Delivery`: this is done for every message."""
+    return Delivery(row[0], token, *row[1:16])
 
 
 def pending(row: Any) -> PendingMessage:

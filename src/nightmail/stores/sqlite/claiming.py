@@ -54,6 +54,8 @@ class Claiming:
         self._share = FairShare()
         self._claims = count(1)
         self._served: Counter[str] = Counter()
+        self.is_busy = False
+        """Whether the last claim was full: then the next need not look before it takes."""
 
     def look(self, wanted: Wanted) -> Steps[Claimed | None]:
         """What the claim answers when there is nothing to take; `None` when there is something."""
@@ -79,8 +81,8 @@ class Claiming:
             if len(taken) == wanted.limit:
                 break
         deliveries = (yield from self._lease(taken, wanted, now)) if taken else []
-        full = len(taken) >= wanted.limit
-        return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, now)))
+        self.is_busy = len(taken) >= wanted.limit
+        return Claimed(deliveries, None if self.is_busy else (yield from self._next_in(wanted.queues, now)))
 
     def _lease(self, taken: Sequence[Found], wanted: Wanted, now: int) -> Steps[list[Delivery]]:
         listed, lease_until = json.dumps([found.id for found in taken]), after(now, wanted.lease)

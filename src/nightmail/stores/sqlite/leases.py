@@ -16,8 +16,13 @@ from nightmail.stores.sqlite.steps import Change, Queries, Steps, gathered
 
 def leases(deliveries: Sequence[Delivery]) -> str:
     """These leases as the statement `held` takes them."""
-    tokens = {token: token.hex.upper() for token in {delivery.token for delivery in deliveries}}
-    return json.dumps([(delivery.id, tokens[delivery.token]) for delivery in deliveries])
+    listed = []
+    token, written = None, ""
+    for delivery in deliveries:
+        if delivery.token is not token:  # The same for all that were claimed together.
+            token, written = delivery.token, delivery.token.hex.upper()
+        listed.append((delivery.id, written))
+    return json.dumps(listed)
 
 
 class Leases:

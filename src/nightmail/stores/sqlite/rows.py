@@ -19,25 +19,16 @@ def leased(row: Sequence[Any], token: UUID) -> Delivery:
         id_, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at, expires_at,
         attempts, deliveries, first_attempt_at, last_attempt_at, superseded,
     ) = row  # fmt: skip
+    # By position: this is done for every message, and names would double the time it takes.
     return Delivery(
-        id=id_,
-        token=token,
-        queue=queue,
-        body=bytes.fromhex(body),
-        encoded_headers=headers,
-        timer_id=timer_id,
-        ordering_key=ordering_key,
-        priority=priority,
-        due_at=moment_of(due_at),
-        published_at=moment_of(published_at),
-        claimed_at=moment_of(claimed_at),
-        expires_at=_perhaps(expires_at),
-        attempts=attempts,
-        deliveries=deliveries,
-        first_attempt_at=_perhaps(first_attempt_at),
-        last_attempt_at=_perhaps(last_attempt_at),
-        superseded=superseded == 1,
-    )
+        id_, token, queue, bytes.fromhex(body), headers, timer_id, ordering_key, priority,
+        moment_of(due_at), moment_of(published_at), moment_of(claimed_at),
+        None if expires_at is None else moment_of(expires_at),
+        attempts, deliveries,
+        None if first_attempt_at is None else moment_of(first_attempt_at),
+        None if last_attempt_at is None else moment_of(last_attempt_at),
+        superseded == 1,
+    )  # fmt: skip
 
 
 def pending_message(row: Row) -> PendingMessage:

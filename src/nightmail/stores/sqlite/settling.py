@@ -6,6 +6,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, assert_never
 
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
@@ -37,8 +38,13 @@ class Settling:
         superseded: dict[int, int] = dict(
             (yield from gathered(self._sql("held", leases=leases([one.delivery for one in batch]))))
         )
-        now = self._time.stamp()
-        pile = _Pile(now)
+        done = {one.delivery.id for one in batch if isinstance(one.outcome, Done)}
+        if len(done) == len(superseded) == len(batch):
+            # By far the most: everything was handled, and every lease held.
+            yield from self._leases.finish(list(done))
+            rings = released([one.delivery for one in batch])
+            return Change([Standing.HELD] * len(batch), (yield from ring(self._sql, rings)))
+        pile = _Pile(self._time.stamp())
         standings = []
         settled: set[int] = set()
         for place, settlement in enumerate(batch):
@@ -66,24 +72,24 @@ class Settling:
             yield self._sql("release", ids=json.dumps(pile.handed_back), now=pile.now)
 
 
-def settle_all(
+def settle_apart(
     connection: sqlite3.Connection, *, settling: Settling, batch: Sequence[Settlement]
 ) -> Change[list[Standing]]:
-    """Settle these together; or one by one, if a row among them is refused: it must not fail its neighbours."""
-    together = in_savepoint(connection, lambda _: carry_out(connection, settling.settle(batch)))
-    match together:
-        case Succeeded(change):
-            settled: Change[list[Standing]] = change
-            return settled
-        case Failed(Refused() as error):
-            if len(batch) > 1:
-                parts = [settle_all(connection, settling=settling, batch=[one]) for one in batch]
-                standings = [standing for part in parts for standing in part.result]
-                return Change(standings, frozenset().union(*(part.rings for part in parts)))
-            logger.error("message %d cannot be settled: %s", batch[0].delivery.id, error)
-            return Change([Standing.BUSY])
-        case Failed(error):
-            raise error
+    """Settle these one by one, because a row among them is refused: it must not fail its neighbours."""
+    standings: list[Standing] = []
+    rings: frozenset[str] = frozenset()
+    for one in batch:
+        answer = in_savepoint(connection, partial(carry_out, steps=settling.settle([one])))
+        match answer:
+            case Succeeded(change):
+                standings += change.result
+                rings |= change.rings
+            case Failed(Refused() as error):
+                logger.error("message %d cannot be settled: %s", one.delivery.id, error)
+                standings.append(Standing.BUSY)
+            case Failed(error):
+                raise error
+    return Change(standings, rings)
 
 
 class _Pile:
@@ -102,11 +108,7 @@ class _Pile:
         delivery, outcome = settlement.delivery, settlement.outcome
         match outcome:
             case Done():
-                # By far the most: nothing but whether somebody waits behind it.
                 self.done.append(delivery.id)
-                if delivery.ordering_key is not None:
-                    self.rings |= released([delivery])
-                return
             case Dead(reason, error, ran):
                 self.letters.append((delivery.id, reason, error, int(ran)))
             case Retry(delay):

@@ -21,14 +21,15 @@ from nightmail.store import Capabilities, Claimed, Extend, Settlement
 from nightmail.stores._names import TableNames
 from nightmail.stores.sqlite.check import Schema
 from nightmail.stores.sqlite.claiming import Claiming, Wanted
-from nightmail.stores.sqlite.errors import CommitInDoubt
+from nightmail.stores.sqlite.errors import CommitInDoubt, Refused
 from nightmail.stores.sqlite.inspecting import Inspecting
+from nightmail.stores.sqlite.jobs import Work
 from nightmail.stores.sqlite.keeper import EXTEND_SECONDS
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.moments import StoreTime
 from nightmail.stores.sqlite.notice import LOOK_INTERVAL
 from nightmail.stores.sqlite.publishing import Publishing
-from nightmail.stores.sqlite.settling import Settling, settle_all
+from nightmail.stores.sqlite.settling import Settling, settle_apart
 from nightmail.stores.sqlite.source import database_file
 from nightmail.stores.sqlite.steps import Change, Queries, Steps, carry_out
 from nightmail.stores.sqlite.threads import Threads
@@ -161,7 +162,9 @@ class SQLiteStore:
         # A lease need not outlive a power cut, which leaves nobody to hold it.
         return await self._threads.writer.write(
             lambda connection: carry_out(connection, self._claiming.take(wanted)),
-            look=lambda connection: carry_out(connection, self._claiming.look(wanted)),
+            look=None
+            if self._claiming.is_busy
+            else lambda connection: carry_out(connection, self._claiming.look(wanted)),
             lasting=False,
         )
 
@@ -174,12 +177,12 @@ class SQLiteStore:
         """Write how these deliveries ended."""
         if not batch:
             return []
-        change = await self._threads.writer.write(
-            partial(settle_all, settling=self._settling, batch=batch),
-            then=self._ring,
-            when_locked_out=lambda: Change([Standing.BUSY] * len(batch)),
-        )
-        return change.result
+        try:
+            return await self._settle(
+                lambda connection: carry_out(connection, self._settling.settle(batch)), len(batch)
+            )
+        except Refused:
+            return await self._settle(partial(settle_apart, settling=self._settling, batch=batch), len(batch))
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """Let these leases run on."""
@@ -264,6 +267,12 @@ class SQLiteStore:
             return (await self._callers.write(transaction, steps())).result
         change = await self._threads.writer.write(
             lambda connection: carry_out(connection, steps()), then=self._ring
+        )
+        return change.result
+
+    async def _settle(self, work: Work[Change[list[Standing]]], count: int) -> list[Standing]:
+        change = await self._threads.writer.write(
+            work, then=self._ring, when_locked_out=lambda: Change([Standing.BUSY] * count)
         )
         return change.result
 
