@@ -48,7 +48,7 @@ HOT = (
     "levels",
     "available",
     "lease",
-    "leased",
+    "bodies",
     "upcoming",
     "recall",
     "held",
@@ -145,7 +145,7 @@ def test_a_statement_that_somebody_waits_for_never_walks_through_a_table(
     assert walked == []
 
 
-@pytest.mark.parametrize("name", ["levels", "available", "lease", "leased", "upcoming"])
+@pytest.mark.parametrize("name", ["levels", "available", "lease", "bodies", "upcoming"])
 def test_a_claim_sorts_nothing(database: Database, name: str) -> None:
     assert [step for step in database.plan(name) if "TEMP B-TREE" in step] == []
 

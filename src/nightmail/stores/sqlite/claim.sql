@@ -12,11 +12,17 @@ WHERE EXISTS (
 );
 
 -- name: available
--- What could be claimed at one priority of a queue, in order. With an ordering key, only the message that holds it, or
--- the first of those who are due if nobody does.
-SELECT json_group_array(json_array(id, due_at, size))
+-- What could be claimed at one priority of a queue, in order, as its holder will get it: bodies in hexadecimal, though
+-- large ones only by their size, which comes last. With an ordering key, only the message that holds it, or the first of
+-- those who are due if nobody does.
+-- Casts: a value of another kind that somebody put there by hand would otherwise fail the claim, for ever.
+SELECT json_group_array(json_array(
+    id, queue, CASE WHEN size <= :small THEN hex(body) END, cast(headers AS TEXT), cast(timer_id AS TEXT),
+    cast(ordering_key AS TEXT), priority, due_at, published_at, :now, expires_at, attempts, deliveries + 1,
+    first_attempt_at, last_attempt_at, superseded, size
+))
 FROM (
-    SELECT id, due_at, length(body) AS size
+    SELECT *, length(body) AS size
     FROM nightmail_messages AS m
     WHERE
         queue = :queue
@@ -58,13 +64,9 @@ SET
     head_key = ordering_key
 WHERE id IN (SELECT value FROM json_each(:ids));
 
--- name: leased
--- These messages as their holder gets them, bodies in hexadecimal. Cheaper by itself than returned by `lease`.
--- Casts: a value of another kind that somebody put there by hand would otherwise fail the claim, for ever.
-SELECT json_group_array(json_array(
-    id, queue, hex(body), cast(headers AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority,
-    due_at, published_at, claimed_at, expires_at, attempts, deliveries, first_attempt_at, last_attempt_at, superseded
-))
+-- name: bodies
+-- The bodies of these messages by their ids, in hexadecimal.
+SELECT json_group_object(id, hex(body))
 FROM nightmail_messages
 WHERE id IN (SELECT value FROM json_each(:ids));
 
@@ -100,7 +102,7 @@ FROM (
 SELECT
     m.id, m.queue, hex(m.body), cast(m.headers AS TEXT), cast(m.timer_id AS TEXT), cast(m.ordering_key AS TEXT),
     m.priority, m.due_at, m.published_at, m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at,
-    m.last_attempt_at, m.superseded
+    m.last_attempt_at, m.superseded, length(m.body)
 FROM json_each(:queues) AS queue
 CROSS JOIN nightmail_messages AS m
 WHERE m.queue = queue.value AND m.token = :token;

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
-from operator import attrgetter
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from nightmail.message import Delivery
@@ -19,16 +19,17 @@ from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.moments import StoreTime, after
 from nightmail.stores.sqlite.steps import Queries, Steps, gathered
 
+SMALL: Final = 4096
+"""How many bytes a body may have to be read together with its row. Larger ones are read once they are chosen."""
 MOST_GATHERED: Final = 1_000_000
-"""How many bytes of bodies are read at once."""
+"""How many bytes of larger bodies are read at once."""
 
-
-class Found(NamedTuple):
-    """An available message: its id, when it was due, and how long its body is."""
-
-    id: int
-    due_at: int
-    size: int
+Found: TypeAlias = list[Any]
+"""An available message, as `available` gives it. Not a class of its own: one is made for every message."""
+_ID: Final = 0
+_BODY: Final = 2
+_SIZE: Final = 16
+_AGE: Final = itemgetter(7, _ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +86,16 @@ class Claiming:
         return Claimed(deliveries, None if self.is_busy else (yield from self._next_in(wanted.queues, now)))
 
     def _lease(self, taken: Sequence[Found], wanted: Wanted, now: int) -> Steps[list[Delivery]]:
-        listed, lease_until = json.dumps([found.id for found in taken]), after(now, wanted.lease)
-        yield self._sql("lease", ids=listed, token=wanted.token.bytes, lease_until=lease_until, now=now)
-        leased: dict[int, Delivery] = {}
-        for ids in _handfuls(taken):
-            for row in (yield from gathered(self._sql("leased", ids=json.dumps(ids)))):
-                leased[row[0]] = rows.leased(row, wanted.token)
-        return [leased[found.id] for found in taken]
+        ids, lease_until = json.dumps([found[_ID] for found in taken]), after(now, wanted.lease)
+        yield self._sql("lease", ids=ids, token=wanted.token.bytes, lease_until=lease_until, now=now)
+        large = [found for found in taken if found[_BODY] is None]
+        for handful in _handfuls(large):
+            bodies = yield from gathered(
+                self._sql("bodies", ids=json.dumps([found[_ID] for found in handful]))
+            )
+            for found in handful:
+                found[_BODY] = bodies[str(found[_ID])]
+        return [rows.leased(found, wanted.token) for found in taken]
 
     def recall(self, queues: Sequence[str], token: UUID) -> Steps[list[Delivery]]:
         """What is leased under this token."""
@@ -111,8 +115,8 @@ class Claiming:
         firsts: list[Found] = []
         for level in levels:
             firsts += yield from self._available(queue, level, share, now)
-        oldest = sorted(firsts, key=attrgetter("due_at", "id"))[:share]
-        return list(dict.fromkeys(oldest + chosen))[: len(chosen)]
+        oldest = sorted(firsts, key=_AGE)[:share]
+        return list({found[_ID]: found for found in oldest + chosen}.values())[: len(chosen)]
 
     def _levels(self, queue: str, now: int) -> Steps[list[int]]:
         """The priorities at which something of this queue is due, highest first."""
@@ -120,22 +124,24 @@ class Claiming:
         return sorted((level for (level,) in found), reverse=True)
 
     def _available(self, queue: str, level: int, limit: int, now: int) -> Steps[list[Found]]:
-        ask = self._sql("available", queue=queue, priority=level, limit=limit, now=now)
-        return [Found(*row) for row in (yield from gathered(ask))]
+        ask = self._sql("available", queue=queue, priority=level, limit=limit, now=now, small=SMALL)
+        found: list[Found] = yield from gathered(ask)
+        return found
 
     def _next_in(self, queues: Sequence[str], now: int) -> Steps[timedelta | None]:
         ((moment,),) = yield self._sql("upcoming", queues=json.dumps(queues), now=now)
         return None if moment is None else timedelta(microseconds=moment - now)
 
 
-def _handfuls(taken: Sequence[Found]) -> Iterator[list[int]]:
-    """The ids in parts whose bodies fit into one list: SQLite makes no value larger than a gigabyte."""
-    handful: list[int] = []
+def _handfuls(large: Sequence[Found]) -> Iterator[list[Found]]:
+    """These in parts whose bodies fit into one value: SQLite makes none larger than a gigabyte."""
+    handful: list[Found] = []
     size = 0
-    for found in taken:
-        if handful and size + found.size > MOST_GATHERED:
+    for found in large:
+        if handful and size + found[_SIZE] > MOST_GATHERED:
             yield handful
             handful, size = [], 0
-        handful.append(found.id)
-        size += found.size
-    yield handful
+        handful.append(found)
+        size += found[_SIZE]
+    if handful:
+        yield handful

@@ -14,10 +14,10 @@ from nightmail.stores.sqlite.steps import Row
 
 
 def leased(row: Sequence[Any], token: UUID) -> Delivery:
-    """A message leased under this token, from an entry of `leased` or `recall`."""
+    """A message leased under this token, from an entry of `available` or `recall`."""
     (
         id_, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at, expires_at,
-        attempts, deliveries, first_attempt_at, last_attempt_at, superseded,
+        attempts, deliveries, first_attempt_at, last_attempt_at, superseded, _,
     ) = row  # fmt: skip
     # By position: this is done for every message, and names would double the time it takes.
     return Delivery(

@@ -52,15 +52,14 @@ class Queries:
         return Ask(self._statements[name], values)
 
 
-def gathered(ask: Ask) -> Steps[list[Any]]:
-    """The rows of a statement that gives them as one list, in JSON.
+def gathered(ask: Ask) -> Steps[Any]:
+    """The rows of a statement that gives them as one value, in JSON.
 
     Around every row it fetches Python lets go of the interpreter's lock, and a busy event loop gives it back only
     after a millisecond or more: fetched one by one, the rows of a claim would take longer than handling them.
     """
     ((listed,),) = yield ask
-    rows: list[Any] = json.loads(listed)
-    return rows
+    return json.loads(listed)
 
 
 def carry_out(connection: sqlite3.Connection, steps: Steps[T]) -> T:
