@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from benchmarks.connections import connections
 from benchmarks.drain import drain
 from benchmarks.latency import lateness, pick_up
-from benchmarks.places import Place, places
+from benchmarks.places import PLACES, Place, places
 from benchmarks.report import Figure, show
 
 Scenario = Callable[[Place, bool], Awaitable[list[Figure]]]
@@ -22,7 +22,6 @@ SCENARIOS: dict[str, Scenario] = {
     "lateness": lambda place, quick: lateness(place, 50 if quick else 300),
     "connections": lambda place, _quick: connections(place),
 }
-STORES = ("sqlite", "postgres")
 NEED_A_SERVER = {"connections"}
 
 
@@ -31,11 +30,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description="Measure throughput and latency.")
     parser.add_argument("scenarios", nargs="*", choices=[[], *SCENARIOS], help="which ones (default: all)")
     parser.add_argument("--quick", action="store_true", help="fewer messages: for a first look")
-    parser.add_argument("--store", choices=STORES, action="append", help="which stores (default: all)")
+    parser.add_argument("--store", choices=[*PLACES], action="append", help="which stores (default: all)")
     given = parser.parse_args()
     print(f"Python {platform.python_version()}, default settings, servers on loopback with fsync on")
     missed = 0
-    with places(*(given.store or STORES)) as found:
+    with places(*(given.store or PLACES)) as found:
         for name in given.scenarios or SCENARIOS:
             for place in found:
                 if name in NEED_A_SERVER and place.name == "sqlite":

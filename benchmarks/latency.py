@@ -6,21 +6,25 @@ import asyncio
 import random
 import time
 from datetime import UTC, datetime, timedelta
-
-from sqlalchemy.ext.asyncio import create_async_engine
+from typing import TYPE_CHECKING
 
 from benchmarks.places import Place
 from benchmarks.report import Figure, at_most, percentile, plain
 from nightmail import OutboxBroker
 from nightmail.annotations import OutboxMessage
 
-PICK_UP_MS = 10.0
-LATENESS_MS = 15.0
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
 IDLE_SECONDS = 15.0
+QUIET_SECONDS = 10.0
 
 
 async def pick_up(place: Place, count: int) -> list[Figure]:
-    """From just before COMMIT is sent to the handler's first line, one message at a time."""
+    """From just before COMMIT is sent to the handler's first line, one message at a time.
+
+    Where publishing joins no transaction of SQL, from just before the message is published.
+    """
     broker = OutboxBroker(place.url, create_tables=True, logger=None)
     started: asyncio.Queue[float] = asyncio.Queue()
 
@@ -28,26 +32,45 @@ async def pick_up(place: Place, count: int) -> list[Figure]:
     async def take(number: int) -> None:
         started.put_nowait(time.perf_counter())
 
-    engine = create_async_engine(_async_url(place.url))
     waits = []
     await broker.start()
-    for number in range(count):
-        await asyncio.sleep(0.02 + random.random() * 0.03)
-        async with engine.connect() as connection:
-            await broker.publish(number, "pick-up", session=connection)
-            committed = time.perf_counter()
-            await connection.commit()
-            waits.append((await started.get() - committed) * 1000)
+    async with place.transactions() as engine:
+        for number in range(count):
+            await asyncio.sleep(0.02 + random.random() * 0.03)
+            sent = await _publish(broker, number, engine)
+            waits.append((await started.get() - sent) * 1000)
+    idle = await _idle_queries(place) if place.bounds.idle_queries is not None else None
     await broker.stop()
-    await engine.dispose()
-    p95 = percentile(waits, 0.95)
-    bounded = place.name == "postgres"
-    return [
+    p95, bound = percentile(waits, 0.95), place.bounds.pick_up_ms
+    figures = [
         plain("idle pick-up p50", percentile(waits, 0.5), "ms", 1),
-        at_most("idle pick-up p95", p95, PICK_UP_MS, "ms")
-        if bounded
-        else plain("idle pick-up p95", p95, "ms", 1),
+        plain("idle pick-up p95", p95, "ms", 1)
+        if bound is None
+        else at_most("idle pick-up p95", p95, bound, "ms"),
     ]
+    if idle is not None and place.bounds.idle_queries is not None:
+        figures.append(at_most("queries when idle", idle, place.bounds.idle_queries, "a second"))
+    return figures
+
+
+async def _publish(broker: OutboxBroker, number: int, engine: AsyncEngine | None) -> float:
+    """Publish, and when it was sent."""
+    if engine is None:
+        sent = time.perf_counter()
+        await broker.publish(number, "pick-up")
+        return sent
+    async with engine.connect() as connection:
+        await broker.publish(number, "pick-up", session=connection)
+        sent = time.perf_counter()
+        await connection.commit()
+        return sent
+
+
+async def _idle_queries(place: Place) -> float:
+    """How often a worker with nothing to do asks, a second."""
+    before = await place.round_trips() or 0
+    await asyncio.sleep(QUIET_SECONDS)
+    return ((await place.round_trips() or 0) - before) / QUIET_SECONDS
 
 
 async def lateness(place: Place, count: int) -> list[Figure]:
@@ -70,10 +93,6 @@ async def lateness(place: Place, count: int) -> list[Figure]:
     await broker.stop()
     return [
         plain("timer lateness p50", percentile(late, 0.5), "ms", 1),
-        at_most("timer lateness p99", percentile(late, 0.99), LATENESS_MS, "ms"),
+        at_most("timer lateness p99", percentile(late, 0.99), place.bounds.lateness_ms, "ms"),
         Figure("earliest", f"{min(late):.2f} ms", "never early", min(late) >= 0),
     ]
-
-
-def _async_url(url: str) -> str:
-    return url.replace("sqlite://", "sqlite+aiosqlite://").replace("postgresql://", "postgresql+asyncpg://")
