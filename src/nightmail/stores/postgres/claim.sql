@@ -130,8 +130,7 @@ with busy as materialized (
     ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
 )
 select claimed.*, expected.next_in
-from expected left join claimed on true
-order by claimed.due_at, claimed.id;
+from expected left join claimed on true;
 
 -- name: recall
 -- What a claim under this token leased.
