@@ -8,12 +8,12 @@ from datetime import timedelta
 from nightmail.clock import Clock
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
+from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.callers import Callers
 from nightmail.stores.postgres.claiming import Claims
 from nightmail.stores.postgres.connect import Connect
-from nightmail.stores.postgres.keeper_thread import KeeperThread
-from nightmail.stores.postgres.lane import CLAIM, PUBLISH, SETTLE, Lane
+from nightmail.stores.postgres.lane import CLAIM, KEEPER, PUBLISH, SETTLE, Lane
 from nightmail.stores.postgres.listen import Listener
 from nightmail.stores.postgres.together import Send, Together
 from nightmail.stores.postgres.transaction import Direct
@@ -37,7 +37,7 @@ class Opened:
         self.together = Together(self.publish, send)
         self.callers = Callers(self.publish, statements["identity"])
         self.listener = Listener(connect, channel, self._ring)
-        self.keeper = KeeperThread(connect, extend)
+        self.keeper = KeeperThread(lambda: Lane(KEEPER, connect), extend)
         self._ring_statement = statements["ring"]
 
     async def close(self) -> None:

@@ -12,23 +12,32 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
 from nightmail.store import Extend
-from nightmail.stores.postgres.connect import Connect
-from nightmail.stores.postgres.lane import KEEPER, Lane
 
 T = TypeVar("T")
 
 
-class _Thread:
+class Line(Protocol):
+    """A connection that connects when it is first used."""
+
+    async def close(self) -> None:
+        """Give it back."""
+        ...
+
+
+L = TypeVar("L", bound=Line)
+
+
+class _Thread(Generic[L]):
     """An event loop on a thread, and a connection that only the thread uses."""
 
-    def __init__(self, connect: Connect) -> None:
-        self.lane = Lane(KEEPER, connect)
+    def __init__(self, line: L) -> None:
+        self.line = line
         self._loop = asyncio.new_event_loop()
         # A daemon: a program that forgets to close the store must still be able to end.
         self._thread = threading.Thread(target=self._loop.run_forever, name="nightmail-keeper", daemon=True)
@@ -40,21 +49,21 @@ class _Thread:
 
     async def stop(self) -> None:
         """Close the connection, end the loop and the thread."""
-        await self.run(self.lane.close())
+        await self.run(self.line.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
         self._loop.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(Generic[L]):
     """A piece of work, and where it runs."""
 
-    thread: _Thread
+    thread: _Thread[L]
     task: asyncio.Task[None]
 
 
-class KeeperThread:
+class KeeperThread(Generic[L]):
     """Work beside the event loop: one thread and one connection for all of it, stopped with the last.
 
     Work begins, ends and is closed one at a time. A thread that is stopped while something is being asked of it
@@ -63,12 +72,12 @@ class KeeperThread:
 
     def __init__(
         self,
-        connect: Connect,
-        extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
+        line: Callable[[], L],
+        extend: Callable[[L, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
     ) -> None:
-        self._connect = connect
+        self._line = line
         self._extend = extend
-        self._thread: _Thread | None = None
+        self._thread: _Thread[L] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._closed = False
@@ -92,17 +101,17 @@ class KeeperThread:
                     await self._thread.run(_cancelled(task))
                 await self._stop(self._thread)
 
-    async def _begin(self, work: Callable[[Extend], Awaitable[None]]) -> _Running:
+    async def _begin(self, work: Callable[[Extend], Awaitable[None]]) -> _Running[L]:
         async with self._turn:
             if self._closed:
                 raise StoreUnavailable("the store was closed")
             if self._thread is None:
-                self._thread = _Thread(self._connect)
-            task = await self._thread.run(_started(work, partial(self._extend, self._thread.lane)))
+                self._thread = _Thread(self._line())
+            task = await self._thread.run(_started(work, partial(self._extend, self._thread.line)))
             self._tasks.add(task)
             return _Running(self._thread, task)
 
-    async def _end(self, beginning: Awaitable[_Running]) -> None:
+    async def _end(self, beginning: Awaitable[_Running[L]]) -> None:
         running = await beginning
         async with self._turn:
             if self._thread is not running.thread:
@@ -116,7 +125,7 @@ class KeeperThread:
         if not running.task.cancelled() and (error := running.task.exception()) is not None:
             raise error
 
-    async def _stop(self, thread: _Thread) -> None:
+    async def _stop(self, thread: _Thread[L]) -> None:
         self._thread = None
         self._tasks.clear()
         await thread.stop()
