@@ -21,16 +21,16 @@ from contextlib import suppress
 from typing import Final
 from uuid import UUID, uuid4
 
-from nightmail.attempt import Attempt, Handler, this_task
+from nightmail.attempt import Attempt, Handler
 from nightmail.hand import Hand
 from nightmail.keeping import Keeper, Leases
 from nightmail.message import Delivery, check_queue
 from nightmail.observe import LoggingObserver, Observer
 from nightmail.outcome import Outcome, Release, Standing
-from nightmail.overtime import Overtime
 from nightmail.pace import Pace
 from nightmail.repeating import Repeater, Step, happens_before
 from nightmail.run import Run
+from nightmail.runners import Runners
 from nightmail.settings import WorkerSettings
 from nightmail.settling import Finished
 from nightmail.solitude import Solitude, is_suspect
@@ -40,8 +40,6 @@ from nightmail.waiting import Alarm, next_look
 SETTLE_BATCH: Final = 1000
 GATHER_SECONDS: Final = 0.010
 """How long a finished message waits for others, while others are in hand."""
-TURN_SECONDS: Final = 0.001
-"""How long runners go on before they let others have their turn: handlers that await nothing never would."""
 FEW: Final = 16
 BUSY_SECONDS: Final = 0.1
 """How long before asking again for a row that somebody's transaction has locked."""
@@ -75,18 +73,16 @@ class Worker:
 
     def _reset(self) -> None:
         self._hand = Hand()
-        self._overtime = Overtime(self._settings.handler_timeout.total_seconds(), self._hand.runs)
         self._leases = Leases()
         self._finished = Finished()
         self._pace = Pace(self._settings.max_workers)
         self._alarm = Alarm()
-        self._runners: set[asyncio.Task[None]] = set()
-        self._resting = False
         self._suspect: Delivery | None = None
         self._unconfirmed: tuple[UUID, float] | None = None
         self._review_at = 0.0
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._runners = Runners(self._hand, self._handle, self._settings, stopping=self._stopping)
         self._in_a_hurry = asyncio.Event()
         self._drained = asyncio.Event()
         self._repeater = Repeater(self._observer, after_failure=self._alarm.at_once)
@@ -166,7 +162,7 @@ class Worker:
                     settling.cancel()
         finally:
             self._solitude.leave(self)
-            self._overtime.close()
+            self._runners.close()
 
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -270,7 +266,7 @@ class Worker:
         if ready:
             self._review_at = time.monotonic() + REVIEW_SECONDS
             self._hand.take(ready)
-            self._start_waiting()
+            self._runners.start()
         # Last: an observer that raises against its promise must not leave a message leased that nobody runs.
         self._observer.claimed(deliveries)
 
@@ -286,60 +282,10 @@ class Worker:
             return
         self._hand.take([suspect])
         async with self._solitude.alone(self):
-            self._start_waiting()
+            self._runners.start()
             await self._hand.wait_empty()
 
     # ── handle ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _start_waiting(self) -> None:
-        """Have a runner for each message that waits, up to the limit."""
-        for _ in range(min(self._hand.waiting, self._settings.max_workers - len(self._runners))):
-            runner = asyncio.create_task(self._run_waiting())
-            self._runners.add(runner)
-            runner.add_done_callback(self._runners.discard)
-        self._overtime.watch()
-
-    async def _run_waiting(self) -> None:
-        """Run one message after the other while any waits: a task for each would cost twice what the engine does."""
-        if self._resting:
-            return
-        hand, stopping, run = self._hand, self._stopping, Run(this_task())
-        hand.runs.append(run)
-        now = time.monotonic()
-        turn_over = now + TURN_SECONDS
-        try:
-            # A stopping worker starts nothing: what a last claim brings goes back with the rest.
-            while hand.waiting and not stopping.is_set():
-                now = await self._handle(hand, run, now)
-                while run.task.cancelling() and not stopping.is_set():
-                    run.task.uncancel()  # A handler that cancelled itself has ended; the next one is not cancelled.
-                if now >= turn_over:
-                    if self._resting and now - run.begun < TURN_SECONDS:
-                        return
-                    await self._rest()
-                    now = time.monotonic()
-                    turn_over = now + TURN_SECONDS
-        finally:
-            hand.runs.remove(run)
-
-    async def _rest(self) -> None:
-        """Let others have their turn.
-
-        Of runners whose handlers await nothing one does it for all, and the others leave: their turns would add up,
-        and everything else on the event loop would wait for the sum.
-        """
-        self._resting = True
-        try:
-            await asyncio.sleep(0)
-        finally:
-            self._resting = False
-        # In case that the next handler does await something.
-        asyncio.get_running_loop().call_soon(self._reinforce)
-
-    def _reinforce(self) -> None:
-        """Start further runners if all there are wait inside of handlers."""
-        if self._hand.running == len(self._runners) and not self._stopping.is_set():
-            self._start_waiting()
 
     async def _handle(self, hand: Hand, run: Run, now: float) -> float:
         """Run the next message; when it has ended."""

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from nightmail import runners as runners_module
 from nightmail import worker as worker_module
 from nightmail.message import Delivery
+from nightmail.runners import TURN_SECONDS
 from nightmail.settings import WorkerSettings
-from nightmail.worker import TURN_SECONDS, Worker
+from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
 from tests.unit.support import QUEUE, Handler, Seen, at_work, publish, soon
 
@@ -22,6 +24,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = count()
     clock = SimpleNamespace(monotonic=lambda: next(ticks) * TURN_SECONDS * 0.4)
     monkeypatch.setattr(worker_module, "time", clock)
+    monkeypatch.setattr(runners_module, "time", clock)
 
 
 @pytest.mark.usefixtures("ticking")

@@ -11,10 +11,11 @@ import pytest
 
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Retry, Standing
+from nightmail.runners import TURN_SECONDS
 from nightmail.settings import WorkerSettings
 from nightmail.store import Settlement
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import TURN_SECONDS, Worker, check_queues
+from nightmail.worker import Worker, check_queues
 from tests.unit.faulty import Call, FaultyStore, Gate, lost_reply
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publish, soon
 

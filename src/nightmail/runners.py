@@ -1,0 +1,88 @@
+"""Long-lived tasks in which handlers run: a task for each message would cost twice what the engine does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from nightmail.attempt import this_task
+from nightmail.hand import Hand
+from nightmail.overtime import Overtime
+from nightmail.run import Run
+from nightmail.settings import WorkerSettings
+
+TURN_SECONDS: Final = 0.001
+"""How long runners go on before they let others have their turn: handlers that await nothing never would."""
+
+Handle: TypeAlias = Callable[[Hand, Run, float], Awaitable[float]]
+"""Runs the next message in hand, which begins at that moment; when it has ended."""
+
+
+class Runners:
+    """At most `max_workers` at a time, each taking one message after the other while any waits."""
+
+    def __init__(
+        self, hand: Hand, handle: Handle, settings: WorkerSettings, *, stopping: asyncio.Event
+    ) -> None:
+        self._hand = hand
+        self._handle = handle
+        self._most = settings.max_workers
+        self._stopping = stopping
+        self._overtime = Overtime(settings.handler_timeout.total_seconds(), hand.runs)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._resting = False
+
+    def start(self) -> None:
+        """Have a runner for each message that waits, up to the limit."""
+        for _ in range(min(self._hand.waiting, self._most - len(self._tasks))):
+            runner = asyncio.create_task(self._run())
+            self._tasks.add(runner)
+            runner.add_done_callback(self._tasks.discard)
+        self._overtime.watch()
+
+    def close(self) -> None:
+        """Nothing will run any more."""
+        self._overtime.close()
+
+    async def _run(self) -> None:
+        if self._resting:
+            return
+        hand, stopping, run = self._hand, self._stopping, Run(this_task())
+        hand.runs.append(run)
+        now = time.monotonic()
+        turn_over = now + TURN_SECONDS
+        try:
+            # A stopping worker starts nothing: what a last claim brings goes back with the rest.
+            while hand.waiting and not stopping.is_set():
+                now = await self._handle(hand, run, now)
+                while run.task.cancelling() and not stopping.is_set():
+                    run.task.uncancel()  # A handler that cancelled itself has ended; the next one is not cancelled.
+                if now >= turn_over:
+                    if self._resting and now - run.begun < TURN_SECONDS:
+                        return
+                    await self._rest()
+                    now = time.monotonic()
+                    turn_over = now + TURN_SECONDS
+        finally:
+            hand.runs.remove(run)
+
+    async def _rest(self) -> None:
+        """Let others have their turn.
+
+        Of runners whose handlers await nothing one does it for all, and the others leave: their turns would add up,
+        and everything else on the event loop would wait for the sum.
+        """
+        self._resting = True
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._resting = False
+        # In case that the next handler does await something.
+        asyncio.get_running_loop().call_soon(self._reinforce)
+
+    def _reinforce(self) -> None:
+        """Start further runners if all there are wait inside of handlers."""
+        if self._hand.running == len(self._tasks) and not self._stopping.is_set():
+            self.start()
