@@ -1,8 +1,9 @@
 """How far ahead to fetch: by time, not by count.
 
 What is fetched and not yet started is out of every other process's reach. So a worker fetches only as much as it
-expects to start within a fraction of a second, from how long its handlers have lately been running. Counting what
-finishes per second would not do: handlers that start together finish together, and look like a torrent.
+expects to start within a fraction of a second, from how long its handlers have lately been running and how many of them
+at once: handlers that await nothing run one after the other, however many might. Counting what finishes per second would
+not do: handlers that start together finish together, and look like a torrent.
 """
 
 from __future__ import annotations
@@ -10,23 +11,25 @@ from __future__ import annotations
 from typing import Final
 
 AHEAD_SECONDS: Final = 0.2
-MOST_AHEAD: Final = 1000
+MOST_AHEAD: Final = 2000
 _NEWEST_COUNTS: Final = 0.1
 # Below this there is nothing left to decide: any number of workers fetches the most.
 _SHORTEST_RUN: Final = 0.000_001
 
 
 class Pace:
-    """How long handlers have lately been running, and what to fetch ahead because of it."""
+    """How long and how many handlers have lately been running, and what to fetch ahead because of it."""
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self) -> None:
         self._mean: float | None = None
+        self._at_once = 1.0
         self._last_start = 0.0
 
-    def started(self, now: float) -> None:
-        """A handler starts."""
+    def started(self, now: float, running: int) -> None:
+        """A handler starts; so many run now, this one included."""
         self._last_start = now
+        # More than of late is believed at once, less only by and by.
+        self._at_once = max(running, self._at_once + _NEWEST_COUNTS * (running - self._at_once))
 
     def ran(self, seconds: float) -> None:
         """A handler ended, so long after it was started."""
@@ -41,4 +44,4 @@ class Pace:
             return 0
         # Since the last start every run has lasted at least as long as that start is ago, whatever the earlier took.
         run = max(self._mean, now - self._last_start, _SHORTEST_RUN)
-        return int(min(self._workers * AHEAD_SECONDS / run, MOST_AHEAD))
+        return int(min(self._at_once * AHEAD_SECONDS / run, MOST_AHEAD))

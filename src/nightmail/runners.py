@@ -13,7 +13,7 @@ from nightmail.overtime import Overtime
 from nightmail.run import Run
 from nightmail.settings import WorkerSettings
 
-TURN_SECONDS: Final = 0.001
+TURN_SECONDS: Final = 0.003
 """How long runners go on before they let others have their turn: handlers that await nothing never would."""
 
 Handle: TypeAlias = Callable[[Hand, Run, float], Awaitable[float]]

@@ -75,7 +75,7 @@ class Worker:
         self._hand = Hand()
         self._leases = Leases()
         self._finished = Finished()
-        self._pace = Pace(self._settings.max_workers)
+        self._pace = Pace()
         self._alarm = Alarm()
         self._suspect: Delivery | None = None
         self._unconfirmed: tuple[UUID, float] | None = None
@@ -292,7 +292,7 @@ class Worker:
         delivery = hand.start_next(run, now)
         outcome: Outcome | None = None
         ended = now
-        self._pace.started(now)
+        self._pace.started(now, hand.running)
         try:
             if self._leases.surely_holds(delivery, now):
                 outcome = await self._attempt(delivery, run)

@@ -175,7 +175,7 @@ async def test_a_store_that_writes_slowly_is_not_buried_in_finished_messages(
         await soon(gate.reached.wait())
         await asyncio.sleep(0.3)
         # A full write, as much as is fetched ahead at most, and the handlers' own.
-        assert worker.in_hand <= 1000 + 1000 + 10
+        assert worker.in_hand <= 2000 + 1000 + 10
         gate.open()
         await seen.until_settled(5000)
 

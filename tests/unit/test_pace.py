@@ -12,15 +12,15 @@ from tests.unit.support import brisk
 
 def pace(workers: int, *runs: float, now: float = 0.0) -> Pace:
     """What was learned from these runs, the last start being now."""
-    learned = Pace(workers)
-    learned.started(now)
+    learned = Pace()
+    learned.started(now, workers)
     for seconds in runs:
         learned.ran(seconds)
     return learned
 
 
 def test_who_knows_nothing_fetches_nothing_ahead() -> None:
-    assert Pace(10).ahead(0.0) == 0
+    assert Pace().ahead(0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,10 @@ def test_who_knows_nothing_fetches_nothing_ahead() -> None:
         (10, 0.1, 20),
         (1, 0.1, 2),
         (100, 1.0, 20),
-        (10, 0.001, 1000),
-        (10, 0.0, 1000),
+        (10, 0.001, 2000),
+        (10, 0.0, 2000),
+        (1, 0.0001, 2000),
+        (1, 0.001, 200),
     ],
 )
 def test_as_much_is_fetched_as_starts_within_a_fifth_of_a_second(
@@ -43,6 +45,20 @@ def test_as_much_is_fetched_as_starts_within_a_fifth_of_a_second(
 
 def test_runs_that_end_in_the_same_moment_are_not_taken_for_quick_ones() -> None:
     assert pace(10, *[1.0] * 10).ahead(0.0) == 2
+
+
+def test_more_at_once_is_believed_at_once_and_fewer_by_and_by() -> None:
+    learned = pace(1, 0.01)
+    assert learned.ahead(0.0) == 20
+
+    learned.started(0.0, 10)
+    assert learned.ahead(0.0) == 200
+
+    learned.started(0.0, 1)
+    assert learned.ahead(0.0) == 182
+    for _ in range(100):
+        learned.started(0.0, 1)
+    assert learned.ahead(0.0) == 20
 
 
 def test_newer_runs_count_more_than_older_ones() -> None:
@@ -56,7 +72,7 @@ def test_newer_runs_count_more_than_older_ones() -> None:
 def test_while_nothing_new_could_start_less_is_worth_fetching() -> None:
     quick = pace(10, 0.001, now=50.0)
 
-    assert quick.ahead(50.0) == 1000
+    assert quick.ahead(50.0) == 2000
     assert quick.ahead(50.5) == 4
     assert quick.ahead(52.5) == 0
 
