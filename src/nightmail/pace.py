@@ -1,9 +1,9 @@
 """How far ahead to fetch: by time, not by count.
 
 What is fetched and not yet started is out of every other process's reach. So a worker fetches only as much as it
-expects to start within a fraction of a second, from how long its handlers have lately been running and how many of them
-at once: handlers that await nothing run one after the other, however many might. Counting what finishes per second would
-not do: handlers that start together finish together, and look like a torrent.
+expects to start within a fraction of a second, from how long its handlers have lately been running and how many of
+them at once: handlers that await nothing run one after the other, however many might. Counting what finishes per
+second would not do: handlers that start together finish together, and look like a torrent.
 """
 
 from __future__ import annotations
