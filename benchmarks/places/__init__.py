@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final
 
+from benchmarks.places.mariadb import mariadb
 from benchmarks.places.place import Bounds, Place
 from benchmarks.places.postgres import postgres
+from benchmarks.places.redis import redis
 from benchmarks.places.sqlite import sqlite
 
 __all__ = ["PLACES", "Bounds", "Place", "places"]
@@ -15,6 +17,8 @@ __all__ = ["PLACES", "Bounds", "Place", "places"]
 PLACES: Final[dict[str, Callable[[], AbstractContextManager[Place]]]] = {
     "sqlite": sqlite,
     "postgres": postgres,
+    "mariadb": mariadb,
+    "redis": redis,
 }
 
 

@@ -180,5 +180,5 @@ def test_what_is_no_url_is_refused_without_being_repeated() -> None:
 
 
 def test_what_is_no_store_is_refused() -> None:
-    with pytest.raises(TypeError, match="a URL, an AsyncEngine or a Store"):
+    with pytest.raises(TypeError, match="a URL, an AsyncEngine, a Redis client or a Store"):
         OutboxBroker(5)  # type: ignore[arg-type]

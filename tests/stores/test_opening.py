@@ -12,20 +12,33 @@ from nightmail.errors import DriverMissing
 from nightmail.stores import open_store, public_url
 
 
-def test_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("driver", "extra", "url"),
+    [
+        ("asyncpg", "postgres", "postgresql://localhost/shop"),
+        ("asyncmy", "mysql", "mysql://localhost/shop"),
+        ("asyncmy", "mysql", "mariadb://localhost/shop"),
+        ("redis", "redis", "redis://localhost"),
+        ("redis", "redis", "rediss://localhost"),
+        ("redis", "redis", "redis+cluster://localhost"),
+    ],
+)
+def test_a_missing_driver_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, driver: str, extra: str, url: str
+) -> None:
     real = builtins.__import__
 
-    def without_asyncpg(name: str, *arguments: Any, **options: Any) -> Any:
-        if name.partition(".")[0] == "asyncpg":
-            raise ModuleNotFoundError(f"No module named {name!r}", name="asyncpg")
+    def without_driver(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == driver:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=driver)
         return real(name, *arguments, **options)
 
-    for module in [name for name in sys.modules if name.startswith("nightmail.stores.postgres")]:
+    for module in [name for name in sys.modules if name.startswith(f"nightmail.stores.{extra}")]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(builtins, "__import__", without_asyncpg)
+    monkeypatch.setattr(builtins, "__import__", without_driver)
 
-    with pytest.raises(DriverMissing, match=r"pip install 'nightmail\[postgres\]'"):
-        open_store("postgresql://localhost/shop")
+    with pytest.raises(DriverMissing, match=rf"pip install 'nightmail\[{extra}\]'"):
+        open_store(url)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +46,7 @@ def test_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyP
     [
         ("postgresql://shop:hunter2@db.example:5433/shop?password=x", "postgresql://db.example:5433/shop"),
         ("sqlite:///nightmail.db", "sqlite:///nightmail.db"),
+        ("redis+cluster://:hunter2@cache.example:6379/0", "redis+cluster://cache.example:6379/0"),
         ("memory://", "memory://"),
     ],
 )

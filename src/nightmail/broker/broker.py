@@ -40,19 +40,20 @@ from nightmail.store import FullStore
 from nightmail.stores import DEFAULT_URL, open_store, public_url
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from nightmail.stores import StoreSource
 
 
 class OutboxBroker(OutboxRegistrator, BrokerUsecase[Received, FullStore, OutboxBrokerConfig]):
     """Publishes into, and delivers from, the database you already have.
 
-    `store` is a URL, an SQLAlchemy `AsyncEngine`, or any `Store`; without one it is an SQLite file, created on the
-    spot. What you pass in, you close. Options about handling are the defaults of every subscriber.
+    `store` is a URL, an SQLAlchemy `AsyncEngine`, a `Redis` or `RedisCluster` client, or any `Store`; without one it is
+    an SQLite file, created on the spot. What you pass in, you close. Options about handling are the defaults of every
+    subscriber.
     """
 
     def __init__(
         self,
-        store: str | AsyncEngine | FullStore = DEFAULT_URL,
+        store: StoreSource | FullStore = DEFAULT_URL,
         *,
         tables: str | None = None,
         create_tables: bool | None = None,

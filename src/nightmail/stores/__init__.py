@@ -11,9 +11,10 @@ from nightmail.store import FullStore
 from nightmail.stores._names import TableNames
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis, RedisCluster
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    StoreSource: TypeAlias = str | AsyncEngine
+    StoreSource: TypeAlias = str | AsyncEngine | Redis | RedisCluster
 
 __all__ = ["DEFAULT_URL", "TableNames", "open_store", "public_url"]
 
@@ -27,9 +28,10 @@ def open_store(
     clock: Clock | None = None,
     keep_delivered: bool = False,
 ) -> FullStore:
-    """A store for a URL or an SQLAlchemy `AsyncEngine`. Nothing is connected before `open`.
+    """A store for a URL, an SQLAlchemy `AsyncEngine`, or a `Redis` or `RedisCluster` client of redis-py.
 
-    `tables` is the prefix of the tables' names, or `schema.prefix`. With `keep_delivered` a message that is done
+    Nothing is connected before `open`. `tables` is the prefix of the tables' (in Redis, the keys') names, or
+    `schema.prefix`. With `keep_delivered` a message that is done
     goes into the delivered history instead of vanishing.
     """
     dialect = _dialect(source)
@@ -55,9 +57,14 @@ def _dialect(source: StoreSource) -> str:
             # Not echoed: what was meant as a URL may hold a password.
             raise ValueError(f"a store's URL looks like {DEFAULT_URL} or postgresql://host/database")
         return scheme.partition("+")[0].lower()
+    # Told by their looks: neither SQLAlchemy nor redis-py need be installed.
+    if type(source).__module__.startswith("redis."):
+        return "redis"
     dialect = getattr(getattr(source, "dialect", None), "name", None)
     if not isinstance(dialect, str):
-        raise TypeError(f"a store is a URL, an AsyncEngine or a Store, not {type(source).__name__}")
+        raise TypeError(
+            f"a store is a URL, an AsyncEngine, a Redis client or a Store, not {type(source).__name__}"
+        )
     return dialect
 
 
@@ -75,6 +82,22 @@ def _postgres(source: Any, **options: Any) -> FullStore:
     return PostgresStore(source, **options)
 
 
+def _mysql(source: Any, **options: Any) -> FullStore:
+    try:
+        from nightmail.stores.mysql import MySQLStore
+    except ModuleNotFoundError as error:
+        raise _missing(error, "asyncmy", "mysql") from error
+    return MySQLStore(source, **options)
+
+
+def _redis(source: Any, **options: Any) -> FullStore:
+    try:
+        from nightmail.stores.redis import RedisStore
+    except ModuleNotFoundError as error:
+        raise _missing(error, "redis", "redis") from error
+    return RedisStore(source, **options)
+
+
 def _memory(source: Any, *, tables: str | None, clock: Clock, keep_delivered: bool) -> FullStore:
     from nightmail.stores.memory import MemoryStore
 
@@ -89,5 +112,9 @@ _STORES: Final[dict[str, Callable[..., FullStore]]] = {
     "sqlite": _sqlite,
     "postgresql": _postgres,
     "postgres": _postgres,
+    "mysql": _mysql,
+    "mariadb": _mysql,
+    "redis": _redis,
+    "rediss": _redis,
     "memory": _memory,
 }

@@ -1,0 +1,1 @@
+"""Invoice reminders, on Redis alone. `python -m examples.reminders [url]` runs it."""

@@ -1,0 +1,228 @@
+"""Whether the tables are what this version makes, and whether we may use them.
+
+What others added and what does no harm is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.stores._names import TABLES, TableNames
+from nightmail.stores._sql import Statement
+from nightmail.stores.mysql.errors import is_undefined
+from nightmail.stores.mysql.link import Link
+from nightmail.stores.mysql.migrate import VERSION, version
+from nightmail.stores.mysql.moments import NOTICE_HORIZON
+from nightmail.stores.mysql.text import Sql, Value, filled, literal
+
+LOOK_INTERVAL: Final = timedelta(seconds=5)
+
+_ID: Final = "bigint not null auto_increment"
+_AT: Final = "datetime(6)"
+_AT_SET: Final = "datetime(6) not null"
+_KEY: Final = "varbinary(1020)"
+_KEY_SET: Final = "varbinary(1020) not null"
+_TEXT: Final = "longtext utf8mb4_bin"
+_TEXT_SET: Final = "longtext utf8mb4_bin not null"
+_COUNT: Final = "int not null"
+_BODY: Final = "longblob not null"
+
+COLUMNS: Final[dict[str, dict[str, str]]] = {
+    "meta": {
+        "only_row": "tinyint not null default",
+        "version": _COUNT,
+        "identity": "binary(16) not null",
+        "look_interval": "int not null default",
+        "notice_horizon": "int not null default",
+    },
+    "messages": {
+        "id": _ID,
+        "published_at": _AT_SET,
+        "expires_at": _AT,
+        "priority": "tinyint not null",
+        "superseded": "tinyint not null default",
+        "due_at": _AT_SET,
+        "lease_until": _AT,
+        "token": "binary(16)",
+        "claimed_at": _AT,
+        "first_attempt_at": _AT,
+        "last_attempt_at": _AT,
+        "attempts": "int not null default",
+        "deliveries": "int not null default",
+        "head_key": _KEY,
+        "timer_key": _KEY,
+        "queue": _KEY_SET,
+        "timer_id": _KEY,
+        "ordering_key": _KEY,
+        "headers": _TEXT_SET,
+        "body": _BODY,
+    },
+    "dead": {
+        "id": _ID,
+        "message_id": "bigint not null",
+        "died_at": _AT_SET,
+        "published_at": _AT_SET,
+        "first_attempt_at": _AT,
+        "last_attempt_at": _AT,
+        "lease_until": _AT,
+        "token": "binary(16)",
+        "attempts": _COUNT,
+        "deliveries": _COUNT,
+        "priority": "tinyint not null",
+        "queue": _KEY_SET,
+        "timer_id": _KEY,
+        "ordering_key": _KEY,
+        "reason": _TEXT_SET,
+        "error": _TEXT,
+        "headers": _TEXT_SET,
+        "body": _BODY,
+    },
+    "delivered": {
+        "id": _ID,
+        "message_id": "bigint not null",
+        "published_at": _AT_SET,
+        "due_at": _AT_SET,
+        "delivered_at": _AT_SET,
+        "attempts": _COUNT,
+        "deliveries": _COUNT,
+        "priority": "tinyint not null",
+        "queue": _KEY_SET,
+        "timer_id": _KEY,
+        "ordering_key": _KEY,
+        "headers": _TEXT_SET,
+        "body": _BODY,
+    },
+    "dedup": {"queue": _KEY_SET, "timer_id": _KEY_SET, "until": _AT_SET},
+}
+
+INDEXES: Final[dict[tuple[str, str], str]] = {
+    ("meta", "PRIMARY"): "unique (only_row)",
+    ("messages", "PRIMARY"): "unique (id)",
+    ("messages", "claim"): "(queue, priority, due_at, id)",
+    ("messages", "timer"): "unique (queue, timer_key)",
+    ("messages", "head"): "unique (queue, head_key)",
+    ("messages", "line"): "(queue, ordering_key, id, due_at)",
+    ("dead", "PRIMARY"): "unique (id)",
+    ("dead", "dead_queue"): "(queue, id)",
+    ("delivered", "PRIMARY"): "unique (id)",
+    ("delivered", "delivered_at"): "(delivered_at)",
+    ("dedup", "PRIMARY"): "unique (queue, timer_id)",
+    ("dedup", "dedup_until"): "(until)",
+}
+
+CONSTRAINTS: Final = ("messages_priority", "messages_lease", "dead_lease", "meta_only_row")
+_PERMITS: Final = (
+    "may_write_messages",
+    "may_remove_messages",
+    "may_store_messages",
+    "may_bury",
+    "may_keep",
+    "may_open_windows",
+    "may_close_windows",
+)
+# How wide a number is shown: some servers tell, and it means nothing.
+_WIDTH: Final = re.compile(r"^(tinyint|int|bigint)\(\d+\)")
+
+
+async def check(link: Link, names: TableNames, statements: Mapping[str, Statement]) -> None:
+    """Raise unless the tables are what this version makes and we may use them."""
+    found = await version(link, names)
+    if found == 0:
+        raise SchemaMissing
+    if found < VERSION:
+        raise SchemaOutdated(found, VERSION)
+    if found > VERSION:
+        raise SchemaDrift([f"they are at version {found}, made by newer code than this (version {VERSION})"])
+    # First: what we may not use we may not see either, and would take for missing.
+    await _ask_for_permits(link, statements)
+    differences = await _differences(link, names, statements)
+    if differences:
+        raise SchemaDrift(differences)
+
+
+async def _ask_for_permits(link: Link, statements: Mapping[str, Statement]) -> None:
+    for permit in _PERMITS:
+        try:
+            await link.ask(statements[permit].text)
+        except Exception as error:
+            if not is_undefined(error):
+                raise
+
+
+async def _differences(link: Link, names: TableNames, statements: Mapping[str, Statement]) -> list[str]:
+    values: dict[str, Value] = {
+        "database": Sql("database()") if names.schema is None else Sql(literal(names.schema)),
+        "tables": [f"{names.prefix}_{table}" for table in sorted(TABLES)],
+    }
+    asked = [
+        filled(statements[name], values) for name in ("columns", "indexes", "constraints", "engines", "meta")
+    ]
+    columns, indexes, constraints, engines, meta = [answer.rows for answer in await link.ask(*asked)]
+
+    def bare(name: str) -> str:
+        return name.removeprefix(f"{names.prefix}_")
+
+    found = {bare(table): engine for table, engine in engines}
+    differences = [f"the table {names.quoted(table)} is missing" for table in sorted(TABLES - found.keys())]
+    differences += [
+        f"the table {table} is stored by {engine}, which has no transactions we could use"
+        for table, engine in found.items()
+        if engine != "InnoDB"
+    ]
+    differences += _columns([(bare(row[0]), *row[1:]) for row in columns])
+    differences += _indexes([(bare(row[0]), bare(row[1]), *row[2:]) for row in indexes], found.keys())
+    differences += [
+        f"the constraint {name} is missing"
+        for name in CONSTRAINTS
+        if name.partition("_")[0] in found and name not in {bare(row[0]) for row in constraints}
+    ]
+    if tuple(meta[0]) != (LOOK_INTERVAL.total_seconds(), NOTICE_HORIZON.total_seconds()):
+        differences.append("the look interval or the notice horizon is not the one of this version")
+    return differences
+
+
+def _columns(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    found: dict[str, dict[str, str]] = {}
+    for table, name, type_, nullable, collation, has_default, extra in rows:
+        parts = [_WIDTH.sub(r"\1", type_), collation or "", "not null" if nullable == "NO" else ""]
+        parts.append("auto_increment" if "auto_increment" in extra else "")
+        # A column that may be null has the default NULL, which some servers tell.
+        parts.append("default" if has_default and nullable == "NO" else "")
+        found.setdefault(table, {})[name] = " ".join(part for part in parts if part)
+    for table, columns in found.items():
+        expected = COLUMNS[table]
+        yield from _compared(f"the column {table}.", expected, columns)
+        for name in columns.keys() - expected.keys():
+            # Ours do not fill it: a column of somebody else's must do without.
+            if "not null" in columns[name] and "default" not in columns[name]:
+                yield f"the column {table}.{name} is not ours and must not be null"
+
+
+def _indexes(rows: Sequence[Sequence[Any]], tables: Any) -> Iterator[str]:
+    found: dict[tuple[str, str], str] = {}
+    columns: dict[tuple[str, str], list[str]] = {}
+    for table, name, non_unique, column, part in rows:
+        columns.setdefault((table, name), []).append(column if part is None else f"{column}({part})")
+        unique = "" if int(non_unique) else "unique "
+        found[table, name] = f"{unique}({', '.join(columns[table, name])})"
+    expected = {key: definition for key, definition in INDEXES.items() if key[0] in tables}
+    yield from _compared(
+        "the index ",
+        {".".join(key): value for key, value in expected.items()},
+        {".".join(key): value for key, value in found.items()},
+    )
+    for (table, name), definition in found.items():
+        if definition.startswith("unique") and (table, name) not in INDEXES:
+            yield f"the unique index {name} on {table} is not ours and may refuse messages"
+
+
+def _compared(what: str, expected: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
+    for name, definition in expected.items():
+        if name not in found:
+            yield f"{what}{name} is missing"
+        elif found[name] != definition:
+            yield f"{what}{name} is {found[name]!r} instead of {definition!r}"

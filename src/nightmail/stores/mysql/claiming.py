@@ -1,0 +1,287 @@
+"""Claims: which ranges to look through, and in which order what was found is handed out.
+
+    find      candidates of all levels, in order, by one statement that locks nothing. None at all: no transaction
+    take      begin, and lock the first of them. What others have locked or taken is made up for by a wider search
+    lease     write the leases, and commit. Only after that is anything handed out
+
+A moment is read from the server's clock at the first step and used for all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any, Final
+from uuid import UUID
+
+from nightmail.clock import Clock
+from nightmail.errors import StoreUnavailable
+from nightmail.message import Delivery
+from nightmail.store import Claimed
+from nightmail.stores._fairness import FairShare
+from nightmail.stores._sql import Statement
+from nightmail.stores.mysql import rows
+from nightmail.stores.mysql.errors import is_worth_another_look
+from nightmail.stores.mysql.lane import Lane
+from nightmail.stores.mysql.link import Answer, Link
+from nightmail.stores.mysql.marks import LEVELS, Marks, Range
+from nightmail.stores.mysql.moments import aware, later, now
+from nightmail.stores.mysql.retries import Retries
+from nightmail.stores.mysql.text import Sql, Value, filled, literal, union
+
+WIDER: Final = 4
+"""By how much a search is widened when others have locked what it found."""
+LOOKS: Final = 6
+"""How often a claim looks again because another one took the ordering key that it was about to take."""
+NOTHING: Final = Claimed((), None)
+
+_AGE: Final = attrgetter("due_at", "id")
+_PRIORITY: Final = attrgetter("priority")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a claim is asked for; its queues in the order in which they are served."""
+
+    queues: tuple[str, ...]
+    limit: int
+    lease: timedelta
+    token: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A message that could be claimed, and where it was found."""
+
+    range: Range
+    due_at: datetime
+    id: int
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look: at which moment, what was locked so far, and what need not be tried again."""
+
+    wanted: Wanted
+    moment: datetime | None = None
+    taken: list[Sequence[Any]] = field(default_factory=list)
+    # No message has the id 0, and an empty list would let nothing pass.
+    tried: list[int] = field(default_factory=lambda: [0])
+    begun: bool = False
+
+    @property
+    def room(self) -> int:
+        return self.wanted.limit - len(self.taken)
+
+
+class Claims:
+    """What claims of one process remember from one to the next: marks, shares, whose turn it is."""
+
+    def __init__(
+        self, lane: Lane, statements: Mapping[str, Statement], clock: Clock, retries: Retries
+    ) -> None:
+        self._lane = lane
+        self._statements = statements
+        self._clock = clock
+        self._retries = retries
+        self._marks = Marks()
+        self._shares = FairShare()
+        self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
+
+    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+        """See `Store.claim`."""
+        named = tuple(dict.fromkeys(queues))
+        if not named or limit <= 0:
+            return NOTHING
+        wanted = Wanted(self._in_turn(named), limit, lease, token)
+        return await self._lane.run(lambda link: self._claim(link, wanted))
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """See `Store.recall`."""
+        values: dict[str, Value] = {
+            "queues": [queue.encode() for queue in queues],
+            "levels": LEVELS,
+            "token": token,
+            "now": now(self._clock),
+        }
+        (found,) = await self._lane.run(lambda link: link.ask(self._filled("recall", values)))
+        recalled = [rows.delivery(row, token, aware(row[15]), row[11]) for row in found.rows]
+        return sorted(recalled, key=lambda delivery: (-delivery.priority, delivery.due_at, delivery.id))
+
+    async def _claim(self, link: Link, wanted: Wanted) -> Claimed:
+        try:
+            for attempt in range(LOOKS):
+                try:
+                    return await self._look(link, wanted)
+                except Exception as error:
+                    if not is_worth_another_look(error):
+                        raise
+                    await link.ask("rollback")
+                    await self._retries.pause(error, attempt)
+            raise StoreUnavailable("other claims were quicker each time: look again")
+        except BaseException:
+            self._marks.forget()
+            raise
+
+    async def _look(self, link: Link, wanted: Wanted) -> Claimed:
+        started = self._seconds()
+        look = _Look(wanted)
+        for queue in wanted.queues:
+            await self._take_from(link, look, self._marks.forward(queue, started))
+            if look.room and (behind := list(self._marks.behind(queue))):
+                await self._take_from(link, look, behind)
+            if not look.room:
+                break
+        claimed = await self._lease(link, look)
+        self._marks.took(wanted.queues, started, self._seconds())
+        return claimed
+
+    # ----------------------------------------------------------------------------------------- find
+
+    async def _find(self, link: Link, look: _Look, ranges: Sequence[Range], limit: int) -> list[_Candidate]:
+        """What could be claimed in these ranges, in the order in which it is to be handed out."""
+        moment = self._moment(look)
+        values: dict[str, Value] = {
+            "now": moment,
+            "in_line": self._filled("in_line", {"now": moment}),
+            "tried": look.tried,
+            "limit": limit,
+        }
+        branches = [f"(select -1 as place, {moment} as due_at, 0 as id)"]
+        for place, range_ in enumerate(ranges):
+            at = {
+                "place": place,
+                "queue": range_.queue.encode(),
+                "level": range_.level,
+                "within": range_.within,
+            }
+            branches.append(self._filled("candidates", {**values, **at}))
+        (found,) = await link.ask(union(branches))
+        # Sorted: the server need not keep the branches in order. The moment comes first.
+        (_, now_, _), *rest = sorted(tuple(row) for row in found.rows)
+        look.moment = aware(now_)
+        return [_Candidate(ranges[place], due_at, id_) for place, due_at, id_ in rest]
+
+    # ----------------------------------------------------------------------------------------- take
+
+    async def _take_from(self, link: Link, look: _Look, ranges: Sequence[Range]) -> None:
+        """Take what is wanted from these ranges of one queue; come back short only when there is no more."""
+        limit = look.room
+        while look.room:
+            candidates = await self._find(link, look, ranges, limit)
+            if limit == look.room:
+                chosen = self._chosen(candidates, look.room)
+                await self._lock(link, look, chosen)
+            else:
+                # Many are locked by others: whoever is free, one level after the other.
+                chosen = candidates
+                for range_ in ranges:
+                    await self._lock(link, look, [each for each in chosen if each.range is range_])
+            if len(candidates) < limit and len(chosen) == len(candidates):
+                return
+            limit *= WIDER
+
+    def _chosen(self, candidates: Sequence[_Candidate], room: int) -> list[_Candidate]:
+        """The share of the oldest, and then by level."""
+        by_level = {each.range.level for each in candidates}
+        # Where only one level has anything due, its oldest come first anyway.
+        share = self._shares.reserved(candidates[0].range.queue, room) if len(by_level) > 1 else 0
+        oldest = sorted(candidates, key=_AGE)[:share]
+        ids = {each.id for each in oldest}
+        return [*oldest, *(each for each in candidates if each.id not in ids)][:room]
+
+    async def _lock(self, link: Link, look: _Look, chosen: Sequence[_Candidate]) -> None:
+        if not chosen or not look.room:
+            return
+        ids = [each.id for each in chosen]
+        look.tried += ids
+        values: dict[str, Value] = {"ids": ids, "now": self._moment(look), "limit": look.room}
+        begin = () if look.begun else ("begin",)
+        look.begun = True
+        look.taken += (await link.ask(*begin, self._filled("take", values)))[-1].rows
+
+    def _moment(self, look: _Look) -> Sql:
+        return now(self._clock) if look.moment is None else Sql(literal(look.moment))
+
+    # ---------------------------------------------------------------------------------------- lease
+
+    async def _lease(self, link: Link, look: _Look) -> Claimed:
+        writes: list[Sql] = []
+        if look.taken:
+            values: dict[str, Value] = {
+                "token": look.wanted.token,
+                "now": self._moment(look),
+                "until": later(self._moment(look), look.wanted.lease),
+                "ids": [row[0] for row in look.taken],
+            }
+            writes = [self._filled("lease", values), Sql("commit")]
+        elif look.begun:
+            writes = [Sql("rollback")]
+        if look.room:
+            writes.append(self._upcoming(look))
+        answers = await link.ask(*writes)
+        handed_out = self._handed_out(look)
+        return Claimed(handed_out, _next_in(look, answers[-1]) if look.room else None)
+
+    def _upcoming(self, look: _Look) -> Sql:
+        """When the next message of these queues is due, or the next lease on one of them ends."""
+        branches: list[Sql] = []
+        for queue in look.wanted.queues:
+            values: dict[str, Value] = {"queue": queue.encode(), "now": self._moment(look), "levels": LEVELS}
+            branches += [self._filled("coming", {**values, "level": level}) for level in LEVELS]
+            branches.append(self._filled("expiring", values))
+        return union(branches)
+
+    def _handed_out(self, look: _Look) -> list[Delivery]:
+        by_queue: defaultdict[str, list[Delivery]] = defaultdict(list)
+        for row in look.taken:
+            delivery = rows.delivery(row, look.wanted.token, look.moment, row[11] + 1)
+            by_queue[delivery.queue].append(delivery)
+        handed_out: list[Delivery] = []
+        for queue in look.wanted.queues:
+            if taken := by_queue.get(queue):
+                handed_out += self._in_order(queue, taken)
+        self._marks.found((taken.queue, taken.priority, (taken.due_at, taken.id)) for taken in handed_out)
+        return handed_out
+
+    def _in_order(self, queue: str, taken: list[Delivery]) -> list[Delivery]:
+        """The share of the oldest first, then by priority."""
+        taken.sort(key=_AGE)
+        share = self._shares.reserved(queue, len(taken))
+        self._shares.claimed(queue, len(taken))
+        # A sort keeps the order of equals.
+        return taken[:share] + sorted(taken[share:], key=_PRIORITY, reverse=True)
+
+    # --------------------------------------------------------------------------------------- inside
+
+    def _in_turn(self, queues: tuple[str, ...]) -> tuple[str, ...]:
+        """These queues, beginning with another one each time."""
+        key = frozenset(queues)
+        first = self._turns[key] % len(queues)
+        self._turns[key] += 1
+        return queues[first:] + queues[:first]
+
+    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
+        return filled(self._statements[name], values)
+
+    def _seconds(self) -> float:
+        moment = self._clock.now()
+        return time.monotonic() if moment is None else moment.timestamp()
+
+
+def _values(range_: Range, moment: Sql) -> dict[str, Value]:
+    return {
+        "queue": range_.queue.encode(),
+        "level": range_.level,
+        "within": range_.within,
+        "now": moment,
+    }
+
+
+def _next_in(look: _Look, upcoming: Answer) -> timedelta | None:
+    moments = [aware(row[0]) for row in upcoming.rows if row[0] is not None]
+    return min(moments) - look.moment if moments else None

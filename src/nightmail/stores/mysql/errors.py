@@ -1,0 +1,153 @@
+"""What the drivers' errors mean to us. Nowhere else is a driver's error made into one of ours.
+
+Errors are told by their number: asyncmy and aiomysql have classes of their own, which a caller's connection may raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from nightmail.errors import NightmailError, SchemaMissing, StoreUnavailable
+
+DEADLOCK: Final = 1213
+LOCK_TIMEOUT: Final = 1205
+SNAPSHOT_CONFLICT: Final = 1020
+NOT_READY: Final = 1047
+LOCKED_NOW: Final = 3572
+DUPLICATE: Final = 1062
+
+TRANSIENT: Final = frozenset({DEADLOCK, LOCK_TIMEOUT, SNAPSHOT_CONFLICT, NOT_READY, LOCKED_NOW})
+"""Nothing was written, and asked again it may well be: a deadlock or (Galera) a conflict at commit, a row locked for
+too long, a row changed since a snapshot, a node that is not ready."""
+_LOCKED: Final = frozenset({LOCK_TIMEOUT, LOCKED_NOW})
+_UNDEFINED: Final = frozenset({1146, 1049, 1051})
+# Command, table, column, routine or database denied.
+_DENIED: Final = frozenset({1142, 1143, 1044, 1227, 1370})
+# A value or a constraint: too long, out of range, not text, null, duplicate, check, foreign key, a trigger's own.
+_REFUSED: Final = frozenset(
+    {1406, 1264, 1265, 1292, 1366, 1048, 1062, 1451, 1452, 1644, 3819, 4025, 1364, 3140}
+)
+# The server says that it cannot: disk full, read-only, too many connections, killed, statement timeout, shutdown.
+_CANNOT: Final = frozenset({1021, 1040, 1041, 1114, 1203, 1290, 1792, 1836, 1969, 3024, 1317, 1180})
+# The server is going down, or a connection was killed: it may have committed before it said so.
+_LOST: Final = frozenset({1053, 1079, 1152, 1184, 1158, 1159, 1160, 1161, 1927})
+NODE_NOT_READY: Final = (
+    "this node of the cluster is not ready, or is cut off from the others: use another one"
+)
+_DRIVERS: Final = ("asyncmy", "pymysql", "aiomysql")
+
+
+class Locked(StoreUnavailable):
+    """A message or its timer id is locked by somebody's open transaction, for longer than we wait. Try again."""
+
+
+class ServerTooOld(NightmailError):
+    """This server lacks what the store needs: MariaDB 10.6 or MySQL 8.0.16 is the oldest that will do."""
+
+
+class NotAllowed(NightmailError):
+    """The database user may not do what the store needs: SELECT, INSERT, UPDATE and DELETE on its tables."""
+
+
+class TooLarge(NightmailError, ValueError):
+    """This is larger than the server takes at once: raise its max_allowed_packet. A body needs twice its size."""
+
+
+def number_of(error: BaseException) -> int | None:
+    """The server's number of this error, or the driver's (2000 and above, or 0) when the server said nothing."""
+    if not type(error).__module__.startswith(_DRIVERS) or not error.args:
+        return None
+    number = error.args[0]
+    return number if isinstance(number, int) else None
+
+
+def numbers_in(error: BaseException | None) -> Iterator[int]:
+    """The numbers of an error and of those below it: SQLAlchemy's has the driver's inside."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        if (number := number_of(error)) is not None:
+            yield number
+        error = getattr(error, "orig", None) or error.__cause__
+
+
+def is_duplicate(error: BaseException) -> bool:
+    """Whether somebody has this key already."""
+    return DUPLICATE in numbers_in(error)
+
+
+def is_undefined(error: BaseException) -> bool:
+    """Whether our tables are not there."""
+    return not _UNDEFINED.isdisjoint(numbers_in(error))
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether nothing was written and asking again may help."""
+    return number_of(error) in TRANSIENT
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether a row was locked for too long."""
+    return number_of(error) in _LOCKED
+
+
+def is_worth_another_look(error: BaseException) -> bool:
+    """Whether two claims wanted the same: whoever comes second looks again."""
+    return number_of(error) in (DUPLICATE, DEADLOCK, LOCK_TIMEOUT, SNAPSHOT_CONFLICT)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether what was given is refused, for good: a value, a constraint, its size."""
+    return number_of(error) in _REFUSED or isinstance(error, TooLarge)
+
+
+def leaves_connection_usable(error: BaseException) -> bool:
+    """Whether the connection on which this happened is in no doubt."""
+    if isinstance(error, NightmailError):
+        return True
+    number = number_of(error)
+    # A node that is not ready, and a server that cannot write, are left: another connection may reach another one.
+    return number is not None and _is_servers(number) and number not in _LOST | _CANNOT | {NOT_READY}
+
+
+def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
+    """What to raise instead; `lost` when it cannot be known whether the statement was carried out."""
+    if isinstance(error, NightmailError):
+        return error
+    number = number_of(error)
+    if number is None:
+        gone = OSError | TimeoutError | EOFError | asyncio.InvalidStateError
+        return (
+            lost(f"the connection to the server was lost: {type(error).__name__}")
+            if isinstance(error, gone)
+            else error
+        )
+    if number in _LOCKED:
+        return Locked()
+    if number in _UNDEFINED:
+        return SchemaMissing()
+    if number in _DENIED:
+        return NotAllowed()
+    if number in TRANSIENT | _CANNOT:
+        return StoreUnavailable(f"the server refused for now: {type(error).__name__} ({number})")
+    if number in _LOST or not _is_servers(number):
+        return lost(f"the connection to the server was lost: {type(error).__name__} ({number})")
+    return error
+
+
+def unreachable(error: Exception) -> NightmailError:
+    """For a connection that could not be made."""
+    if isinstance(error, NightmailError):
+        return error
+    number = number_of(error)
+    if number == NOT_READY:
+        return StoreUnavailable(NODE_NOT_READY)
+    # Only kind and number: the driver's text names the user and the host.
+    told = type(error).__name__ if number is None else f"{type(error).__name__} ({number})"
+    return StoreUnavailable(f"cannot connect to the server: {told}")
+
+
+def _is_servers(number: int) -> bool:
+    return 1000 <= number < 2000 or number >= 3000

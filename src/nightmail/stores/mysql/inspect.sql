@@ -1,0 +1,59 @@
+-- What an operator asks. Nothing here locks a row.
+
+-- name: peek_level
+-- Waiting messages of one level of a queue: a branch of `peek` for one queue.
+(select m.id, m.due_at from nightmail_messages as m force index (nightmail_claim)
+ where m.queue = :queue and m.priority = :level and m.due_at < :due_before
+   and not m.superseded and (m.token is null or m.lease_until <= :now)
+ order by m.due_at, m.id limit :limit)
+
+-- name: peek_all
+-- Waiting messages of all queues: the branch of `peek` that reads the whole table.
+(select m.id, m.due_at from nightmail_messages as m
+ where m.due_at < :due_before and not m.superseded and (m.token is null or m.lease_until <= :now)
+ order by m.due_at, m.id limit :limit)
+
+-- name: peek_timer
+-- The waiting bearer of a name: the branch of `peek` for a timer.
+(select m.id, m.due_at from nightmail_messages as m
+ where m.timer_key = :timer_id and (:queue is null or m.queue = :queue) and m.due_at < :due_before
+   and (m.token is null or m.lease_until <= :now)
+ order by m.due_at, m.id limit :limit)
+
+-- name: peek
+-- Waiting messages by due time.
+select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
+       m.attempts, m.body, m.headers
+from (:branches order by due_at, id limit :limit) as found
+straight_join nightmail_messages as m on m.id = found.id
+order by found.due_at, found.id;
+
+-- name: dead
+-- Dead letters to which every given condition applies, newest first.
+select d.id, d.message_id, d.queue, d.reason, d.error, d.timer_id, d.ordering_key, d.priority, d.attempts,
+       d.deliveries, d.published_at, d.first_attempt_at, d.last_attempt_at, d.died_at, d.body, d.headers
+from nightmail_dead as d
+where (:queue is null or d.queue = :queue)
+  and (:reason is null or d.reason = :reason)
+  and (:error is null or locate(:error, d.error) > 0)
+  and (:older_than is null or d.died_at < :now - interval :older_than microsecond)
+  and (:no_ids or d.id in :ids)
+  and (:cursor is null or d.id < :cursor)
+order by d.id desc
+limit :limit;
+
+-- name: stats
+-- How each queue that has messages stands.
+select m.queue,
+       sum(not m.superseded and (m.token is null or m.lease_until <= :now) and m.due_at <= :now) as ready,
+       sum(not m.superseded and (m.token is null or m.lease_until <= :now) and m.due_at > :now) as scheduled,
+       sum(not m.superseded and m.token is not null and m.lease_until > :now) as running,
+       sum(m.superseded) as superseded,
+       timestampdiff(microsecond, min(case when not m.superseded and (m.token is null or m.lease_until <= :now)
+           and m.due_at <= :now then m.due_at end), :now) as oldest
+from nightmail_messages as m
+group by m.queue;
+
+-- name: dead_stats
+-- How many dead letters each queue has.
+select queue, count(*) from nightmail_dead group by queue;

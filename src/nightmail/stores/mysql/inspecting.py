@@ -1,0 +1,84 @@
+"""What an operator asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from nightmail.clock import Clock
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.stores._sql import Statement
+from nightmail.stores.mysql import rows
+from nightmail.stores.mysql.link import Link
+from nightmail.stores.mysql.marks import LEVELS
+from nightmail.stores.mysql.moments import EARLIEST, LATEST, microseconds, now
+from nightmail.stores.mysql.text import Sql, Value, filled, union
+from nightmail.stores.mysql.transaction import Session
+
+
+class Inspecting:
+    """The statements of `Inspection`."""
+
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
+        self._statements = statements
+        self._clock = clock
+
+    async def peek(
+        self,
+        session: Session,
+        *,
+        queue: str | None,
+        timer_id: str | None,
+        due_before: datetime | None,
+        limit: int,
+    ) -> list[PendingMessage]:
+        """See `Inspection.peek`."""
+        values: dict[str, Value] = {
+            "queue": None if queue is None else queue.encode(),
+            "timer_id": None if timer_id is None else timer_id.encode(),
+            "due_before": LATEST if due_before is None else min(max(due_before, EARLIEST), LATEST),
+            "limit": max(limit, 0),
+            "now": now(self._clock),
+        }
+        found = await session.ask(self._filled("peek", {**values, "branches": self._branches(values)}))
+        return [rows.pending(row) for row in found.rows]
+
+    def _branches(self, values: Mapping[str, Value]) -> Sql:
+        if values["timer_id"] is not None:
+            return self._filled("peek_timer", values)
+        if values["queue"] is None:
+            return self._filled("peek_all", values)
+        return union(self._filled("peek_level", {**values, "level": level}) for level in LEVELS)
+
+    async def dead(
+        self, link: Link, which: DeadFilter, *, limit: int, cursor: int | None
+    ) -> list[DeadLetter]:
+        """See `Inspection.dead`."""
+        values: dict[str, Value] = {
+            "queue": None if which.queue is None else which.queue.encode(),
+            "reason": which.reason,
+            "error": which.error,
+            "older_than": None if which.older_than is None else microseconds(which.older_than),
+            "no_ids": which.ids is None,
+            "ids": which.ids or (),
+            "cursor": cursor,
+            "limit": max(limit, 0),
+            "now": now(self._clock),
+        }
+        (found,) = await link.ask(self._filled("dead", values))
+        return [rows.dead_letter(row) for row in found.rows]
+
+    async def stats(self, link: Link) -> dict[str, QueueStats]:
+        """See `Inspection.stats`."""
+        alive, dead = await link.ask(
+            self._filled("stats", {"now": now(self._clock)}), self._filled("dead_stats", {})
+        )
+        by_queue = {rows.text(row[0]): row for row in alive.rows}
+        buried = {rows.text(row[0]): int(row[1]) for row in dead.rows}
+        return {
+            queue: rows.queue_stats(by_queue.get(queue), buried.get(queue, 0))
+            for queue in sorted({*by_queue, *buried})
+        }
+
+    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
+        return filled(self._statements[name], values)

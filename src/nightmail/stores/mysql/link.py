@@ -1,0 +1,137 @@
+"""A connection of the driver's, asked several statements in one round trip.
+
+asyncmy and aiomysql have the same shape, and both let a packet hold several statements. The server carries them out one
+after the other and stops at the first that fails.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nightmail.errors import StoreUnavailable
+from nightmail.stores.mysql.dialect import MARIADB, Dialect, dialect_of
+from nightmail.stores.mysql.errors import NODE_NOT_READY, TooLarge
+
+LONGEST_IDLE: Final = 300.0
+SMALLEST_LIMIT: Final = 1 << 20
+"""Every server takes a packet of this size, however it is set up."""
+_ROOM: Final = 1024
+READ_COMMITTED: Final = "READ-COMMITTED"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one statement gave."""
+
+    rows: Sequence[Sequence[Any]]
+    last_id: int
+    """The first id that an INSERT gave; 0 when it gave none."""
+
+
+class Link:
+    """A connection of our own, and the kind of server at its other end."""
+
+    def __init__(self, connection: Any, dialect: Dialect = MARIADB) -> None:
+        self.connection = connection
+        self.dialect = dialect
+        self._longest_idle = LONGEST_IDLE
+        self._largest_packet = SMALLEST_LIMIT
+        self._used = time.monotonic()
+
+    async def ask(self, *statements: str) -> list[Answer]:
+        """The answers to these statements, in one round trip."""
+        text = "; ".join(statements)
+        if len(text) + _ROOM > self._largest_packet:
+            # Not sent: the server would hang up in the middle of it, and nobody would know why.
+            raise TooLarge
+        answers = await ask(self.connection, text)
+        self._used = time.monotonic()
+        return answers
+
+    async def prepare(self, statement_seconds: int, *, skips_locked: bool) -> None:
+        """Make the session what we need, and see that it is."""
+        (version,) = await self.ask("select version()")
+        self.dialect = dialect_of(str(version.rows[0][0]))
+        lock_wait = 1 if skips_locked else self.dialect.shortest_lock_wait
+        own_settings = self.dialect.own_settings.format(seconds=statement_seconds)
+        *_, found, wsrep = await self.ask(
+            "set session transaction isolation level read committed",
+            "set names utf8mb4",
+            "set session autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_notes = 0, "
+            f"innodb_lock_wait_timeout = {lock_wait}, lock_wait_timeout = 1, {own_settings}",
+            f"select {self.dialect.isolation}, @@global.read_only, @@session.wait_timeout, @@max_allowed_packet",
+            "show global status where variable_name in ('wsrep_ready', 'wsrep_cluster_status', 'wsrep_connected')",
+        )
+        isolation, read_only, wait_timeout, largest = found.rows[0]
+        if isolation != READ_COMMITTED:
+            # At repeatable read an empty claim would keep everybody from publishing.
+            raise StoreUnavailable(f"the session is at {isolation}, and does not go to {READ_COMMITTED}")
+        if str(read_only) not in ("0", "OFF"):
+            raise StoreUnavailable(
+                "the server is read-only: is it a replica? The store needs the one that writes"
+            )
+        _refuse_unready({str(name).lower(): str(value) for name, value in wsrep.rows})
+        # Before the server hangs up by itself, and before most proxies do.
+        self._longest_idle = min(LONGEST_IDLE, int(wait_timeout) / 2)
+        self._largest_packet = int(largest)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, as far as one can tell without asking, and not about to be closed for idleness."""
+        return not is_closed(self.connection) and time.monotonic() - self._used < self._longest_idle
+
+    def terminate(self) -> None:
+        """Hang up without a word."""
+        self.connection.close()
+
+    async def close(self) -> None:
+        """Take leave, and hang up."""
+        await self.connection.ensure_closed()
+
+
+async def ask(connection: Any, text: str) -> list[Answer]:
+    """The answers of any connection of these drivers to a text of one or more statements."""
+    async with connection.cursor(_plain_cursor(connection)) as cursor:
+        await cursor.execute(text)
+        answers = [await _answer(cursor)]
+        while await cursor.nextset():
+            answers.append(await _answer(cursor))
+        return answers
+
+
+def is_closed(connection: Any) -> bool:
+    """Whether this connection is closed on either side, as far as is known."""
+    if is_asyncmy(connection):
+        return not connection.connected or bool(getattr(connection, "_stream_broken", False))
+    reader = getattr(connection, "_reader", None)
+    return bool(connection.closed) or reader is None or bool(reader.at_eof())
+
+
+def is_asyncmy(connection: object) -> bool:
+    """Which of the two drivers it is from."""
+    return type(connection).__module__.startswith("asyncmy")
+
+
+async def _answer(cursor: Any) -> Answer:
+    rows = await cursor.fetchall() if cursor.description else ()
+    return Answer(rows, cursor.lastrowid or 0)
+
+
+def _plain_cursor(connection: Any) -> Any:
+    """Rows as tuples, whatever else a caller's connection gives by default."""
+    if is_asyncmy(connection):
+        return sys.modules["asyncmy.cursors"].Cursor
+    return sys.modules["aiomysql.cursors"].Cursor
+
+
+def _refuse_unready(wsrep: dict[str, str]) -> None:
+    # A server that is no cluster's has none of these, or says so by not being connected to one.
+    in_cluster = wsrep.get("wsrep_connected") == "ON" or wsrep.get("wsrep_cluster_status") == "Primary"
+    if not in_cluster and wsrep.get("wsrep_cluster_status", "Disconnected") == "Disconnected":
+        return
+    if wsrep.get("wsrep_ready") != "ON" or wsrep.get("wsrep_cluster_status") != "Primary":
+        raise StoreUnavailable(NODE_NOT_READY)

@@ -1,0 +1,102 @@
+"""Where a claim starts to look.
+
+A claim that always begins at the oldest due time walks over every message that was settled and not yet purged, and
+nothing is purged while somebody's snapshot is open. So it begins where the last one found something: at the mark, a
+place in the order of (due time, id), one for each queue and level.
+
+Something may become available behind the mark: the commit of a slow transaction, an expired lease, a row that was
+locked, a follower whose ordering key was freed, a clock set back. Hence a mark goes down as easily as up, a look that
+comes back short goes on behind the marks, and once a second there are no marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from nightmail.stores.mysql.text import Sql, literal
+
+Place: TypeAlias = tuple[datetime, int]
+"""A due time and an id."""
+
+LEVELS: Final = tuple(range(9, -1, -1))
+
+LOOK_BEHIND_EVERY: Final = 1.0
+"""Seconds: for so long at most may something wait behind a mark."""
+WORTH: Final = 10
+"""A look without marks may take a tenth of the time: when each takes longer than that, they get rarer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What to look through: a level of a queue, from a place (inclusive) or up to a place (exclusive), or all of it."""
+
+    queue: str
+    level: int
+    start: Place | None = None
+    end: Place | None = None
+
+    @property
+    def within(self) -> Sql:
+        """The condition. In this form the server makes one range of each side of the `or`, and reads nothing else."""
+        if self.start is not None:
+            at, id_ = literal(self.start[0]), self.start[1]
+            return Sql(f"(m.due_at > {at} or (m.due_at = {at} and m.id >= {id_}))")
+        if self.end is not None:
+            at, id_ = literal(self.end[0]), self.end[1]
+            return Sql(f"(m.due_at < {at} or (m.due_at = {at} and m.id < {id_}))")
+        return Sql("true")
+
+
+class Marks:
+    """The marks of one process. Times are seconds of any clock that goes on."""
+
+    def __init__(self) -> None:
+        self._marks: dict[tuple[str, int], Place] = {}
+        self._looked_behind: dict[str, float] = {}
+        self._interval: dict[str, float] = {}
+
+    def forward(self, queue: str, now: float) -> list[Range]:
+        """From the marks on, the highest level first; from the beginning when it is time to look behind them."""
+        if self._time_to_look_behind(queue, now):
+            self._drop(queue)
+            self._looked_behind[queue] = now
+        return [Range(queue, level, start=self._marks.get((queue, level))) for level in LEVELS]
+
+    def behind(self, queue: str) -> Iterator[Range]:
+        """What lies behind the marks: for a look that found too little before it."""
+        for level in LEVELS:
+            if mark := self._marks.get((queue, level)):
+                yield Range(queue, level, end=mark)
+
+    def found(self, taken: Iterable[tuple[str, int, Place]]) -> None:
+        """The last look took these messages, each with its queue and level: the next begins at the first of them."""
+        lowest: dict[tuple[str, int], Place] = {}
+        for queue, level, place in taken:
+            before = lowest.get((queue, level))
+            if before is None or place < before:
+                lowest[queue, level] = place
+        self._marks.update(lowest)
+
+    def took(self, queues: Iterable[str], started: float, ended: float) -> None:
+        """The look that began at `started` took until `ended`; one without marks that is slow is made less often."""
+        for queue in queues:
+            if self._looked_behind.get(queue) == started:
+                self._interval[queue] = max(LOOK_BEHIND_EVERY, WORTH * (ended - started))
+
+    def forget(self) -> None:
+        """Begin anew: after an error or a new connection nothing is known."""
+        self._marks.clear()
+        self._looked_behind.clear()
+        self._interval.clear()
+
+    def _time_to_look_behind(self, queue: str, now: float) -> bool:
+        last = self._looked_behind.get(queue)
+        # A clock set back counts as well: what it was later than is behind the mark now.
+        return last is None or now < last or now - last >= self._interval.get(queue, LOOK_BEHIND_EVERY)
+
+    def _drop(self, queue: str) -> None:
+        for level in LEVELS:
+            self._marks.pop((queue, level), None)

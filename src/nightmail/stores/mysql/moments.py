@@ -1,0 +1,58 @@
+"""Times and durations as the server can take them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from nightmail.clock import Clock
+from nightmail.message import Due
+from nightmail.stores.mysql.text import Sql, literal
+
+EARLIEST: Final = datetime(1000, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+LONGEST: Final = timedelta(days=2_900_000)
+"""Nearly eight thousand years: added to any moment of this age it stays within the calendar."""
+NOTICE_HORIZON: Final = timedelta(seconds=60)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_SERVERS_CLOCK: Final = Sql("utc_timestamp(6)")
+
+
+def now(clock: Clock) -> Sql:
+    """The moment of the statement: the server's own, or what the clock shows."""
+    moment = clock.now()
+    return _SERVERS_CLOCK if moment is None else Sql(literal(moment))
+
+
+def microseconds(length: timedelta) -> int:
+    """A duration that may be added to a moment."""
+    return min(max(length, -LONGEST), LONGEST) // _MICROSECOND
+
+
+def later(moment: Sql, length: timedelta) -> Sql:
+    """So long after this moment."""
+    return Sql(f"({moment} + interval {microseconds(length)} microsecond)")
+
+
+def due(when: Due, moment: Sql) -> Sql:
+    """When it is due, never before this moment."""
+    if isinstance(when, datetime):
+        return Sql(f"greatest({literal(min(max(when, EARLIEST), LATEST))}, {moment})")
+    return moment if when is None or when <= timedelta(0) else later(moment, when)
+
+
+def is_soon(when: Due, clock: Clock) -> bool:
+    """Whether it is due within the notice horizon, as far as this process knows the time."""
+    if isinstance(when, datetime):
+        when = when - (clock.now() or datetime.now(UTC))
+    return when is None or when < NOTICE_HORIZON
+
+
+def aware(moment: datetime) -> datetime:
+    """A moment as the driver reads it: in UTC, but without saying so."""
+    return moment.replace(tzinfo=UTC)
+
+
+def aware_if_any(moment: datetime | None) -> datetime | None:
+    """The same for one that need not be there."""
+    return None if moment is None else moment.replace(tzinfo=UTC)

@@ -1,0 +1,50 @@
+"""What exists while a store is open: connections, and what is remembered from one call to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+
+from nightmail.clock import Clock
+from nightmail.message import Delivery
+from nightmail.outcome import Standing
+from nightmail.stores._keeper_thread import KeeperThread
+from nightmail.stores._sql import Statement
+from nightmail.stores.mysql.callers import Callers
+from nightmail.stores.mysql.claiming import Claims
+from nightmail.stores.mysql.connect import Connect
+from nightmail.stores.mysql.lane import CLAIM, KEEPER, PUBLISH, SETTLE, WATCH, Lane
+from nightmail.stores.mysql.retries import Retries
+from nightmail.stores.mysql.text import Sql
+from nightmail.stores.mysql.together import Send, Together
+from nightmail.stores.mysql.watch import WatchedTower
+
+
+class Opened:
+    """On one event loop, until it is closed."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        retries: Retries,
+        *,
+        send: Send,
+        extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
+    ) -> None:
+        self.claim, self.settle, self.publish = (
+            Lane(role, connect, retries) for role in (CLAIM, SETTLE, PUBLISH)
+        )
+        self.tower = WatchedTower(Lane(WATCH, connect, retries), statements, clock)
+        self.claims = Claims(self.claim, statements, clock, retries)
+        self.together = Together(self.publish, send)
+        self.callers = Callers(self.publish, Sql(statements["identity"].text))
+        self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, retries), extend)
+
+    async def close(self) -> None:
+        """Give back every connection and the thread."""
+        await self.tower.close()
+        await self.keeper.close()
+        for lane in (self.claim, self.publish, self.settle):
+            await lane.close()

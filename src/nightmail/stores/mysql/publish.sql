@@ -1,0 +1,74 @@
+-- Statements that run in a caller's transaction or in one of ours. `:now` is the store's clock at the statement, `:due`
+-- and `:expires_at` are computed from it by the server.
+
+-- name: publish_batch
+-- Store messages without timer ids, in the order given.
+insert into nightmail_messages (queue, priority, due_at, published_at, expires_at, ordering_key, headers, body)
+values :rows;
+
+-- name: publish_if_ours
+-- Store one message without a timer id in a caller's transaction, unless these are the tables of somebody else.
+insert into nightmail_messages (queue, priority, due_at, published_at, expires_at, ordering_key, headers, body)
+select :queue, :priority, :due, :now, :expires_at, :ordering_key, :headers, :body
+from nightmail_meta where identity = :identity;
+
+-- name: publish_timer
+-- Store a message that takes its name. Fails with a duplicate key if somebody bears it.
+insert into nightmail_messages
+    (queue, priority, due_at, published_at, expires_at, timer_id, timer_key, ordering_key, headers, body)
+values (:queue, :priority, :due, :now, :expires_at, :timer_id, :timer_id, :ordering_key, :headers, :body);
+
+-- name: taken
+-- Whether somebody bears this name or a window keeps it taken. Locks nothing: a duplicate key found by inserting would
+-- hide the bearer from claims until the caller's transaction ends, and keep others from names beside it.
+select 1 from nightmail_messages where queue = :queue and timer_key = :timer_id
+union all
+select 1 from nightmail_dedup where queue = :queue and timer_id = :timer_id and until > :now;
+
+-- name: own
+-- The message of the handler that publishes, locked, if its lease still holds.
+select queue, timer_key from nightmail_messages where id = :own_id and token = :own_token for update;
+
+-- name: bearer
+-- Who bears this name, locked: whether it runs, whether the new due time wins, and whether it holds an ordering key
+-- that the new message does not keep.
+select m.id, coalesce(m.lease_until > :now, 0) as running,
+       case :policy when 'earliest' then :due < m.due_at when 'latest' then :due > m.due_at else 1 end as wins,
+       m.head_key is not null and not (m.ordering_key <=> :ordering_key) as frees
+from nightmail_messages as m
+where m.queue = :queue and m.timer_key = :timer_id
+for update;
+
+-- name: detach
+-- Take the name from a running message, which goes on without it.
+update nightmail_messages set timer_key = null, superseded = greatest(superseded, :superseded) where id = :id;
+
+-- name: overwrite
+-- Put a new message in the place of a waiting one. It still holds its ordering key if that is the same.
+update nightmail_messages
+set head_key = case when ordering_key <=> :ordering_key then head_key end,
+    ordering_key = :ordering_key, priority = :priority, due_at = :due, published_at = :now, expires_at = :expires_at,
+    headers = :headers, body = :body, attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
+    token = null, lease_until = null, claimed_at = null
+where id = :id;
+
+-- name: window
+-- Until when this name counts as taken by an earlier publish, locked.
+select until > :now from nightmail_dedup where queue = :queue and timer_id = :timer_id for update;
+
+-- name: open_window
+-- Let this name count as taken until then, and for no shorter time than it already does.
+insert into nightmail_dedup (queue, timer_id, until) values (:queue, :timer_id, :until)
+on duplicate key update until = greatest(until, :until);
+
+-- name: close_window
+-- Let this name count as taken only while somebody bears it.
+delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
+
+-- name: withdraw
+-- Take back a message stored a moment ago in this transaction.
+delete from nightmail_messages where id = :id;
+
+-- name: identity
+-- Which tables these are.
+select identity from nightmail_meta;

@@ -1,0 +1,209 @@
+"""What a publish asks, and what the answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nightmail.clock import Clock
+from nightmail.errors import LeaseLost, OtherDatabase, StoreUnavailable, TimerExists
+from nightmail.message import Delivery, Message
+from nightmail.stores._sql import Statement
+from nightmail.stores.mysql.callers import CallersSession
+from nightmail.stores.mysql.dialect import Dialect
+from nightmail.stores.mysql.errors import is_duplicate
+from nightmail.stores.mysql.link import Link
+from nightmail.stores.mysql.moments import due, later, now
+from nightmail.stores.mysql.text import Sql, Value, filled, literal
+from nightmail.stores.mysql.transaction import Session
+
+TRIES: Final = 10
+"""How often a publish is asked again because a bearer of its name appeared while it was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publish stored, if anything, and whether that frees an ordering key."""
+
+    id: int | None
+    frees: bool = False
+
+
+NOTHING: Final = Published(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rearm:
+    """The publisher's own message bears the name."""
+
+    id: int
+
+
+class Publishing:
+    """The statements of publish, on any session."""
+
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
+        self._statements = statements
+        self._clock = clock
+
+    # ------------------------------------------------------------------------------- without a name
+
+    async def publish_together(self, link: Link, messages: Sequence[Message]) -> list[int]:
+        """Store messages without timer ids, by one statement on a connection of ours; their ids, in order."""
+        insert = self._batch(messages)
+        if link.dialect.returns_ids:
+            (stored,) = await link.ask(f"{insert} returning id")
+            return [row[0] for row in stored.rows]
+        stored, step = await link.ask(insert, "select @@auto_increment_increment")
+        return _by_step(stored.last_id, int(step.rows[0][0]), len(messages))
+
+    async def publish_batch(
+        self, session: Session, messages: Sequence[Message], dialect: Dialect
+    ) -> list[int]:
+        """The same in a caller's transaction."""
+        insert = self._batch(messages)
+        if dialect.returns_ids:
+            return [row[0] for row in (await session.ask(f"{insert} returning id")).rows]
+        stored = await session.ask(insert)
+        step = await session.ask("select @@auto_increment_increment")
+        return _by_step(stored.last_id, int(step.rows[0][0]), len(messages))
+
+    async def publish_if_ours(self, session: CallersSession, message: Message) -> int:
+        """Store one message without a timer id in a caller's transaction, in one statement."""
+        values = {**self._values(message), "identity": session.ours.identity}
+        stored = await session.ask(self._filled("publish_if_ours", values))
+        if not stored.last_id:
+            raise OtherDatabase
+        return stored.last_id
+
+    def _batch(self, messages: Sequence[Message]) -> Sql:
+        moment = now(self._clock)
+        rows = [
+            literal(
+                (
+                    message.queue.encode(),
+                    message.priority,
+                    due(message.due, moment),
+                    moment,
+                    None if message.expires_in is None else later(moment, message.expires_in),
+                    _bytes(message.ordering_key),
+                    message.encoded_headers,
+                    message.body,
+                )
+            )
+            for message in messages
+        ]
+        return self._filled("publish_batch", {"rows": Sql(", ".join(rows))})
+
+    # ---------------------------------------------------------------------------------- with a name
+
+    async def publish(
+        self, session: Session, message: Message, own: Delivery | None, *, sees_all: bool
+    ) -> Published:
+        """Store one message that has a name or a fence. `sees_all`: the session sees what others have committed."""
+        values = self._values(message)
+        rearm = None if own is None else await self._fence(session, message, own)
+        if message.timer_id is None:
+            return Published((await session.ask(self._batch([message]))).last_id)
+        if message.on_conflict not in ("skip", "raise"):
+            return await self._store_over(session, values, rearm)
+        stored = await self._store_unless_taken(session, message, values, rearm, sees_all=sees_all)
+        if stored is None and message.on_conflict == "raise":
+            raise TimerExists(message.queue, message.timer_id)
+        return Published(stored)
+
+    async def _fence(self, session: Session, message: Message, own: Delivery) -> _Rearm | None:
+        found = await session.ask(self._filled("own", {"own_id": own.id, "own_token": own.token}))
+        if not found.rows:
+            raise LeaseLost((own.id,))
+        queue, timer_key = found.rows[0]
+        bears = timer_key is not None and (queue, timer_key) == (
+            message.queue.encode(),
+            _bytes(message.timer_id),
+        )
+        return _Rearm(own.id) if bears else None
+
+    async def _store_unless_taken(
+        self,
+        session: Session,
+        message: Message,
+        values: Mapping[str, Value],
+        rearm: _Rearm | None,
+        *,
+        sees_all: bool,
+    ) -> int | None:
+        if rearm is not None:
+            await self._detach(session, rearm.id, superseded=False)
+        elif sees_all and (await session.ask(self._filled("taken", values))).rows:
+            return None
+        try:
+            stored = (await session.ask(self._filled("publish_timer", values))).last_id
+        except Exception as error:
+            if is_duplicate(error):
+                return None
+            raise
+        # Only now that the name is ours: of two publishers one waits above for the other, and then sees its window.
+        if rearm is None:
+            window = (await session.ask(self._filled("window", values))).rows
+            if window and window[0][0]:
+                await session.ask(self._filled("withdraw", {"id": stored}))
+                return None
+        if message.dedup_for is not None:
+            until = later(now(self._clock), message.dedup_for)
+            await session.ask(self._filled("open_window", {**values, "until": until}))
+        return stored
+
+    async def _store_over(
+        self, session: Session, values: Mapping[str, Value], rearm: _Rearm | None
+    ) -> Published:
+        for _ in range(TRIES):
+            bearer = (await session.ask(self._filled("bearer", values))).rows
+            if bearer:
+                id_, running, wins, frees = bearer[0]
+                own = rearm is not None and rearm.id == id_
+                if running or own:
+                    await self._detach(session, id_, superseded=not own)
+                elif not wins:
+                    return NOTHING
+                else:
+                    await session.ask(self._filled("overwrite", {**values, "id": id_}))
+                    return Published(int(id_), frees=bool(frees))
+            try:
+                return Published((await session.ask(self._filled("publish_timer", values))).last_id)
+            except Exception as error:
+                if not is_duplicate(error):
+                    raise
+        raise StoreUnavailable(
+            "the bearer of this timer id changed each time it was to be replaced: try again"
+        )
+
+    async def _detach(self, session: Session, id_: int, *, superseded: bool) -> None:
+        await session.ask(self._filled("detach", {"id": id_, "superseded": superseded}))
+
+    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
+        return filled(self._statements[name], values)
+
+    def _values(self, message: Message) -> dict[str, Value]:
+        moment = now(self._clock)
+        return {
+            "now": moment,
+            "queue": message.queue.encode(),
+            "priority": message.priority,
+            "due": due(message.due, moment),
+            "expires_at": None if message.expires_in is None else later(moment, message.expires_in),
+            "timer_id": _bytes(message.timer_id),
+            "policy": message.on_conflict,
+            "ordering_key": _bytes(message.ordering_key),
+            "headers": message.encoded_headers,
+            "body": message.body,
+        }
+
+
+def _bytes(name: str | None) -> bytes | None:
+    return None if name is None else name.encode()
+
+
+def _by_step(first: int, step: int, count: int) -> list[int]:
+    # A list of values whose length is known gets its ids at once, with nobody else's in between.
+    return list(range(first, first + step * count, step))

@@ -1,0 +1,114 @@
+"""Rows as the driver gives them, by position, made into our values. Names are stored as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from nightmail.message import Delivery
+from nightmail.records import DeadLetter, PendingMessage, QueueStats
+from nightmail.stores.mysql.moments import aware, aware_if_any
+
+
+def delivery(row: Sequence[Any], token: UUID, claimed_at: datetime, deliveries: int) -> Delivery:
+    """A message claimed under this token: by position, in the order of `Delivery`, as it is done for every message."""
+    (
+        id_,
+        queue,
+        body,
+        headers,
+        timer_id,
+        key,
+        priority,
+        due,
+        published,
+        expires,
+        attempts,
+        _,
+        first,
+        last,
+        over,
+    ) = row[:15]
+    return Delivery(
+        id_,
+        token,
+        text(queue),
+        body,
+        headers,
+        None if timer_id is None else text(timer_id),
+        None if key is None else text(key),
+        priority,
+        aware(due),
+        aware(published),
+        claimed_at,
+        aware_if_any(expires),
+        attempts,
+        deliveries,
+        aware_if_any(first),
+        aware_if_any(last),
+        bool(over),
+    )
+
+
+def pending(row: Sequence[Any]) -> PendingMessage:
+    """A waiting message."""
+    return PendingMessage(
+        id=row[0],
+        queue=text(row[1]),
+        timer_id=_text_if_any(row[2]),
+        ordering_key=_text_if_any(row[3]),
+        priority=row[4],
+        due_at=aware(row[5]),
+        published_at=aware(row[6]),
+        expires_at=aware_if_any(row[7]),
+        attempts=row[8],
+        body=row[9],
+        encoded_headers=row[10],
+    )
+
+
+def dead_letter(row: Sequence[Any]) -> DeadLetter:
+    """A message that was given up."""
+    return DeadLetter(
+        id=row[0],
+        message_id=row[1],
+        queue=text(row[2]),
+        reason=row[3],
+        error=row[4],
+        timer_id=_text_if_any(row[5]),
+        ordering_key=_text_if_any(row[6]),
+        priority=row[7],
+        attempts=row[8],
+        deliveries=row[9],
+        published_at=aware(row[10]),
+        first_attempt_at=aware_if_any(row[11]),
+        last_attempt_at=aware_if_any(row[12]),
+        died_at=aware(row[13]),
+        body=row[14],
+        encoded_headers=row[15],
+    )
+
+
+def queue_stats(row: Sequence[Any] | None, dead: int) -> QueueStats:
+    """How a queue stands; no row: it has only dead letters."""
+    if row is None:
+        return QueueStats(dead=dead)
+    return QueueStats(
+        ready=int(row[1]),
+        scheduled=int(row[2]),
+        running=int(row[3]),
+        superseded=int(row[4]),
+        dead=dead,
+        oldest_due_age=None if row[5] is None else timedelta(microseconds=int(row[5])),
+    )
+
+
+def text(name: bytes) -> str:
+    """A name. One that somebody else wrote there and that is not text must not fail the claims of all others."""
+    return name.decode("utf-8", "replace")
+
+
+def _text_if_any(name: bytes | None) -> str | None:
+    return None if name is None else text(name)

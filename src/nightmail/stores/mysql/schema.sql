@@ -1,0 +1,107 @@
+-- The tables, as version 1 makes them. A statement ends with a semicolon at the end of its line.
+
+-- Waiting and running messages. What is due and has no lease, or an expired one, is available. Names are bytes: a
+-- collation would take 'a' and 'a ' for the same timer. Times are UTC, to the microsecond.
+create table if not exists nightmail_messages (
+    id               bigint not null auto_increment,
+    published_at     datetime(6) not null,
+    expires_at       datetime(6),
+    priority         tinyint not null,
+    superseded       tinyint not null default 0,
+    due_at           datetime(6) not null,
+    lease_until      datetime(6),
+    token            binary(16),
+    claimed_at       datetime(6),
+    first_attempt_at datetime(6),
+    last_attempt_at  datetime(6),
+    attempts         int not null default 0,
+    deliveries       int not null default 0,
+    -- The ordering key, from the first claim on until the row is gone.
+    head_key         varbinary(1020),
+    -- The timer id, while this row bears the name.
+    timer_key        varbinary(1020),
+    queue            varbinary(1020) not null,
+    timer_id         varbinary(1020),
+    ordering_key     varbinary(1020),
+    headers          longtext character set utf8mb4 collate utf8mb4_bin not null,
+    body             longblob not null,
+    primary key (id),
+    -- What a claim walks along. It gives the order: were rows sorted instead, every row looked at would be locked.
+    key nightmail_claim (queue, priority, due_at, id),
+    -- At most one message bears a name, and at most one holds an ordering key. NULLs do not collide.
+    unique key nightmail_timer (queue, timer_key),
+    unique key nightmail_head (queue, head_key),
+    -- The line of an ordering key. With the due time, so that a claim need not read the rows of those who wait in it.
+    key nightmail_line (queue, ordering_key, id, due_at),
+    constraint nightmail_messages_priority check (priority between 0 and 9),
+    constraint nightmail_messages_lease
+        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null))
+) engine = InnoDB row_format = dynamic;
+
+-- Messages that were given up, with all that is known about why.
+create table if not exists nightmail_dead (
+    id               bigint not null auto_increment,
+    message_id       bigint not null,
+    died_at          datetime(6) not null,
+    published_at     datetime(6) not null,
+    first_attempt_at datetime(6),
+    last_attempt_at  datetime(6),
+    -- For whoever takes dead letters as he takes messages.
+    lease_until      datetime(6),
+    token            binary(16),
+    attempts         int not null,
+    deliveries       int not null,
+    priority         tinyint not null,
+    queue            varbinary(1020) not null,
+    timer_id         varbinary(1020),
+    ordering_key     varbinary(1020),
+    reason           longtext character set utf8mb4 collate utf8mb4_bin not null,
+    error            longtext character set utf8mb4 collate utf8mb4_bin,
+    headers          longtext character set utf8mb4 collate utf8mb4_bin not null,
+    body             longblob not null,
+    primary key (id),
+    key nightmail_dead_queue (queue, id),
+    constraint nightmail_dead_lease check ((token is null) = (lease_until is null))
+) engine = InnoDB row_format = dynamic;
+
+-- Messages that were done, where the store is told to keep them.
+create table if not exists nightmail_delivered (
+    id           bigint not null auto_increment,
+    message_id   bigint not null,
+    published_at datetime(6) not null,
+    due_at       datetime(6) not null,
+    delivered_at datetime(6) not null,
+    attempts     int not null,
+    deliveries   int not null,
+    priority     tinyint not null,
+    queue        varbinary(1020) not null,
+    timer_id     varbinary(1020),
+    ordering_key varbinary(1020),
+    headers      longtext character set utf8mb4 collate utf8mb4_bin not null,
+    body         longblob not null,
+    primary key (id),
+    key nightmail_delivered_at (delivered_at)
+) engine = InnoDB row_format = dynamic;
+
+-- Timer ids that count as taken though nobody need bear them any more.
+create table if not exists nightmail_dedup (
+    queue    varbinary(1020) not null,
+    timer_id varbinary(1020) not null,
+    until    datetime(6) not null,
+    primary key (queue, timer_id),
+    key nightmail_dedup_until (until)
+) engine = InnoDB row_format = dynamic;
+
+-- One row, written last: what every process that uses these tables must agree on.
+create table if not exists nightmail_meta (
+    only_row       tinyint not null default 1,
+    version        int not null,
+    -- Tells a caller's session in another database from one in this.
+    identity       binary(16) not null,
+    -- Seconds: the longest an idle worker goes without looking. Publishers rely on it when they leave out a wake-up.
+    look_interval  int not null default 5,
+    -- Seconds: what is due later than this rings nobody, it is found by looking.
+    notice_horizon int not null default 60,
+    primary key (only_row),
+    constraint nightmail_meta_only_row check (only_row = 1)
+) engine = InnoDB row_format = dynamic;

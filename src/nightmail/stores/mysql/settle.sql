@@ -1,0 +1,75 @@
+-- Statements under a lease. `:leases` is the fence: ids and tokens, and nothing else. They come in one packet between a
+-- begin and a commit, after the rows were locked. By primary key: another index would lock rows that are not ours.
+
+-- name: lock_at_once
+-- Lock those of these messages that are still leased so; fails at once if somebody has locked one of them.
+select m.id from nightmail_messages as m force index (primary) where :leases for update nowait;
+
+-- name: lock_unlocked
+-- The same for those that nobody has locked.
+select m.id from nightmail_messages as m force index (primary) where :leases for update skip locked;
+
+-- name: still_leased
+-- Which of these messages are still leased so, locked or not.
+select m.id from nightmail_messages as m force index (primary) where :leases;
+
+-- name: hold
+-- Lock these messages in a caller's transaction; which of them are still leased so.
+select m.id from nightmail_messages as m force index (primary) where :leases order by m.id for update;
+
+-- name: bury
+-- Copy these messages to the dead letters: a list of ids, reasons, errors, and 1 where the handler ran, else 0.
+insert into nightmail_dead
+    (message_id, died_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
+     queue, timer_id, ordering_key, reason, error, headers, body)
+select m.id, :now, m.published_at,
+       case when letter.ran then coalesce(m.first_attempt_at, m.claimed_at) else m.first_attempt_at end,
+       case when letter.ran then m.claimed_at else m.last_attempt_at end,
+       m.attempts + letter.ran, m.deliveries, m.priority, m.queue, m.timer_id, m.ordering_key,
+       letter.reason, letter.error, m.headers, m.body
+from json_table(:letters, '$[*]' columns (
+    id bigint path '$[0]', ran int path '$[1]',
+    reason longtext character set utf8mb4 path '$[2]', error longtext character set utf8mb4 path '$[3]'
+)) as letter
+straight_join nightmail_messages as m force index (primary) on m.id = letter.id
+where :leases;
+
+-- name: keep
+-- Copy these messages to the delivered history.
+insert into nightmail_delivered
+    (message_id, published_at, due_at, delivered_at, attempts, deliveries, priority,
+     queue, timer_id, ordering_key, headers, body)
+select m.id, m.published_at, m.due_at, :now, m.attempts, m.deliveries, m.priority,
+       m.queue, m.timer_id, m.ordering_key, m.headers, m.body
+from nightmail_messages as m force index (primary) where :leases;
+
+-- name: remove
+-- Remove these messages.
+delete m from nightmail_messages as m force index (primary) where :leases;
+
+-- name: bring_back
+-- Bring these messages back: a list of ids, what is to become of the counters, and after how many microseconds.
+-- No assignment reads what an earlier one wrote: whether it would see the old or the new value is not defined.
+update json_table(:returned, '$[*]' columns (
+    id bigint path '$[0]', kind varchar(10) path '$[1]', after_us bigint path '$[2]'
+)) as back
+straight_join nightmail_messages as m force index (primary) on m.id = back.id
+set m.first_attempt_at = case back.kind
+        when 'retry' then coalesce(m.first_attempt_at, m.claimed_at) when 'release' then m.first_attempt_at end,
+    m.last_attempt_at = case back.kind when 'retry' then m.claimed_at when 'release' then m.last_attempt_at end,
+    m.attempts = case back.kind when 'retry' then m.attempts + 1 when 'postpone' then 0 else m.attempts end,
+    m.deliveries = case back.kind when 'release' then greatest(m.deliveries - 1, 0) else 0 end,
+    m.due_at = case when m.superseded then :now else :now + interval back.after_us microsecond end,
+    m.token = null, m.lease_until = null, m.claimed_at = null
+where :leases;
+
+-- name: released
+-- The queue, if somebody who is due waits with this ordering key: a branch of the question whom an end sets free.
+(select f.queue from nightmail_messages as f force index (nightmail_line)
+ where f.queue = :queue and f.ordering_key = :ordering_key and f.due_at <= :now limit 1)
+
+-- name: extend
+-- Let these leases run until :lease from now, never shortening one.
+update nightmail_messages as m force index (primary)
+set m.lease_until = greatest(m.lease_until, :now + interval :lease microsecond)
+where :leases;

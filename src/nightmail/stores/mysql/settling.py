@@ -1,0 +1,282 @@
+"""Everything that is written under a lease, on a connection of our own or in the caller's transaction.
+
+On our own: begin, lock, write and commit go out in one packet. If somebody has locked one of the rows it fails at once,
+and is done again in two for those rows that nobody has.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from nightmail.clock import Clock
+from nightmail.errors import LeaseLost
+from nightmail.message import Delivery
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.store import Settlement
+from nightmail.stores._sql import Statement
+from nightmail.stores.mysql.errors import is_locked, is_refusal, number_of
+from nightmail.stores.mysql.lane import Lane
+from nightmail.stores.mysql.link import Answer, Link
+from nightmail.stores.mysql.moments import NOTICE_HORIZON, microseconds, now
+from nightmail.stores.mysql.rows import text
+from nightmail.stores.mysql.text import Sql, Value, filled, literal, union
+from nightmail.stores.mysql.transaction import Session
+
+logger = logging.getLogger(__name__)
+
+_ZERO: Final = timedelta(0)
+
+
+def leases(deliveries: Iterable[Delivery]) -> Sql:
+    """The fence: ids under their tokens."""
+    by_token: defaultdict[Any, list[int]] = defaultdict(list)
+    for delivery in deliveries:
+        by_token[delivery.token].append(delivery.id)
+    held = [
+        f"(m.id in {literal(sorted(ids))} and m.token = {literal(token)})" for token, ids in by_token.items()
+    ]
+    return Sql(f"({' or '.join(held)})" if held else "false")
+
+
+class Settling:
+    """Settle, extend, hold and ack. `ring` is told the queues in which something becomes available."""
+
+    def __init__(
+        self,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        ring: Callable[[Iterable[str]], None],
+        *,
+        keep_delivered: bool,
+    ) -> None:
+        self._statements = statements
+        self._clock = clock
+        self._ring = ring
+        self._keep_delivered = keep_delivered
+
+    # ------------------------------------------------------------------ on a connection of our own
+
+    async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[Standing]:
+        """See `Store.settle`."""
+        standings: dict[int, Standing] = {}
+        for part in _apart([settlement.delivery for settlement in batch]):
+            found = await lane.run(partial(self._settle, batch=[batch[place] for place in part]))
+            standings.update(zip(part, found, strict=True))
+        return [standings[place] for place in range(len(batch))]
+
+    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        """See `Store.extend`."""
+        standings: dict[int, Standing] = {}
+        for part in _apart(deliveries):
+            chosen = [deliveries[place] for place in part]
+            found = await lane.run(partial(self._extend, deliveries=chosen, lease=lease))
+            standings.update(zip(part, found, strict=True))
+        return [standings[place] for place in range(len(deliveries))]
+
+    async def _settle(self, link: Link, batch: Sequence[Settlement]) -> list[Standing]:
+        by_id = {settlement.delivery.id: settlement for settlement in batch}
+
+        def writes(deliveries: Sequence[Delivery]) -> list[Sql]:
+            return self._writes([by_id[delivery.id] for delivery in deliveries])
+
+        try:
+            settled, answers = await self._fenced(link, [each.delivery for each in batch], writes)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            await link.ask("rollback")
+            return await self._settle_halves(link, batch, error)
+        missing = [each.delivery for each in batch if each.delivery.id not in settled]
+        leased = await self._still_leased(link, missing)
+        self._ring(_awake([each for each in batch if each.delivery.id in settled], answers))
+        return [_standing(each, settled, leased) for each in batch]
+
+    async def _settle_halves(
+        self, link: Link, batch: Sequence[Settlement], error: Exception
+    ) -> list[Standing]:
+        """One row that the server refuses must not keep its neighbours from being settled."""
+        if len(batch) > 1:
+            half = len(batch) // 2
+            return [*await self._settle(link, batch[:half]), *await self._settle(link, batch[half:])]
+        logger.error("the server refuses to settle message %d: %s", batch[0].delivery.id, number_of(error))
+        return [Standing.BUSY]
+
+    async def _extend(self, link: Link, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        def writes(chosen: Sequence[Delivery]) -> list[Sql]:
+            length = microseconds(lease)
+            return [
+                self._filled("extend", {"leases": leases(chosen), "lease": length, "now": now(self._clock)})
+            ]
+
+        held, _ = await self._fenced(link, deliveries, writes)
+        leased = await self._still_leased(link, [each for each in deliveries if each.id not in held])
+        return [_lease_standing(delivery.id, held, leased) for delivery in deliveries]
+
+    async def _fenced(
+        self, link: Link, deliveries: Sequence[Delivery], writes: Callable[[Sequence[Delivery]], list[Sql]]
+    ) -> tuple[set[int], Sequence[Answer]]:
+        """Lock what is still leased so, and write; the ids of that, and the answers to what was written.
+
+        Each write is fenced by itself, and what is locked cannot change: what is lost falls out of all of them.
+        """
+        if not deliveries:
+            return set(), ()
+        lock = self._filled("lock_at_once", {"leases": leases(deliveries)})
+        try:
+            _, locked, *answers, _ = await link.ask("begin", lock, *writes(deliveries), "commit")
+        except Exception as error:
+            if not is_locked(error):
+                raise
+        else:
+            return {row[0] for row in locked.rows}, answers
+        await link.ask("rollback")
+        return await self._fenced_unlocked(link, deliveries, writes)
+
+    async def _fenced_unlocked(
+        self, link: Link, deliveries: Sequence[Delivery], writes: Callable[[Sequence[Delivery]], list[Sql]]
+    ) -> tuple[set[int], Sequence[Answer]]:
+        """The same for those rows that nobody has locked: one that somebody has must not hold up the others."""
+        try:
+            _, locked = await link.ask("begin", self._filled("lock_unlocked", {"leases": leases(deliveries)}))
+            ids = {row[0] for row in locked.rows}
+            *answers, _ = await link.ask(*writes([each for each in deliveries if each.id in ids]), "commit")
+        except Exception as error:
+            if not is_locked(error):
+                raise
+            # Not a row this time: somebody has the whole table.
+            await link.ask("rollback")
+            return set(), ()
+        return ids, answers
+
+    async def _still_leased(self, link: Link, missing: Sequence[Delivery]) -> set[int]:
+        """Asked with a new snapshot: in between a row may have been unlocked, or taken over."""
+        if not missing:
+            return set()
+        (found,) = await link.ask(self._filled("still_leased", {"leases": leases(missing)}))
+        return {row[0] for row in found.rows}
+
+    def _writes(self, batch: Sequence[Settlement]) -> list[Sql]:
+        """The statements that settle these, and last, if need be, the question whom that sets free."""
+        done = [each.delivery for each in batch if isinstance(each.outcome, Done)]
+        dead = [(each.delivery, each.outcome) for each in batch if isinstance(each.outcome, Dead)]
+        back = [each for each in batch if not isinstance(each.outcome, Done | Dead)]
+        moment = now(self._clock)
+        writes: list[Sql] = []
+        if done and self._keep_delivered:
+            writes.append(self._filled("keep", {"leases": leases(done), "now": moment}))
+        if dead:
+            fence = leases(delivery for delivery, _ in dead)
+            letters = json.dumps([_letter(delivery, outcome) for delivery, outcome in dead])
+            writes.append(self._filled("bury", {"leases": fence, "now": moment, "letters": letters}))
+        if done or dead:
+            ended = [*done, *(delivery for delivery, _ in dead)]
+            writes.append(self._filled("remove", {"leases": leases(ended)}))
+        if back:
+            fence = leases(each.delivery for each in back)
+            returned = json.dumps(
+                [[each.delivery.id, _kind(each.outcome), microseconds(_after(each.outcome))] for each in back]
+            )
+            writes.append(self._filled("bring_back", {"leases": fence, "now": moment, "returned": returned}))
+        if keys := _keys(batch):
+            writes.append(
+                union(
+                    self._filled(
+                        "released", {"queue": queue.encode(), "ordering_key": key.encode(), "now": moment}
+                    )
+                    for queue, key in keys
+                )
+            )
+        return writes
+
+    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
+        return filled(self._statements[name], values)
+
+    # ------------------------------------------------------------------ in the caller's transaction
+
+    async def hold(self, session: Session, deliveries: Sequence[Delivery]) -> None:
+        """See `Store.hold`."""
+        if not deliveries:
+            return
+        unique = {(delivery.id, delivery.token) for delivery in deliveries}
+        if len({id_ for id_, _ in unique}) < len(unique):
+            # One message under two tokens: one of them has been lost, so not all can hold.
+            ids = [id_ for id_, _ in unique]
+            raise LeaseLost([id_ for id_ in dict.fromkeys(ids) if ids.count(id_) > 1])
+        found = await session.ask(self._filled("hold", {"leases": leases(deliveries)}))
+        held = {row[0] for row in found.rows}
+        lost = [delivery.id for delivery in deliveries if delivery.id not in held]
+        if lost:
+            raise LeaseLost(lost)
+
+    async def remove(self, session: Session, deliveries: Sequence[Delivery]) -> None:
+        """End as done what was just held."""
+        if not deliveries:
+            return
+        values: dict[str, Value] = {"leases": leases(deliveries), "now": now(self._clock)}
+        if self._keep_delivered:
+            await session.ask(self._filled("keep", values))
+        await session.ask(self._filled("remove", values))
+
+
+def _apart(deliveries: Sequence[Delivery]) -> list[list[int]]:
+    """Places in groups within which no message occurs twice: nearly always one group."""
+    groups: list[dict[int, int]] = []
+    for place, delivery in enumerate(deliveries):
+        for group in groups:
+            if delivery.id not in group:
+                group[delivery.id] = place
+                break
+        else:
+            groups.append({delivery.id: place})
+    return [list(group.values()) for group in groups]
+
+
+def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> Standing:
+    standing = _lease_standing(settlement.delivery.id, settled, leased)
+    return Standing.UNKNOWN if standing is Standing.LOST and settlement.repeated else standing
+
+
+def _lease_standing(id_: int, held: set[int], leased: set[int]) -> Standing:
+    return Standing.HELD if id_ in held else Standing.BUSY if id_ in leased else Standing.LOST
+
+
+def _keys(batch: Sequence[Settlement]) -> list[tuple[str, str]]:
+    """The ordering keys that the end of these frees."""
+    ended = (each.delivery for each in batch if isinstance(each.outcome, Done | Dead))
+    return list(
+        dict.fromkeys((each.queue, each.ordering_key) for each in ended if each.ordering_key is not None)
+    )
+
+
+def _awake(settled: Sequence[Settlement], answers: Sequence[Answer]) -> set[str]:
+    """The queues in which something becomes available by this."""
+    awake = {
+        each.delivery.queue
+        for each in settled
+        if not isinstance(each.outcome, Done | Dead) and _after(each.outcome) < NOTICE_HORIZON
+    }
+    if _keys(settled) and answers:
+        awake |= {text(row[0]) for row in answers[-1].rows}
+    return awake
+
+
+def _letter(delivery: Delivery, outcome: Dead) -> list[Any]:
+    return [delivery.id, int(outcome.ran), outcome.reason, outcome.error]
+
+
+def _kind(outcome: Outcome) -> str:
+    return type(outcome).__name__.lower()
+
+
+def _after(outcome: Outcome) -> timedelta:
+    match outcome:
+        case Retry(after) | Postpone(after):
+            return after
+        case Release() | Done() | Dead():
+            return _ZERO

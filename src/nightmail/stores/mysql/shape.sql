@@ -1,0 +1,58 @@
+-- What there is, for `check` to compare with what there should be.
+
+-- name: columns
+-- Every column of our tables: its type, whether it may be null, its collation, and whether it has a default.
+select c.table_name, c.column_name, c.column_type, c.is_nullable, c.collation_name,
+       c.column_default is not null, c.extra
+from information_schema.columns as c
+where c.table_schema = :database and c.table_name in :tables;
+
+-- name: indexes
+-- Every column of every index of our tables, in order.
+select s.table_name, s.index_name, s.non_unique, s.column_name, s.sub_part
+from information_schema.statistics as s
+where s.table_schema = :database and s.table_name in :tables
+order by s.table_name, s.index_name, s.seq_in_index;
+
+-- name: constraints
+-- The names of the conditions on the rows of our tables.
+select t.constraint_name
+from information_schema.table_constraints as t
+where t.table_schema = :database and t.table_name in :tables and t.constraint_type = 'CHECK';
+
+-- name: engines
+-- How our tables are stored.
+select t.table_name, t.engine from information_schema.tables as t
+where t.table_schema = :database and t.table_name in :tables;
+
+-- name: meta
+-- What every process must agree on.
+select look_interval, notice_horizon from nightmail_meta;
+
+-- name: may_write_messages
+-- Fails unless we may do with messages what we have to do. Changes nothing.
+update nightmail_messages set id = id where false;
+
+-- name: may_remove_messages
+-- The same for removing them.
+delete from nightmail_messages where false;
+
+-- name: may_store_messages
+-- The same for storing them.
+insert into nightmail_messages select * from nightmail_messages where false;
+
+-- name: may_bury
+-- The same for dead letters.
+insert into nightmail_dead select * from nightmail_dead where false;
+
+-- name: may_keep
+-- The same for the delivered history.
+insert into nightmail_delivered select * from nightmail_delivered where false;
+
+-- name: may_open_windows
+-- The same for dedup windows.
+insert into nightmail_dedup select * from nightmail_dedup where false;
+
+-- name: may_close_windows
+-- The same for ending them.
+delete from nightmail_dedup where false;

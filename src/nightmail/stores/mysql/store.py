@@ -1,0 +1,333 @@
+"""The MySQL and MariaDB store: which connection each verb uses, and what it asks there.
+
+    claim     one at a time, for all subscribers of the process
+    settle    settlements, and renewals asked for on the event loop
+    publish   publishes by their own commit, timers, and what an operator asks
+    watch     asks what others have made available; opened when somebody listens
+    keeper    renewals, on a thread of its own; open while anybody works beside the event loop
+
+What runs in a caller's transaction uses none of these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import UUID
+
+from nightmail.bell import Bell
+from nightmail.clock import Clock, StoreClock
+from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable
+from nightmail.message import Delivery, Message, check_due, check_name, check_queue
+from nightmail.outcome import Standing
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.store import Capabilities, Claimed, Extend, Settlement
+from nightmail.stores._sql import Statement, load
+from nightmail.stores.mysql import migrate
+from nightmail.stores.mysql.callers import CallersSession
+from nightmail.stores.mysql.check import LOOK_INTERVAL, check
+from nightmail.stores.mysql.connect import connector
+from nightmail.stores.mysql.inspecting import Inspecting
+from nightmail.stores.mysql.link import Link
+from nightmail.stores.mysql.moments import is_soon
+from nightmail.stores.mysql.opened import Opened
+from nightmail.stores.mysql.publishing import Published, Publishing
+from nightmail.stores.mysql.retries import Retries
+from nightmail.stores.mysql.settling import Settling
+from nightmail.stores.mysql.text import BacktickNames
+from nightmail.stores.mysql.timers import Timers
+from nightmail.stores.mysql.transaction import OwnTransaction, Session
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+T = TypeVar("T")
+
+FILES: Final = ("publish.sql", "timers.sql", "claim.sql", "settle.sql", "inspect.sql", "shape.sql")
+WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
+STORE_CLOCK: Final = StoreClock()
+
+
+class MySQLStore:
+    """Messages in MariaDB or MySQL, in the tables `nightmail_...` or as `tables` names them.
+
+    `tables` is a `prefix` or `database.prefix`. Tested on MariaDB 10.11; written for MySQL 8 too.
+    """
+
+    capabilities: Final = Capabilities(
+        name="mysql",
+        transactions=True,
+        concurrent_writers=True,
+        repeatable_read=True,
+        pushes_wakeups=False,
+        embedded=False,
+        connections=5,
+    )
+
+    def __init__(
+        self,
+        source: str | AsyncEngine,
+        *,
+        tables: str | None = None,
+        clock: Clock = STORE_CLOCK,
+        keep_delivered: bool = False,
+    ) -> None:
+        self._connect = connector(source)
+        self._names = BacktickNames.parse(tables)
+        self._clock = clock
+        self._statements: dict[str, Statement] = {}
+        for file in FILES:
+            self._statements |= load(migrate.PACKAGE, file, self._names, numbered=False)
+        self._retries = Retries()
+        self._publishing = Publishing(self._statements, clock)
+        self._timers = Timers(self._statements, clock)
+        self._settling = Settling(self._statements, clock, self._ring, keep_delivered=keep_delivered)
+        self._inspecting = Inspecting(self._statements, clock)
+        self._opened: Opened | None = None
+
+    # ------------------------------------------------------------------------------------ its life
+
+    @property
+    def look_interval(self) -> timedelta:
+        """See `Store.look_interval`."""
+        deaf = self._opened is not None and self._opened.tower.deaf
+        return WITHOUT_WAKEUPS if deaf else LOOK_INTERVAL
+
+    @property
+    def retried(self) -> Counter[int]:
+        """How often the server refused something only for the moment and was asked again, by the error's number."""
+        return Counter(self._retries.counted)
+
+    async def open(self) -> None:
+        """See `Store.open`. Connections are made when they are needed."""
+        if self._opened is None:
+            self._opened = Opened(
+                self._connect,
+                self._statements,
+                self._clock,
+                self._retries,
+                send=self._publishing.publish_together,
+                extend=self._settling.extend,
+            )
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
+
+    async def ping(self) -> None:
+        """See `Store.ping`."""
+        await self._here.publish.run(lambda link: link.ask("select 1"))
+
+    async def migrate(self) -> None:
+        """See `Store.migrate`."""
+        await self._here.publish.run(lambda link: migrate.migrate(link, self._names))
+
+    async def check(self) -> None:
+        """See `Store.check`. Also raises `NotAllowed` when the database user lacks a privilege."""
+        await self._here.publish.run(lambda link: check(link, self._names, self._statements))
+
+    # ------------------------------------------------------------------------------------- publish
+
+    async def publish(
+        self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
+    ) -> int | None:
+        """See `Store.publish`."""
+        if transaction is not None:
+            return await self._here.callers.join(
+                transaction, lambda session: self._publish_joined(session, message, own)
+            )
+        if message.timer_id is None and own is None:
+            published = Published(await self._here.together.publish(message))
+        else:
+            published = await self._in_own_transaction(
+                lambda session: self._publishing.publish(session, message, own, sees_all=True),
+                lost=PublishUncertain,
+            )
+        if published.id is not None and (published.frees or is_soon(message.due, self._clock)):
+            self._ring([message.queue])
+        return published.id
+
+    async def publish_batch(
+        self, messages: Sequence[Message], *, transaction: object | None = None
+    ) -> list[int]:
+        """See `Store.publish_batch`."""
+        if any(message.timer_id is not None for message in messages):
+            raise ValueError("a batch takes no messages with a timer id: publish them one by one")
+        if not messages:
+            return []
+        if transaction is not None:
+            return await self._here.callers.join(
+                transaction, lambda session: self._publish_batch_joined(session, messages)
+            )
+        stored = await self._here.publish.run_patiently(
+            lambda link: self._publishing.publish_together(link, messages), lost=PublishUncertain
+        )
+        self._ring({message.queue for message in messages if is_soon(message.due, self._clock)})
+        return stored
+
+    async def _publish_joined(
+        self, session: CallersSession, message: Message, own: Delivery | None
+    ) -> int | None:
+        if message.timer_id is None and own is None:
+            return await self._publishing.publish_if_ours(session, message)
+        sees_all = await self._here.callers.look(session)
+        return (await self._publishing.publish(session, message, own, sees_all=sees_all)).id
+
+    async def _publish_batch_joined(self, session: CallersSession, messages: Sequence[Message]) -> list[int]:
+        await self._here.callers.look(session)
+        return await self._publishing.publish_batch(session, messages, session.ours.dialect)
+
+    # ---------------------------------------------------------------------------------- under a lease
+
+    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+        """See `Store.claim`."""
+        here = self._here
+        claimed = await here.claims.claim(queues, limit=limit, lease=lease, token=token)
+        here.tower.claimed(queues, found=bool(claimed.deliveries))
+        return claimed
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """See `Store.recall`."""
+        return await self._here.claims.recall(queues, token)
+
+    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+        """See `Store.settle`."""
+        return await self._settling.settle(self._here.settle, batch)
+
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        """See `Store.extend`."""
+        return await self._settling.extend(self._here.settle, deliveries, lease)
+
+    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """See `Store.beside`."""
+        return self._here.keeper.beside(work)
+
+    async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """See `Store.hold`."""
+        await self._here.callers.join(transaction, lambda session: self._hold(session, deliveries))
+
+    async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """See `Store.ack`."""
+
+        async def ack(session: CallersSession) -> None:
+            await self._hold(session, deliveries)
+            await self._settling.remove(session, deliveries)
+
+        await self._here.callers.join(transaction, ack)
+
+    async def _hold(self, session: CallersSession, deliveries: Sequence[Delivery]) -> None:
+        # Locked first: a caller's snapshot taken before that could be older than the last renewal.
+        try:
+            await self._settling.hold(session, deliveries)
+        except LeaseLost:
+            await self._here.callers.look(session)  # Or somebody else's messages were looked for ours.
+            raise
+        await self._here.callers.look(session)
+
+    # -------------------------------------------------------------------------------------- timers
+
+    async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
+        """See `Store.cancel`."""
+        check_queue(queue)
+        check_name("timer_id", timer_id)
+        removed = await self._write(
+            lambda session: self._timers.cancel(session, queue, timer_id), transaction
+        )
+        if removed.frees and transaction is None:
+            self._ring([queue])
+        return removed.count > 0
+
+    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
+        """See `Store.cancel_all`."""
+        check_queue(queue)
+        removed = await self._write(lambda session: self._timers.cancel_all(session, queue), transaction)
+        return removed.count
+
+    async def reschedule(
+        self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
+    ) -> bool:
+        """See `Store.reschedule`."""
+        check_queue(queue)
+        check_name("timer_id", timer_id)
+        check_due(due)
+        moved = await self._write(
+            lambda session: self._timers.reschedule(session, queue, timer_id, due), transaction
+        )
+        if moved and transaction is None and is_soon(due, self._clock):
+            self._ring([queue])
+        return moved
+
+    # -------------------------------------------------------------------------------------- looking
+
+    def listen(self, queues: Sequence[str]) -> Bell:
+        """See `Store.listen`."""
+        return self._here.tower.bell(*queues)
+
+    async def peek(
+        self,
+        queue: str | None = None,
+        *,
+        timer_id: str | None = None,
+        due_before: datetime | None = None,
+        limit: int = 100,
+        transaction: object | None = None,
+    ) -> list[PendingMessage]:
+        """See `Inspection.peek`."""
+
+        async def ask(session: Session) -> list[PendingMessage]:
+            return await self._inspecting.peek(
+                session, queue=queue, timer_id=timer_id, due_before=due_before, limit=limit
+            )
+
+        return await self._write(ask, transaction)
+
+    async def dead(
+        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+    ) -> list[DeadLetter]:
+        """See `Inspection.dead`."""
+        return await self._here.publish.run(
+            lambda link: self._inspecting.dead(link, which, limit=limit, cursor=cursor)
+        )
+
+    async def stats(self) -> dict[str, QueueStats]:
+        """See `Inspection.stats`."""
+        return await self._here.publish.run(self._inspecting.stats)
+
+    # ------------------------------------------------------------------------------------- inside
+
+    @property
+    def _here(self) -> Opened:
+        if self._opened is None:
+            raise StoreUnavailable("the store is not open: call `open` first")
+        return self._opened
+
+    def _ring(self, queues: Iterable[str]) -> None:
+        if self._opened is not None:
+            self._opened.tower.ring_each(queues)
+
+    async def _write(self, work: Callable[[Session], Awaitable[T]], transaction: object | None) -> T:
+        """Do this in the caller's transaction if there is one and it is in our database, else in one of our own."""
+        if transaction is None:
+            return await self._in_own_transaction(work)
+
+        async def joined(session: CallersSession) -> T:
+            await self._here.callers.look(session)
+            return await work(session)
+
+        return await self._here.callers.join(transaction, joined)
+
+    async def _in_own_transaction(
+        self, work: Callable[[Session], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
+    ) -> T:
+        async def run(link: Link) -> T:
+            transaction = OwnTransaction(link)
+            result = await work(transaction)
+            await transaction.commit()
+            return result
+
+        return await self._here.publish.run_patiently(run, lost=lost)

@@ -1,0 +1,33 @@
+-- Statements on waiting messages, in a caller's transaction or in one of ours.
+
+-- name: waiting_bearer
+-- The waiting bearer of a name, locked.
+select m.id, m.head_key from nightmail_messages as m
+where m.queue = :queue and m.timer_key = :timer_id and (m.token is null or m.lease_until <= :now)
+for update;
+
+-- name: remove_timer
+-- Remove the message that was just locked.
+delete from nightmail_messages where id = :id;
+
+-- name: waiting_in_queue
+-- Some of the waiting messages of a queue after a place, locked, each with its name.
+select m.id, m.priority, m.due_at, m.timer_key
+from nightmail_messages as m force index (nightmail_claim)
+where m.queue = :queue and m.priority = :level and :within and (m.token is null or m.lease_until <= :now)
+order by m.due_at, m.id
+limit :limit
+for update;
+
+-- name: remove_these
+-- Remove messages that were just locked.
+delete m from nightmail_messages as m force index (primary) where m.id in :ids;
+
+-- name: close_windows
+-- End the dedup windows of these names.
+delete from nightmail_dedup where queue = :queue and timer_id in :timer_ids;
+
+-- name: reschedule
+-- Move the message that was just locked to another due time. An expired lease on it ends: its holder must not end what
+-- somebody was told will run later.
+update nightmail_messages set due_at = :due, token = null, lease_until = null, claimed_at = null where id = :id;

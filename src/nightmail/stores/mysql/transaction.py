@@ -1,0 +1,135 @@
+"""Statements in whatever holds the caller's transaction, and in a transaction of our own."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
+from nightmail.stores._transaction import sqlalchemy_connection
+from nightmail.stores.mysql.errors import is_undefined
+from nightmail.stores.mysql.link import Answer, Link, ask, is_closed
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+_DIALECTS: Final = frozenset({"mysql", "mariadb"})
+_DRIVERS: Final = frozenset({"asyncmy", "aiomysql"})
+
+
+class Session(Protocol):
+    """Where statements go."""
+
+    async def ask(self, statement: str) -> Answer:
+        """What this statement gives."""
+        ...
+
+
+class OwnTransaction:
+    """A transaction on a connection of ours: begun with its first statement, at read committed."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._begun = False
+
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
+        begin = () if self._begun else ("begin",)
+        self._begun = True
+        return (await self._link.ask(*begin, statement))[-1]
+
+    async def commit(self) -> None:
+        """Make it last."""
+        if self._begun:
+            await self._link.ask("commit")
+
+
+class Direct:
+    """A caller's connection of the driver's."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
+        return (await ask(self._connection, statement))[0]
+
+
+class ThroughSqlalchemy:
+    """A caller's connection of SQLAlchemy's."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
+        result = await self._connection.exec_driver_sql(statement)
+        if result.returns_rows:
+            return Answer([tuple(row) for row in result.all()], 0)
+        last_id = result.lastrowid or 0
+        result.close()
+        return Answer((), last_id)
+
+
+class Joined:
+    """A session inside the caller's transaction. Errors are the caller's to see, as their own driver raises them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
+        try:
+            return await self._session.ask(statement)
+        except Exception as error:
+            if is_undefined(error):
+                raise OtherDatabase("the session's database does not have our tables") from error
+            raise
+
+
+async def join(transaction: object) -> Joined:
+    """The session of this transaction, or a refusal that says what to pass instead."""
+    if _is_drivers(transaction):
+        return Joined(Direct(_in_transaction(transaction)))
+    connection = await sqlalchemy_connection(transaction)
+    if connection is None:
+        raise CannotJoin(
+            f"a {type(transaction).__name__} is no transaction that the MySQL store can join: pass an AsyncSession, "
+            "an AsyncConnection, or an asyncmy or aiomysql connection that is in one"
+        )
+    return Joined(ThroughSqlalchemy(_of_our_drivers(connection)))
+
+
+def _is_drivers(transaction: object) -> bool:
+    # Not imported here: whoever holds such a connection has imported its driver already.
+    for name in ("asyncmy.connection", "aiomysql.connection"):
+        module: Any = sys.modules.get(name)
+        if module is not None and isinstance(transaction, module.Connection):
+            return True
+    return False
+
+
+def _in_transaction(connection: Any) -> Any:
+    # With autocommit off there is always a transaction: the first statement begins it.
+    if is_closed(connection) or (connection.get_autocommit() and not connection.get_transaction_status()):
+        raise NotInTransaction(
+            "this connection is not in a transaction: begin one with `await connection.begin()`, or turn autocommit off"
+        )
+    return connection
+
+
+def _of_our_drivers(connection: AsyncConnection) -> AsyncConnection:
+    dialect = connection.dialect
+    if dialect.name not in _DIALECTS:
+        raise OtherDatabase(f"the session belongs to {dialect.name}, and the messages are in MySQL")
+    if dialect.driver not in _DRIVERS:
+        raise CannotJoin(f"a session on {dialect.driver} cannot be joined: use asyncmy or aiomysql")
+    sync_connection = connection.sync_connection
+    fairy: Any = None if sync_connection is None else sync_connection.connection
+    driver: Any = getattr(fairy, "driver_connection", None)
+    # Set for the whole engine, which the connection's own options do not show.
+    if driver is not None and driver.get_autocommit() and not driver.get_transaction_status():
+        raise NotInTransaction(
+            "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
+        )
+    return connection

@@ -1,0 +1,29 @@
+"""What every call of a script has in common: the time, the bell, and an id should something have to be buried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from nightmail.clock import Clock
+from nightmail.stores.redis.ids import digits
+from nightmail.stores.redis.keys import Keys
+from nightmail.stores.redis.moments import now_argument
+from nightmail.stores.redis.scripts import Call, script
+from nightmail.stores.redis.wire import Argument
+
+NO_LETTER: Final = 0
+
+
+class Asking:
+    """Calls for the queues of one store."""
+
+    def __init__(self, keys: Keys, clock: Clock, *, sharded: bool) -> None:
+        self.keys = keys
+        self.clock = clock
+        self._ring = "SPUBLISH" if sharded else "PUBLISH"
+
+    def call(self, name: str, tags: Sequence[str], *arguments: Argument, letter: int = NO_LETTER) -> Call:
+        """A call of this script for the queues with these tags; `letter` is the id of the first dead letter."""
+        common = (now_argument(self.clock), self._ring, self.keys.channel_suffix, digits(letter))
+        return Call(script(name), tuple(tags), (*common, *arguments))

@@ -1,0 +1,210 @@
+-- Lease available messages of these queues, one queue after the other, until there are enough.
+--
+-- KEYS     the queues' tags, in the order in which they are served
+-- ARGV[5]  how many; ARGV[6] the lease in microseconds; ARGV[7] the token
+-- then for each queue how many messages it is until the next one goes to the oldest: 1 to 8
+--
+-- Answers the microseconds until the next message is due or the next lease ends (nothing: never), and the messages.
+-- A token that was used before takes nothing: it answers what it took.
+
+local ONE_IN = 8
+local limit, lease, token = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local CONTENT = { 'body', 'state', 'headers', 'timer', 'key' }
+local REMEMBERED = 1000
+
+local records = {}
+
+-- Leases that ended: their messages are available again, where their due times put them.
+local function take_back(q)
+  local ended = redis.call('ZRANGEBYSCORE', q.run, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MANY)
+  q.grown = q.grown or #ended > 0
+  for place = 1, #ended, 2 do
+    local id = ended[place]
+    local s = state_of(q, id)
+    if s then
+      redis.call('ZREM', q.run, id)
+      redis.call('ZADD', q.expired, ended[place + 1], id)
+      redis.call('ZADD', q.due .. s.priority, s.due, id)
+    else
+      bury_unreadable(q, id)
+    end
+  end
+  return #ended == 2 * MANY
+end
+
+-- Messages with an ordering key that have become due stand in line from now on.
+local function line_up(q)
+  local due = redis.call('ZRANGEBYSCORE', q.later, '-inf', now, 'LIMIT', 0, MANY)
+  q.grown = q.grown or #due > 0
+  for _, id in ipairs(due) do
+    local found = fields(q, id, 'state', 'key')
+    local s = unpack_state(found[1])
+    redis.call('ZREM', q.later, id)
+    if s and found[2] then
+      enter(q, id, s, found[2])
+    else
+      bury_unreadable(q, id)
+    end
+  end
+  return #due == MANY
+end
+
+local function older(a, b)
+  if a.due == b.due then
+    return a.id < b.id
+  end
+  return a.due < b.due
+end
+
+-- The first so many due messages of a level. Where there was nothing, and nothing came, is nothing.
+local function first_of(q, level, count)
+  if q.sizes[level] == 0 and not q.grown then
+    return {}
+  end
+  local found = redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now, 'WITHSCORES', 'LIMIT', 0, count)
+  local list = {}
+  for place = 1, #found, 2 do
+    list[#list + 1] = { id = found[place], due = tonumber(found[place + 1]), level = level }
+  end
+  return list
+end
+
+-- What is to be taken: the oldest of all levels for their share, the rest by priority.
+local function choose(q, room, share)
+  local chosen, taken = {}, {}
+  if share > 0 then
+    local oldest = {}
+    for level = 9, 0, -1 do
+      for _, candidate in ipairs(first_of(q, level, share)) do
+        oldest[#oldest + 1] = candidate
+      end
+    end
+    table.sort(oldest, older)
+    for place = 1, math.min(share, #oldest) do
+      chosen[place] = oldest[place]
+      taken[oldest[place].id] = true
+    end
+  end
+  for level = 9, 0, -1 do
+    if #chosen == room then
+      return chosen
+    end
+    -- So many that there are enough even if all of the oldest were of this level.
+    for _, candidate in ipairs(first_of(q, level, room)) do
+      if #chosen < room and not taken[candidate.id] then
+        chosen[#chosen + 1] = candidate
+      end
+    end
+  end
+  return chosen
+end
+
+-- Lease what was chosen; how many could be.
+local function take(q, place, chosen)
+  local count = 0
+  local leases, by_level, ids = {}, {}, {}
+  local till = after(lease)
+  for _, candidate in ipairs(chosen) do
+    local id = candidate.id
+    local found = fields(q, id, unpack(CONTENT))
+    local s = found[1] and unpack_state(found[2])
+    if s then
+      s.claimed = now
+      s.deliveries = s.deliveries + 1
+      s.started = found[5] and 1 or 0
+      found[2] = pack_state(s)
+      redis.call('HSET', q.message .. id, 'state', found[2], 'token', token)
+      records[#records + 1] = record(place, id, found)
+      leases[#leases + 1] = till
+      leases[#leases + 1] = id
+      by_level[candidate.level] = by_level[candidate.level] or {}
+      table.insert(by_level[candidate.level], id)
+      ids[#ids + 1] = id
+      count = count + 1
+    else
+      bury_unreadable(q, id)
+    end
+  end
+  for level, list in pairs(by_level) do
+    in_parts('ZREM', q.due .. level, list)
+  end
+  in_parts('ZADD', q.run, leases)
+  if redis.call('ZCARD', q.expired) > 0 then
+    in_parts('ZREM', q.expired, ids)
+  end
+  return count
+end
+
+local function claim(q, place, room)
+  local until_oldest = tonumber(ARGV[7 + place])
+  local share = room >= until_oldest and 1 + math.floor((room - until_oldest) / ONE_IN) or 0
+  local count = 0
+  while count < room do
+    local more_ended, more_due = take_back(q), line_up(q)
+    local chosen = choose(q, room - count, share)
+    local got = take(q, place, chosen)
+    count = count + got
+    share = math.max(share - got, 0)
+    -- Short of what was chosen: some were buried, and others take their place.
+    if got == #chosen and not more_ended and not more_due then
+      break
+    end
+  end
+  if count > 0 then
+    redis.call('ZADD', q.claims, now, token)
+    redis.call('ZREMRANGEBYRANK', q.claims, 0, -REMEMBERED - 1)
+  end
+  return count
+end
+
+-- What this token took, if its reply was lost and it is asked again.
+local function again(q, place)
+  for _, leased in ipairs({ q.run, q.expired }) do
+    for _, id in ipairs(redis.call('ZRANGE', leased, 0, -1)) do
+      if fields(q, id, 'token')[1] == token then
+        local found = fields(q, id, unpack(CONTENT))
+        if found[1] and unpack_state(found[2]) then
+          records[#records + 1] = record(place, id, found)
+        end
+      end
+    end
+  end
+end
+
+local function first_score(key)
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge)
+end
+
+for _, q in ipairs(queues) do
+  guard_lines(q)
+end
+for _, q in ipairs(queues) do
+  if redis.call('ZSCORE', q.claims, token) then
+    for every, each in ipairs(queues) do
+      again(each, every)
+    end
+    return { '', table.concat(records) }
+  end
+end
+
+local left = limit
+for place, q in ipairs(queues) do
+  if left > 0 then
+    left = left - claim(q, place, left)
+  end
+end
+ring()
+
+local following = math.huge
+if left > 0 then
+  for _, q in ipairs(queues) do
+    following = math.min(following, first_score(q.run), first_score(q.later))
+    for level = 0, 9 do
+      if q.sizes[level] > 0 or q.grown then
+        following = math.min(following, first_score(q.due .. level))
+      end
+    end
+  end
+end
+local wait = following < math.huge and string.format('%.0f', math.max(following - now, 0)) or ''
+return { wait, table.concat(records) }

@@ -1,0 +1,294 @@
+-- The beginning of every script: the keys of a queue, and where a message stands among them.
+--
+-- KEYS are tags, one for each queue: B = {prefix:queue}. Every key of the queue begins with its tag, so that all are
+-- in one slot of a cluster:
+--   B:m:<id>      hash  a message: body, state; headers, timer, key, token where it has them
+--   B:due:<0..9>  zset  by priority, id by due time: may be claimed once it is due
+--   B:later       zset  id by due time: has an ordering key, was never claimed, and is not due yet
+--   B:lines       zset  key, NUL, id: due, but behind another message of its ordering key
+--   B:blocked     zset  the same messages, id by due time
+--   B:heads       hash  ordering key to id: the one message of the key that may run
+--   B:run         zset  id by the end of its lease
+--   B:expired     zset  the same, for leases that ended and messages that are in B:due again
+--   B:names       hash  timer id to id
+--   B:windows     zset  timer id by the end of its dedup window
+--   B:superseded  zset  id: replaced while they ran
+--   B:claims      zset  the tokens of the last claims by time
+--   B:last        the highest id
+--   B:dead        zset  id of a dead letter;       B:d:<id>  hash  the letter: a message, and why
+--   B:delivered   zset  id by the time it was done; B:v:<id>  hash  the message
+-- Ids are sixteen hexadecimal digits: thirteen for microseconds, three for the process that made them.
+-- A waiting message is in exactly one of due, later and lines; a leased one in run, or in expired and due.
+--
+-- ARGV[1]  now in microseconds, or nothing: the server's clock
+-- ARGV[2]  PUBLISH or SPUBLISH
+-- ARGV[3]  what a queue's channel has behind its tag
+-- ARGV[4]  an id for the first dead letter, should there be one
+--
+-- Whatever can fail is tried before the first write: a script that fails has written nothing.
+
+local HORIZON = 60 * 1000000
+local LATEST = 253402128000000000
+local STATE = '>ddddddI4I4BBB'
+local STATE_SIZE = 59
+local MANY = 1000
+
+local now
+if ARGV[1] ~= '' then
+  now = tonumber(ARGV[1])
+else
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+if ARGV[2] == 'SPUBLISH' then
+  -- While a slot is moved its keys are in two places. Asking for two that do not exist is refused then, on both sides,
+  -- and a script that would see half a queue ends here.
+  redis.call('EXISTS', KEYS[1], KEYS[1] .. ':none')
+end
+
+local queues = {}
+for place, tag in ipairs(KEYS) do
+  queues[place] = {
+    message = tag .. ':m:', letter = tag .. ':d:', kept = tag .. ':v:', due = tag .. ':due:',
+    later = tag .. ':later', lines = tag .. ':lines', blocked = tag .. ':blocked', heads = tag .. ':heads',
+    run = tag .. ':run', expired = tag .. ':expired', names = tag .. ':names', windows = tag .. ':windows',
+    superseded = tag .. ':superseded', claims = tag .. ':claims', last = tag .. ':last', dead = tag .. ':dead',
+    delivered = tag .. ':delivered', bell = tag .. ARGV[3],
+  }
+end
+
+-- Reading each key that may be written finds the foreign thing that would fail a write half-way.
+local function guard_due(q)
+  q.sizes = {}
+  for level = 0, 9 do
+    q.sizes[level] = redis.call('ZCARD', q.due .. level)
+  end
+end
+
+-- The same for whatever a message with an ordering key may move, and for burying what was tampered with.
+local function guard_lines(q)
+  guard_due(q)
+  redis.call('HLEN', q.heads)
+  redis.call('HLEN', q.names)
+  for _, key in ipairs({ q.run, q.expired, q.later, q.lines, q.blocked, q.superseded, q.dead }) do
+    redis.call('ZCARD', key)
+  end
+end
+
+local function after(delay)
+  return math.min(now + delay, LATEST)
+end
+
+local function pack_state(s)
+  return struct.pack(STATE, s.due, s.published, s.expires, s.claimed, s.first, s.last,
+    s.attempts, s.deliveries, s.priority, s.superseded, s.started)
+end
+
+-- The state of a message, or nothing if it is not one that we wrote.
+local function unpack_state(text)
+  if not text or #text ~= STATE_SIZE then
+    return nil
+  end
+  local due, published, expires, claimed, first, last, attempts, deliveries, priority, superseded, started =
+    struct.unpack(STATE, text)
+  -- What is no number is not between two others.
+  if due >= 0 and due <= LATEST and published >= 0 and published <= LATEST and expires >= 0 and expires <= LATEST
+    and claimed >= 0 and claimed <= LATEST and first >= 0 and first <= LATEST and last >= 0 and last <= LATEST
+    and priority <= 9 then
+    return {
+      due = due, published = published, expires = expires, claimed = claimed, first = first, last = last,
+      attempts = attempts, deliveries = deliveries, priority = priority, superseded = superseded, started = started,
+    }
+  end
+  return nil
+end
+
+-- Fields of a message; none if there is no such message, or something else in its place.
+local function fields(q, id, ...)
+  local found = redis.pcall('HMGET', q.message .. id, ...)
+  return found.err and {} or found
+end
+
+local function state_of(q, id)
+  return unpack_state(fields(q, id, 'state')[1])
+end
+
+local function ring_if_soon(q, due)
+  if due < now + HORIZON then
+    q.rung = true
+  end
+end
+
+local function ring()
+  for _, q in ipairs(queues) do
+    if q.rung then
+      redis.call(ARGV[2], q.bell, '')
+    end
+  end
+end
+
+-- A command with many arguments: more than a few thousand at once overflow Lua's stack.
+local function in_parts(command, key, list)
+  local total = 0
+  for first = 1, #list, MANY do
+    total = total + redis.call(command, key, unpack(list, first, math.min(first + MANY - 1, #list)))
+  end
+  return total
+end
+
+-- The given id, or the next one behind the last if that is higher: within a queue, ids go in the order of the writes.
+local function next_id(given, last)
+  if last and given <= last then
+    return string.format('%013x', tonumber(last:sub(1, 13), 16) + 1) .. given:sub(14)
+  end
+  return given
+end
+
+local letter = ARGV[4]
+
+local function new_letter(q)
+  local last = redis.call('ZREVRANGE', q.dead, 0, 0)[1]
+  local id = next_id(letter, last)
+  letter = next_id(letter, id)
+  redis.call('ZADD', q.dead, 0, id)
+  return id
+end
+
+local function running(q, id)
+  local till = redis.call('ZSCORE', q.run, id)
+  return till and tonumber(till) > now
+end
+
+local function bears(q, id, timer)
+  return timer and redis.call('HGET', q.names, timer) == id
+end
+
+local function drop_name(q, id, timer)
+  if bears(q, id, timer) then
+    redis.call('HDEL', q.names, timer)
+  end
+end
+
+-- Make this the one message of its ordering key that may run.
+local function offer(q, id, s, key)
+  redis.call('HSET', q.heads, key, id)
+  redis.call('ZADD', q.due .. s.priority, s.due, id)
+end
+
+local function block(q, id, s, key)
+  redis.call('ZADD', q.lines, 0, key .. '\0' .. id)
+  redis.call('ZADD', q.blocked, s.due, id)
+end
+
+-- Put a message that nobody has where it belongs.
+local function enter(q, id, s, key)
+  if not key or s.started == 1 then
+    redis.call('ZADD', q.due .. s.priority, s.due, id)
+    return
+  end
+  if s.due > now then
+    redis.call('ZADD', q.later, s.due, id)
+    return
+  end
+  local head = redis.call('HGET', q.heads, key)
+  local standing = head and state_of(q, head)
+  if not standing then
+    offer(q, id, s, key)
+  elseif standing.started == 0 and id < head then
+    redis.call('ZREM', q.due .. standing.priority, head)
+    block(q, head, standing, key)
+    offer(q, id, s, key)
+  else
+    block(q, id, s, key)
+  end
+end
+
+-- Take a message out of where it is. Its ordering key is not let go.
+local function leave(q, id, s, key)
+  if redis.call('ZREM', q.run, id) == 1 then
+    return
+  end
+  redis.call('ZREM', q.due .. s.priority, id)
+  redis.call('ZREM', q.expired, id)
+  if key and s.started == 0 then
+    redis.call('ZREM', q.later, id)
+    redis.call('ZREM', q.blocked, id)
+    redis.call('ZREM', q.lines, key .. '\0' .. id)
+  end
+end
+
+local bury_unreadable
+
+-- Let go of an ordering key, and offer the next in its line.
+local function free(q, id, key)
+  if not key or redis.call('HGET', q.heads, key) ~= id then
+    return
+  end
+  redis.call('HDEL', q.heads, key)
+  while true do
+    local first = redis.call('ZRANGEBYLEX', q.lines, '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', 0, 1)[1]
+    if not first then
+      return
+    end
+    local following = first:sub(-16)
+    redis.call('ZREM', q.lines, first)
+    redis.call('ZREM', q.blocked, following)
+    local s = state_of(q, following)
+    if s then
+      offer(q, following, s, key)
+      q.rung = true
+      return
+    end
+    bury_unreadable(q, following)
+  end
+end
+
+-- Move what somebody has tampered with to the dead letters: as much of it as is left.
+function bury_unreadable(q, id)
+  for _, place in ipairs({ q.run, q.expired, q.later, q.blocked, q.superseded }) do
+    redis.call('ZREM', place, id)
+  end
+  for level = 0, 9 do
+    redis.call('ZREM', q.due .. level, id)
+  end
+  local from, into = q.message .. id, q.letter .. new_letter(q)
+  local kind = redis.call('TYPE', from).ok
+  local error
+  if kind == 'hash' then
+    drop_name(q, id, redis.call('HGET', from, 'timer'))
+    redis.call('RENAME', from, into)
+    redis.call('HDEL', into, 'token')
+    error = 'its hash lacks the body, or its state is not what this version writes'
+  elseif kind == 'none' then
+    error = 'its hash is gone'
+  elseif kind == 'string' then
+    redis.call('HSET', into, 'body', redis.call('GET', from))
+    redis.call('DEL', from)
+    error = 'a string was in the place of its hash: it is the body of this letter'
+  else
+    error = 'a ' .. kind .. ' is in the place of its hash, and was left there'
+  end
+  if not unpack_state(redis.call('HGET', into, 'state')) then
+    redis.call('HSET', into, 'state', pack_state({
+      due = now, published = now, expires = 0, claimed = 0, first = 0, last = 0,
+      attempts = 0, deliveries = 0, priority = 0, superseded = 0, started = 0,
+    }))
+  end
+  redis.call('HSET', into, 'message', id, 'reason', 'tampered', 'error', error,
+    'died', string.format('%.0f', now))
+  -- Which ordering key it held, its hash cannot be trusted to tell.
+  local heads = redis.call('HGETALL', q.heads)
+  for place = 1, #heads, 2 do
+    if heads[place + 1] == id then
+      free(q, id, heads[place])
+    end
+  end
+end
+
+-- One message for a reply: the place of its queue, its id, its state, and its texts.
+local function record(place, id, found)
+  local body, state, headers, timer, key = found[1], found[2], found[3] or '', found[4] or '', found[5] or ''
+  return struct.pack('>I2', place) .. id .. state
+    .. struct.pack('>I2I2I4I4', #timer, #key, #headers, #body) .. timer .. key .. headers .. body
+end

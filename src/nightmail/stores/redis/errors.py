@@ -1,0 +1,99 @@
+"""What the driver's and the server's errors mean to us. Nowhere else is one of them made into one of ours."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+
+from nightmail.errors import NightmailError, SchemaDrift, StoreUnavailable
+
+REDIRECTIONS: Final = (MovedError, AskError, TryAgainError, ClusterDownError)
+"""The server has done nothing: another one has the slot, or will have it soon."""
+
+# The server has answered that it cannot: nothing was written, and it may well be able to later. The driver makes some
+# of these into classes of its own and leaves out the word, so both are asked for.
+_CANNOT: Final = (
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOREPLICAS",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+)
+_CANNOT_CLASSES: Final = frozenset(
+    {"BusyLoadingError", "ClusterDownError", "MasterDownError", "OutOfMemoryError", "ReadOnlyError"}
+)
+_FORBIDDEN: Final = ("NOAUTH", "NOPERM", "WRONGPASS")
+
+
+class Moving(StoreUnavailable):
+    """The slot of this queue is being moved, or its node is being replaced. Nothing was written: try again."""
+
+
+class UnsuitableServer(NightmailError):
+    """This Redis would lose messages, or cannot do what is needed."""
+
+
+def is_unknown_script(error: BaseException) -> bool:
+    """Whether the server does not know the script: after a restart, a failover or SCRIPT FLUSH."""
+    return isinstance(error, NoScriptError)
+
+
+def leaves_connection_usable(error: BaseException) -> bool:
+    """Whether the connection on which this happened is in no doubt, and to a server worth asking again."""
+    if isinstance(error, NightmailError):
+        return True
+    # After a failover this server may be a replica for good: a new connection finds out who is the primary.
+    return isinstance(error, ResponseError) and not _says(error, ("READONLY", "LOADING", "MASTERDOWN"))
+
+
+def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
+    """What to raise instead; `lost` when it cannot be known whether the command was carried out."""
+    if isinstance(error, NightmailError):
+        return error
+    if isinstance(error, ResponseError) or type(error).__name__ in _CANNOT_CLASSES:
+        return _refused(error)
+    if isinstance(error, RedisError | OSError | TimeoutError | EOFError):
+        return lost(f"the connection to Redis was lost: {type(error).__name__}")
+    return error
+
+
+def unreachable(error: Exception) -> StoreUnavailable:
+    """For a connection that could not be made."""
+    # Only the kind of error: the driver's text may quote the URL, and the password in it.
+    return StoreUnavailable(f"cannot connect to Redis: {type(error).__name__}")
+
+
+def _refused(error: Exception) -> Exception:
+    if "non local key" in str(error):
+        return Moving()
+    if "WRONGTYPE" in str(error):
+        return SchemaDrift(["a key of a queue holds another type of value than this version puts there"])
+    if type(error).__name__ in _CANNOT_CLASSES or _says(error, _CANNOT):
+        return StoreUnavailable(f"Redis refused for now: {_word(error)}")
+    if _says(error, _FORBIDDEN):
+        return StoreUnavailable(f"Redis forbids it: {_word(error)}")
+    return error
+
+
+def _says(error: BaseException, words: tuple[str, ...]) -> bool:
+    name = type(error).__name__.upper()
+    return str(error).startswith(words) or any(word in name for word in words)
+
+
+def _word(error: Exception) -> str:
+    """The kind of refusal, without the text, in which a command or a key may be quoted."""
+    first = str(error).partition(" ")[0]
+    return first if first.isupper() else type(error).__name__

@@ -1,0 +1,61 @@
+"""The names of keys and channels.
+
+All keys of a queue begin with the same `{prefix:queue}`, which in a cluster decides the slot. A queue's name may be
+anything, so the characters that could end or move those braces are written as percent and two digits.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from nightmail.stores._names import TableNames
+
+_UNSAFE: Final = re.compile(r"[{}%\x00-\x20\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one store."""
+
+    prefix: str
+    database: int
+    """Channels are the same in all databases of a server, so they carry its number."""
+
+    @classmethod
+    def named(cls, tables: str | None, database: int) -> Keys:
+        """Read the prefix as every store does; there are no schemas here."""
+        names = TableNames.parse(tables)
+        if names.schema is not None:
+            raise ValueError("Redis has no schemas: `tables` is the prefix of the keys, without a dot")
+        return cls(names.prefix, database)
+
+    def tag(self, queue: str) -> str:
+        """What every key of this queue begins with."""
+        safe = _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", queue)
+        return f"{{{self.prefix}:{safe}}}"
+
+    @property
+    def meta(self) -> str:
+        """What every process must agree on."""
+        return f"{{{self.prefix}}}:meta"
+
+    @property
+    def queues(self) -> str:
+        """The names of all queues that were ever published to."""
+        return f"{{{self.prefix}}}:queues"
+
+    @property
+    def processes(self) -> str:
+        """How many stores were opened: each takes a number, by which its ids differ from those of others."""
+        return f"{{{self.prefix}}}:processes"
+
+    @property
+    def channel_suffix(self) -> str:
+        """What the channel of a queue has behind its tag."""
+        return f":bell:{self.database}"
+
+    def channel(self, queue: str) -> str:
+        """Where wake-ups of this queue are sent."""
+        return self.tag(queue) + self.channel_suffix

@@ -1,0 +1,201 @@
+"""The connection on which the server tells us that something was published; in a cluster one to each node.
+
+A wake-up is a hint, looking is the guarantee: while none can arrive, workers look every second instead of every five.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from typing import Final
+
+from nightmail.bell import Bell, BellTower
+from nightmail.errors import StoreUnavailable
+from nightmail.stores.redis.keys import Keys
+from nightmail.stores.redis.lane import connected
+from nightmail.stores.redis.nodes import Nodes
+from nightmail.stores.redis.source import Address, Source
+from nightmail.stores.redis.wire import Wire
+
+logger = logging.getLogger(__name__)
+
+PROBE_EVERY: Final = 20.0
+PROBE_SECONDS: Final = 5.0
+SHORTEST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 30.0
+ROLE: Final = "listen"
+
+
+class _Lost(Exception):
+    """A connection was lost, or the server stopped telling us about a queue."""
+
+
+class Listener(BellTower):
+    """Bells that the server rings. It begins to listen when the first bell is hung."""
+
+    def __init__(self, source: Source, nodes: Nodes, keys: Keys) -> None:
+        super().__init__()
+        self._source = source
+        self._nodes = nodes
+        self._keys = keys
+        self._sharded = source.cluster is not None
+        self._wanted: Counter[str] = Counter()
+        self._asked: dict[str, Address | None] = {}
+        """The queues that the server was asked to tell us about, and at which node."""
+        self._heard: set[str] = set()
+        """The queues of which the server has confirmed that it will tell us."""
+        self._wires: dict[Address | None, Wire] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._warned = False
+        self._closed = False
+        self._fresh: set[str] = set()
+        """Those of them that were confirmed since they were last rung."""
+        self._channels: dict[bytes, str] = {}
+
+    @property
+    def listening(self) -> bool:
+        """Whether wake-ups of all wanted queues arrive."""
+        return bool(self._wires) and self._wanted.keys() <= self._heard
+
+    @property
+    def deaf(self) -> bool:
+        """Whether they should, and do not."""
+        return self._task is not None and not self.listening
+
+    @property
+    def wires(self) -> list[Wire]:
+        """The open connections."""
+        return list(self._wires.values())
+
+    def hang(self, bell: Bell) -> None:
+        """From now on this bell rings too."""
+        super().hang(bell)
+        self._wanted.update(bell.queues)
+        self._changed.set()
+        if self._task is None and not self._closed:
+            self._task = asyncio.create_task(self._listen())
+
+    def take_down(self, bell: Bell) -> None:
+        """This bell rings no more."""
+        super().take_down(bell)
+        self._wanted.subtract(bell.queues)
+        self._wanted += Counter()  # Without those that nobody wants any more.
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Stop listening for good. Bells that still hang ring no more."""
+        self._closed = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _listen(self) -> None:
+        pause = SHORTEST_PAUSE
+        while True:
+            try:
+                await self._listen_until_lost()
+            except Exception as error:  # noqa: BLE001 - whatever it is, looking goes on, and so do we
+                if self._heard:
+                    pause = SHORTEST_PAUSE
+                self._warn(_reason(error))
+            finally:
+                self._hang_up()
+            # Not all processes at once: they have all lost their connections at the same moment.
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is not cryptography
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _listen_until_lost(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._probe())
+            while True:
+                self._changed.clear()
+                await self._ask_for_changes(group)
+                await self._changed.wait()
+
+    async def _ask_for_changes(self, group: asyncio.TaskGroup) -> None:
+        for queue in [queue for queue in self._wanted if queue not in self._asked]:
+            address = await self._nodes.holder(self._keys.tag(queue))
+            wire = self._wires.get(address)
+            if wire is None:
+                wire = self._wires[address] = await connected(self._source, ROLE, address)
+                group.create_task(self._read(wire))
+            self._asked[queue] = address
+            self._channels[self._keys.channel(queue).encode()] = queue
+            await wire.send(("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", self._keys.channel(queue)))
+        for queue in [queue for queue in self._asked if queue not in self._wanted]:
+            address = self._asked.pop(queue)
+            self._heard.discard(queue)
+            self._fresh.discard(queue)
+            await self._wires[address].send(
+                ("SUNSUBSCRIBE" if self._sharded else "UNSUBSCRIBE", self._keys.channel(queue))
+            )
+
+    async def _read(self, wire: Wire) -> None:
+        try:
+            while True:
+                kind, *rest = await wire.read()
+                self._take(kind, rest[0])
+        except Exception as error:
+            raise _Lost(f"the connection was lost: {type(error).__name__}") from error
+
+    def _take(self, kind: bytes, channel: bytes) -> None:
+        queue = self._channels.get(channel)
+        if queue is None or queue not in self._asked:
+            return
+        if kind in (b"message", b"smessage"):
+            # Once all were confirmed they are rung together: ringing twice would be one look too many.
+            if queue in self._heard and queue not in self._fresh:
+                self.ring(queue)
+        elif kind in (b"subscribe", b"ssubscribe"):
+            self._heard.add(queue)
+            self._fresh.add(queue)
+            if self._asked.keys() <= self._heard:
+                self._all_heard()
+        elif kind in (b"unsubscribe", b"sunsubscribe"):
+            # Not asked for: in a cluster the slot went to another node.
+            raise _Lost("the slot of a queue was moved")
+
+    def _all_heard(self) -> None:
+        fresh, self._fresh = self._fresh, set()
+        self._warned = False
+        # Whatever was published while nobody listened rang nobody.
+        for queue in fresh:
+            self.ring(queue)
+
+    async def _probe(self) -> None:
+        """A connection that died without a word is found out by writing to it."""
+        while True:
+            await asyncio.sleep(PROBE_EVERY)
+            for wire in list(self._wires.values()):
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await wire.send(("PING",))
+
+    def _hang_up(self) -> None:
+        wires, self._wires = self._wires, {}
+        if self._sharded and self._asked:
+            # Perhaps it was lost because somebody else has the slot now.
+            self._nodes.moved(self._keys.tag(next(iter(self._asked))), None)
+        self._asked.clear()
+        self._channels.clear()
+        self._heard.clear()
+        self._fresh.clear()
+        for wire in wires.values():
+            wire.drop()
+
+    def _warn(self, what: str) -> None:
+        # Once, until it works again: this is tried for ever.
+        if not self._warned:
+            self._warned = True
+            logger.warning("no wake-ups from Redis: %s; looking every second instead", what)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong first, among the tasks that ended together."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    known = isinstance(error, _Lost | StoreUnavailable)
+    return str(error) if known else f"listening failed: {type(error).__name__}"

@@ -1,0 +1,52 @@
+"""What exists while a store is open: connections, and what is remembered from one call to the next."""
+
+from __future__ import annotations
+
+from nightmail.stores._keeper_thread import KeeperThread
+from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.claiming import Claims
+from nightmail.stores.redis.inspecting import Inspecting
+from nightmail.stores.redis.keys import Keys
+from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.listen import Listener
+from nightmail.stores.redis.nodes import ClusterNodes, Nodes, OneServer
+from nightmail.stores.redis.pipelines import Pipelines
+from nightmail.stores.redis.publishing import Publishing
+from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.settling import Settling
+from nightmail.stores.redis.source import Source
+from nightmail.stores.redis.timers import Timers
+from nightmail.stores.redis.together import Together
+
+
+class Opened:
+    """On one event loop, until it is closed."""
+
+    def __init__(self, source: Source, keys: Keys, asking: Asking, *, keep_delivered: bool) -> None:
+        self.nodes = nodes_of(source)
+        self.claim, self.settle, self.publish = (
+            Lane(role, source, self.nodes) for role in ("claim", "settle", "publish")
+        )
+        self.registry = Registry(self.publish, keys)
+        self.publishing = Publishing(self.publish, self.registry, asking, self.nodes, source.waiting)
+        self.together = Together(self.publishing.publish_batch)
+        self.pipelines = Pipelines(self.publish, self.registry, self.publishing, self.nodes, keys)
+        self.claims = Claims(self.claim, self.registry, asking, self.nodes)
+        self.settling = Settling(asking, self.nodes, keep_delivered=keep_delivered)
+        self.timers = Timers(self.publish, self.registry, asking)
+        self.inspecting = Inspecting(self.publish, self.registry, asking)
+        self.listener = Listener(source, self.nodes, keys)
+        # The thread has an event loop of its own, and so a map of the cluster of its own.
+        self.keeper = KeeperThread(lambda: Lane("keeper", source, nodes_of(source)), self.settling.extend)
+
+    async def close(self) -> None:
+        """Give back every connection and the thread."""
+        await self.listener.close()
+        await self.keeper.close()
+        for lane in (self.claim, self.publish, self.settle):
+            await lane.close()
+
+
+def nodes_of(source: Source) -> Nodes:
+    """Where the keys of this source are."""
+    return OneServer() if source.cluster is None else ClusterNodes(source)

@@ -1,0 +1,121 @@
+"""What a publish sends, and what the answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable, TimerExists
+from nightmail.message import Delivery, Message
+from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.ids import DIGITS, NOT_STORED, digits, following
+from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.moments import micros
+from nightmail.stores.redis.nodes import Nodes, by_slot
+from nightmail.stores.redis.records import facts
+from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.scripts import Call
+from nightmail.stores.redis.source import Waiting
+from nightmail.stores.redis.wire import Argument, Command
+
+
+class Publishing:
+    """Publishes on our own connection."""
+
+    def __init__(
+        self, lane: Lane, registry: Registry, asking: Asking, nodes: Nodes, waiting: Waiting
+    ) -> None:
+        self._lane = lane
+        self._registry = registry
+        self._asking = asking
+        self._nodes = nodes
+        self._waiting = waiting
+
+    async def publish(self, message: Message, own: Delivery | None) -> int | None:
+        """Store one message."""
+        ids = await self._registry.enter([message.queue])
+        fence = await self.fence(message.queue, own)
+        call = self.prepared([message], fence, ids.next(), final=False)
+        (id_,) = await self._stored(call, own)
+        if id_ is None and message.on_conflict == "raise" and message.timer_id is not None:
+            raise TimerExists(message.queue, message.timer_id)
+        return id_
+
+    async def publish_batch(self, messages: Sequence[Message]) -> list[int]:
+        """Store messages without timer ids; their ids, in order.
+
+        In a cluster each slot is a call of its own: the first may be carried out and the next not.
+        """
+        ids = await self._registry.enter(message.queue for message in messages)
+        tags = {queue: self._asking.keys.tag(queue) for queue in {message.queue for message in messages}}
+        stored: dict[int, int] = {}
+        for group in by_slot(self._nodes, ((tags[message.queue], at) for at, message in enumerate(messages))):
+            places = [place for _, place in group]
+            call = self.prepared(
+                [messages[place] for place in places], None, ids.next(len(places)), final=False
+            )
+            try:
+                found = await self._stored(call, None)
+            except StoreUnavailable as error:
+                if not stored or isinstance(error, PublishUncertain):
+                    raise
+                raise PublishUncertain(f"only a part of the batch was stored: {error}") from error
+            stored.update((place, id_) for place, id_ in zip(places, found, strict=True) if id_ is not None)
+        return [stored[place] for place in range(len(messages))]
+
+    async def fence(self, queue: str, own: Delivery | None) -> Delivery | None:
+        """The delivery that the script is to fence with.
+
+        In a cluster the own message may be in another slot, where the script cannot see it: then it is asked for
+        first, and a lease that is lost between the two goes unnoticed.
+        """
+        if own is None:
+            return None
+        tag, own_tag = self._asking.keys.tag(queue), self._asking.keys.tag(own.queue)
+        if self._nodes.slot(tag) == self._nodes.slot(own_tag):
+            return own
+        await self.check_held(own)
+        return None
+
+    async def check_held(self, own: Delivery) -> None:
+        """Raise `LeaseLost` unless this lease holds."""
+        key = f"{self._asking.keys.tag(own.queue)}:m:{digits(own.id).decode()}"
+        (token,) = await self._lane.ask(key, ("HGET", key, "token"))
+        if token != own.token.bytes:
+            raise LeaseLost((own.id,))
+
+    def prepared(self, messages: Sequence[Message], own: Delivery | None, first: int, *, final: bool) -> Call:
+        """The call that stores these, all in one slot, under ids from the first on."""
+        queues = dict.fromkeys(message.queue for message in messages)
+        fence: tuple[Argument, ...] = (b"", b"", b"")
+        if own is not None:
+            queues[own.queue] = None
+        place_of = {queue: place for place, queue in enumerate(queues, 1)}
+        if own is not None:
+            fence = (place_of[own.queue], digits(own.id), own.token.bytes)
+        arguments: list[Argument] = [*fence, int(final)]
+        for at, message in enumerate(messages):
+            arguments.append(facts(message, following(first, at), place_of[message.queue]))
+            arguments.append(message.body)
+        tags = [self._asking.keys.tag(queue) for queue in queues]
+        return self._asking.call("publish", tags, *arguments, letter=first)
+
+    async def _stored(self, call: Call, own: Delivery | None) -> list[int | None]:
+        also: list[Command] = []
+        if self._waiting.replicas:
+            also.append(("WAIT", self._waiting.replicas, micros(self._waiting.patience) // 1000))
+        answers = await self._lane.call(call, also=also, lost=PublishUncertain)
+        if answers[0] == b"lost":
+            raise LeaseLost(() if own is None else (own.id,))
+        ids = list(_ids(answers[0]))
+        if also and answers[1] < self._waiting.replicas and any(id_ is not None for id_ in ids):
+            raise PublishUncertain(
+                f"the message is stored, but only {answers[1]} of {self._waiting.replicas} replicas confirmed it in "
+                "time: a failover now may lose it"
+            )
+        return ids
+
+
+def _ids(answer: bytes) -> Iterable[int | None]:
+    for at in range(0, len(answer), DIGITS):
+        part = answer[at : at + DIGITS]
+        yield None if part == NOT_STORED else int(part, 16)

@@ -1,0 +1,202 @@
+"""What goes into the scripts and what comes out of them, packed: a reply of a thousand messages is one string.
+
+The driver takes some microseconds for each value of a reply, and there would be fifteen for each message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from struct import Struct
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from nightmail.message import Delivery, Due, Message
+from nightmail.records import DeadLetter, PendingMessage
+from nightmail.stores.redis.ids import digits
+from nightmail.stores.redis.moments import micros, moment, moment_micros, moment_or_none
+
+# As in publish.lua: id, queue, priority, policy, kind of due time, due time, expiry, dedup window, sizes of the texts.
+_FACTS: Final = Struct(">16sHBBBdddHH")
+_POLICIES: Final = {"skip": 0, "raise": 0, "replace": 1, "earliest": 2, "latest": 3}
+# As in common.lua: queue, id, the state, sizes of timer id, ordering key, headers and body.
+_RECORD: Final = Struct(">H16s6dIIBBBHHII")
+# As in dead.lua: the message's id, when it died, sizes of reason and error.
+_LETTER: Final = Struct(">16sdHI")
+
+
+def facts(message: Message, id_: int, place: int) -> bytes:
+    """What a publish tells about a message besides its body."""
+    kind, due = _due(message.due)
+    timer = b"" if message.timer_id is None else message.timer_id.encode()
+    key = b"" if message.ordering_key is None else message.ordering_key.encode()
+    headers = b"" if message.encoded_headers == "{}" else message.encoded_headers.encode()
+    fixed = _FACTS.pack(
+        digits(id_),
+        place,
+        message.priority,
+        _POLICIES[message.on_conflict],
+        kind,
+        due,
+        0 if message.expires_in is None else micros(message.expires_in),
+        0 if message.dedup_for is None else micros(message.dedup_for),
+        len(timer),
+        len(key),
+    )
+    return b"".join((fixed, timer, key, headers))
+
+
+def _due(due: Due) -> tuple[int, int]:
+    if due is None:
+        return 0, 0
+    if isinstance(due, datetime):
+        return 2, moment_micros(due)
+    return 1, max(micros(due), 0)
+
+
+class Record(NamedTuple):
+    """A message of a reply."""
+
+    place: int
+    """Of its queue among the keys, from 1."""
+    id: int
+    due: float
+    published: float
+    expires: float
+    claimed: float
+    first: float
+    last: float
+    attempts: int
+    deliveries: int
+    priority: int
+    superseded: int
+    timer_id: str | None
+    ordering_key: str | None
+    headers: str
+    body: bytes
+
+    def delivery(self, queue: str, token: UUID) -> Delivery:
+        """As claimed under this token."""
+        return Delivery(
+            self.id,
+            token,
+            queue,
+            self.body,
+            self.headers,
+            self.timer_id,
+            self.ordering_key,
+            self.priority,
+            moment(self.due),
+            moment(self.published),
+            moment(self.claimed),
+            moment_or_none(self.expires),
+            self.attempts,
+            self.deliveries,
+            moment_or_none(self.first),
+            moment_or_none(self.last),
+            bool(self.superseded),
+        )
+
+    def pending(self, queue: str) -> PendingMessage:
+        """As an operator sees it waiting."""
+        return PendingMessage(
+            id=self.id,
+            queue=queue,
+            timer_id=self.timer_id,
+            ordering_key=self.ordering_key,
+            priority=self.priority,
+            due_at=moment(self.due),
+            published_at=moment(self.published),
+            expires_at=moment_or_none(self.expires),
+            attempts=self.attempts,
+            body=self.body,
+            encoded_headers=self.headers,
+        )
+
+
+def records(reply: bytes) -> Iterator[Record]:
+    """The messages of a reply."""
+    at = 0
+    while at < len(reply):
+        record, at = _record(reply, at)
+        yield record
+
+
+def letters(reply: bytes, queue: str) -> Iterator[DeadLetter]:
+    """The dead letters of a reply."""
+    at = 0
+    while at < len(reply):
+        record, at = _record(reply, at)
+        message_id, died, reason_size, error_size = _LETTER.unpack_from(reply, at)
+        reason_at = at + _LETTER.size
+        error_at = reason_at + reason_size
+        at = error_at + error_size
+        yield DeadLetter(
+            id=record.id,
+            message_id=int(message_id, 16),
+            queue=queue,
+            reason=_text(reply[reason_at:error_at]),
+            error=_text(reply[error_at + 1 : at]) if error_size else None,
+            timer_id=record.timer_id,
+            ordering_key=record.ordering_key,
+            priority=record.priority,
+            attempts=record.attempts,
+            deliveries=record.deliveries,
+            published_at=moment(record.published),
+            first_attempt_at=moment_or_none(record.first),
+            last_attempt_at=moment_or_none(record.last),
+            died_at=moment(died),
+            body=record.body,
+            encoded_headers=record.headers,
+        )
+
+
+def _record(reply: bytes, at: int) -> tuple[Record, int]:
+    (
+        place,
+        id_,
+        due,
+        published,
+        expires,
+        claimed,
+        first,
+        last,
+        attempts,
+        deliveries,
+        priority,
+        superseded,
+        _,
+        timer_size,
+        key_size,
+        headers_size,
+        body_size,
+    ) = _RECORD.unpack_from(reply, at)
+    timer_at = at + _RECORD.size
+    key_at = timer_at + timer_size
+    headers_at = key_at + key_size
+    body_at = headers_at + headers_size
+    end = body_at + body_size
+    record = Record(
+        place,
+        int(id_, 16),
+        due,
+        published,
+        expires,
+        claimed,
+        first,
+        last,
+        attempts,
+        deliveries,
+        priority,
+        superseded,
+        _text(reply[timer_at:key_at]) if timer_size else None,
+        _text(reply[key_at:headers_at]) if key_size else None,
+        _text(reply[headers_at:body_at]) if headers_size else "{}",
+        reply[body_at:end],
+    )
+    return record, end
+
+
+def _text(raw: bytes) -> str:
+    # Somebody else may have written there what is no text: it is shown, and not a reason to fail.
+    return raw.decode("utf-8", "backslashreplace")

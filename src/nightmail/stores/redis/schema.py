@@ -1,0 +1,67 @@
+"""What every process must agree on, in a hash of its own: the version of the keys, and whose they are."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from typing import Final
+
+from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.stores.redis.keys import Keys
+from nightmail.stores.redis.lane import Lane
+
+VERSION: Final = 1
+LOOK_INTERVAL: Final = timedelta(seconds=5)
+NOTICE_HORIZON: Final = timedelta(seconds=60)
+"""The scripts have it too: `HORIZON`."""
+
+
+async def migrate(lane: Lane, keys: Keys) -> None:
+    """Note the version, where none is noted yet. Keys come into being with the first message."""
+    constants: dict[str, str | int] = {
+        "version": VERSION,
+        "identity": secrets.token_hex(16),
+        "look_interval": int(LOOK_INTERVAL.total_seconds()),
+        "notice_horizon": int(NOTICE_HORIZON.total_seconds()),
+    }
+    # Each only once: of two processes that do this at the same time one is the first.
+    await lane.ask(keys.meta, *(("HSETNX", keys.meta, name, value) for name, value in constants.items()))
+
+
+async def check(lane: Lane, keys: Keys) -> None:
+    """See `Store.check`."""
+    (kind,) = await lane.ask(keys.meta, ("TYPE", keys.meta))
+    if kind == b"none":
+        raise SchemaMissing(
+            f"there is no key {keys.meta!r}: run `nightmail migrate`, or pass `create_tables=True`"
+        )
+    if kind != b"hash":
+        raise SchemaDrift([f"{keys.meta} is a {kind.decode()} and not a hash"])
+    (found,) = await lane.ask(
+        keys.meta, ("HMGET", keys.meta, "version", "identity", "look_interval", "notice_horizon")
+    )
+    version, identity, look_interval, horizon = found
+    number = _number(version)
+    if number is None or identity is None:
+        raise SchemaDrift([f"{keys.meta} lacks version or identity"])
+    if number < VERSION:
+        raise SchemaOutdated(number, VERSION)
+    differences = [
+        f"{name} is {_shown(value)} and not {wanted}"
+        for name, value, wanted in (
+            ("version", version, VERSION),
+            ("look_interval", look_interval, int(LOOK_INTERVAL.total_seconds())),
+            ("notice_horizon", horizon, int(NOTICE_HORIZON.total_seconds())),
+        )
+        if _number(value) != wanted
+    ]
+    if differences:
+        raise SchemaDrift(differences)
+
+
+def _number(value: bytes | None) -> int | None:
+    return int(value) if value is not None and value.isdigit() else None
+
+
+def _shown(value: bytes | None) -> str:
+    return "missing" if value is None else value.decode("utf-8", "backslashreplace")

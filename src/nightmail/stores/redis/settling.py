@@ -1,0 +1,111 @@
+"""Everything that is written under a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from struct import Struct
+from typing import Final, TypeAlias, TypeVar
+
+from nightmail.message import Delivery
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.store import Settlement
+from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.ids import digits
+from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.moments import micros
+from nightmail.stores.redis.nodes import Nodes, by_slot
+from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.scripts import Call
+from nightmail.stores.redis.wire import Argument
+
+T = TypeVar("T")
+_Prepare: TypeAlias = Callable[[Sequence[str], Sequence[int], Sequence[T]], Call]
+"""From the tags of one slot, the place of each item's tag among them, and the items, to a call."""
+
+# As in settle.lua: queue, kind, delay, id, token; and in extend.lua: queue, id, token.
+_SETTLEMENT: Final = Struct(">HBd16s16s")
+_LEASE: Final = Struct(">H16s16s")
+_HELD: Final = ord("h")
+
+
+class Settling:
+    """Settle and extend: one call for each slot, whatever the number of deliveries."""
+
+    def __init__(self, asking: Asking, nodes: Nodes, *, keep_delivered: bool) -> None:
+        self._asking = asking
+        self._nodes = nodes
+        self._keep_delivered = keep_delivered
+
+    async def settle(self, lane: Lane, registry: Registry, batch: Sequence[Settlement]) -> list[Standing]:
+        """See `Store.settle`."""
+        given_up = sum(isinstance(settlement.outcome, Dead) for settlement in batch)
+        ids = await registry.enter()
+
+        def prepare(tags: Sequence[str], places: Sequence[int], settlements: Sequence[Settlement]) -> Call:
+            texts: list[Argument] = []
+            parts: list[bytes] = []
+            for place, settlement in zip(places, settlements, strict=True):
+                delivery, outcome = settlement.delivery, settlement.outcome
+                kind, delay = _kind(outcome)
+                parts.append(_SETTLEMENT.pack(place, kind, delay, digits(delivery.id), delivery.token.bytes))
+                if isinstance(outcome, Dead):
+                    texts += [outcome.reason, "" if outcome.error is None else f"!{outcome.error}"]
+            letter = ids.next(given_up + 1)
+            return self._asking.call(
+                "settle", tags, int(self._keep_delivered), b"".join(parts), *texts, letter=letter
+            )
+
+        held = await self._each(
+            lane, [(settlement.delivery.queue, settlement) for settlement in batch], prepare
+        )
+        return [
+            Standing.HELD if yes else Standing.UNKNOWN if settlement.repeated else Standing.LOST
+            for yes, settlement in zip(held, batch, strict=True)
+        ]
+
+    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        """See `Store.extend`."""
+
+        def prepare(tags: Sequence[str], places: Sequence[int], some: Sequence[Delivery]) -> Call:
+            leases = b"".join(
+                _LEASE.pack(place, digits(delivery.id), delivery.token.bytes)
+                for place, delivery in zip(places, some, strict=True)
+            )
+            return self._asking.call("extend", tags, micros(lease), leases)
+
+        held = await self._each(lane, [(delivery.queue, delivery) for delivery in deliveries], prepare)
+        return [Standing.HELD if yes else Standing.LOST for yes in held]
+
+    async def _each(self, lane: Lane, items: Sequence[tuple[str, T]], prepare: _Prepare[T]) -> list[bool]:
+        """Whether each lease held, after a call for each slot."""
+        tags = {queue: self._asking.keys.tag(queue) for queue, _ in items}
+        held: dict[int, bool] = {}
+        failure: Exception | None = None
+        for group in by_slot(self._nodes, ((tags[queue], at) for at, (queue, _) in enumerate(items))):
+            keys = list(dict.fromkeys(tag for tag, _ in group))
+            place_of = {tag: place for place, tag in enumerate(keys, 1)}
+            chosen = [items[at][1] for _, at in group]
+            try:
+                (answer,) = await lane.call(prepare(keys, [place_of[tag] for tag, _ in group], chosen))
+            except Exception as error:  # noqa: BLE001 - a node that is down must not hold up the others
+                failure = failure or error
+                continue
+            held.update((at, letter == _HELD) for (_, at), letter in zip(group, answer, strict=True))
+        if failure is not None:
+            raise failure
+        return [held[at] for at in range(len(items))]
+
+
+def _kind(outcome: Outcome) -> tuple[int, int]:
+    match outcome:
+        case Done():
+            return 0, 0
+        case Retry(delay):
+            return 1, micros(delay)
+        case Postpone(delay):
+            return 2, micros(delay)
+        case Release():
+            return 3, 0
+        case Dead():
+            return 5 if outcome.ran else 4, 0

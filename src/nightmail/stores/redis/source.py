@@ -1,0 +1,135 @@
+"""What a store is given: a URL or a client, and how a connection of our own is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from nightmail.stores.redis.wire import Wire
+
+Address: TypeAlias = tuple[str, int]
+
+_SCHEMES: Final = {"redis": False, "rediss": False, "redis+cluster": True, "rediss+cluster": True}
+# The driver's comforts that would repeat a command, time it out on their own, change what answers look like, or answer
+# to the pool from which we have borrowed only the arguments.
+_NOT_OURS: Final = ("maint_", "orig_", "oss_", "himport_", "maintenance_")
+_LEFT_OUT: Final = frozenset({"redis_connect_func", "response_callbacks", "client_name", "retry_on_timeout"})
+
+LONGEST_WAIT: Final = timedelta(seconds=5)
+"""Other publishes stand in line behind the one that waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many replicas must confirm a publish, and how long that is waited for."""
+
+    replicas: int = 0
+    patience: timedelta = timedelta(seconds=1)
+
+    def __post_init__(self) -> None:
+        if self.replicas < 0:
+            raise ValueError(f"wait_replicas must be 0 or more, not {self.replicas}")
+        if not timedelta(0) < self.patience <= LONGEST_WAIT:
+            raise ValueError(f"wait_timeout must be between 0 and {LONGEST_WAIT}, not {self.patience}")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How to connect: to the one server there is, or to a node of a cluster."""
+
+    connect: Callable[[str, Address | None], Wire]
+    """A new connection, not connected yet: the name it bears on the server, and the node."""
+    cluster: Sequence[Address] | None
+    """Nodes of the cluster to begin with; `None` for a single server."""
+    database: int
+    waiting: Waiting = Waiting()
+
+
+def source_of(given: str | Redis | RedisCluster) -> Source:
+    """What was given to the store."""
+    if isinstance(given, str):
+        return _from_url(given)
+    if isinstance(given, RedisCluster):
+        nodes = list(given.nodes_manager.startup_nodes.values())
+        start = [(str(node.host), int(node.port)) for node in nodes]
+        return _from_nodes(start, nodes[0].connection_class, nodes[0].connection_kwargs, Waiting())
+    if isinstance(given, Redis):
+        return _from_pool(given.connection_pool, Waiting())
+    raise TypeError(
+        f"a Redis store needs a URL or a client of redis.asyncio (Redis, RedisCluster), not {type(given).__name__}"
+    )
+
+
+def _from_url(url: str) -> Source:
+    try:
+        parts = urlsplit(url)
+        cluster = _SCHEMES[parts.scheme.lower()]
+        query, waiting = _split_query(parts.query)
+        plain = parts._replace(scheme=parts.scheme.lower().partition("+")[0], query=query).geturl()
+        pool = ConnectionPool.from_url(plain)
+    except (KeyError, ValueError):
+        # Neither the URL nor anybody's opinion of it: both may quote the password.
+        raise ValueError(
+            "a Redis URL looks like redis://host:6379/0 or redis+cluster://host:6379 (rediss for TLS), with "
+            "?wait_replicas= and ?wait_timeout= in numbers"
+        ) from None
+    if not cluster:
+        return _from_pool(pool, waiting)
+    arguments = pool.connection_kwargs
+    start = (str(arguments.get("host", "localhost")), int(arguments.get("port", 6379)))
+    return _from_nodes([start], pool.connection_class, arguments, waiting)
+
+
+def _split_query(query: str) -> tuple[str, Waiting]:
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    waiting = Waiting()
+    if (replicas := given.pop("wait_replicas", None)) is not None:
+        waiting = replace(waiting, replicas=int(replicas))
+    if (seconds := given.pop("wait_timeout", None)) is not None:
+        waiting = replace(waiting, patience=timedelta(seconds=float(seconds)))
+    return urlencode(given), waiting
+
+
+def _from_pool(pool: Any, waiting: Waiting) -> Source:
+    arguments, kind = pool.connection_kwargs, pool.connection_class
+
+    def connect(name: str, _address: Address | None) -> Wire:
+        # Read anew each time: whoever rotates credentials changes them there.
+        return Wire(kind(**_ours(arguments, name)))
+
+    return Source(connect, None, int(arguments.get("db") or 0), waiting)
+
+
+def _from_nodes(start: Sequence[Address], kind: Any, arguments: dict[str, Any], waiting: Waiting) -> Source:
+    def connect(name: str, address: Address | None) -> Wire:
+        host, port = address or start[0]
+        return Wire(kind(**{**_ours(arguments, name), "host": host, "port": port}))
+
+    return Source(connect, start, 0, waiting)
+
+
+def _ours(arguments: dict[str, Any], name: str) -> dict[str, Any]:
+    kept = {
+        key: value
+        for key, value in arguments.items()
+        if not key.startswith(_NOT_OURS) and key not in _LEFT_OUT
+    }
+    return kept | {
+        "client_name": f"nightmail-{name}",
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "health_check_interval": 0,
+        "socket_timeout": None,
+        "socket_connect_timeout": None,
+        "decode_responses": False,
+        "encoding": "utf-8",
+        "encoding_errors": "strict",
+        "protocol": 2,
+    }

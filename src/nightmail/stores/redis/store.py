@@ -1,0 +1,261 @@
+"""The Redis store: which connection each verb uses, and what it asks there.
+
+    claim     one at a time, for all subscribers of the process
+    settle    settlements, and renewals asked for on the event loop
+    publish   publishes, timers, and what an operator asks
+    listen    wake-ups; opened when somebody listens
+    keeper    renewals, on a thread of its own; open while anybody works beside the event loop
+
+In a cluster each of these is one connection to each primary that is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from nightmail.bell import Bell
+from nightmail.clock import Clock, StoreClock
+from nightmail.errors import CannotJoin, StoreUnavailable
+from nightmail.message import Delivery, Message, check_due, check_name, check_queue
+from nightmail.outcome import Standing
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.store import Capabilities, Claimed, Extend, Settlement
+from nightmail.stores.redis import schema
+from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.keys import Keys
+from nightmail.stores.redis.opened import Opened
+from nightmail.stores.redis.server import check_server
+from nightmail.stores.redis.source import Waiting, source_of
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis, RedisCluster
+
+WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
+STORE_CLOCK: Final = StoreClock()
+
+
+class RedisStore:
+    """Messages in Redis, under keys that begin with `{nightmail:` or as `tables` names them.
+
+    With `wait_replicas` a publish returns once so many replicas have it, and raises `PublishUncertain` when that takes
+    longer than `wait_timeout`. Both may be given in the URL.
+    """
+
+    capabilities: Final = Capabilities(
+        name="redis",
+        # A MULTI can carry a publish, but nothing can be read in it.
+        transactions=False,
+        concurrent_writers=True,
+        repeatable_read=False,
+        pushes_wakeups=True,
+        embedded=False,
+        connections=5,
+    )
+
+    def __init__(
+        self,
+        source: str | Redis | RedisCluster,
+        *,
+        tables: str | None = None,
+        clock: Clock = STORE_CLOCK,
+        keep_delivered: bool = False,
+        wait_replicas: int | None = None,
+        wait_timeout: timedelta | None = None,
+    ) -> None:
+        found = source_of(source)
+        self._source = replace(
+            found,
+            waiting=Waiting(
+                found.waiting.replicas if wait_replicas is None else wait_replicas,
+                found.waiting.patience if wait_timeout is None else wait_timeout,
+            ),
+        )
+        self._keys = Keys.named(tables, self._source.database)
+        self._asking = Asking(self._keys, clock, sharded=self._source.cluster is not None)
+        self._keep_delivered = keep_delivered
+        self._opened: Opened | None = None
+
+    def tag(self, queue: str) -> str:
+        """What the keys of this queue begin with: in a cluster, keys that begin with it go into one MULTI with it."""
+        check_queue(queue)
+        return self._keys.tag(queue)
+
+    # ------------------------------------------------------------------------------------ its life
+
+    @property
+    def look_interval(self) -> timedelta:
+        """See `Store.look_interval`."""
+        deaf = self._opened is not None and self._opened.listener.deaf
+        return WITHOUT_WAKEUPS if deaf else schema.LOOK_INTERVAL
+
+    @property
+    def listening(self) -> bool:
+        """Whether wake-ups from other processes arrive."""
+        return self._opened is not None and self._opened.listener.listening
+
+    async def open(self) -> None:
+        """See `Store.open`. Connections are made when they are needed."""
+        if self._opened is None:
+            self._opened = Opened(self._source, self._keys, self._asking, keep_delivered=self._keep_delivered)
+
+    async def close(self) -> None:
+        """See `Store.close`. A client that was given stays open: it was never used."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
+
+    async def ping(self) -> None:
+        """See `Store.ping`."""
+        await self._here.publish.ask(self._keys.meta, ("PING",))
+
+    async def migrate(self) -> None:
+        """See `Store.migrate`."""
+        await self._check_servers()
+        await schema.migrate(self._here.publish, self._keys)
+
+    async def check(self) -> None:
+        """See `Store.check`. Refuses a server that may lose messages, too."""
+        await self._check_servers()
+        await schema.check(self._here.publish, self._keys)
+
+    async def _check_servers(self) -> None:
+        cluster = self._source.cluster is not None
+        for address in await self._here.nodes.all():
+            await self._here.publish.run_at(address, lambda wire: check_server(wire, cluster=cluster))
+
+    # ------------------------------------------------------------------------------------- publish
+
+    async def publish(
+        self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
+    ) -> int | None:
+        """See `Store.publish`. In a pipeline the id is that of a new message: with a timer id it may not be stored."""
+        if transaction is not None:
+            return await self._here.pipelines.publish(transaction, message, own)
+        if message.timer_id is None and own is None:
+            return await self._here.together.publish(message)
+        return await self._here.publishing.publish(message, own)
+
+    async def publish_batch(
+        self, messages: Sequence[Message], *, transaction: object | None = None
+    ) -> list[int]:
+        """See `Store.publish_batch`. In a cluster, all or none of those that are in one slot."""
+        if any(message.timer_id is not None for message in messages):
+            raise ValueError("a batch takes no messages with a timer id: publish them one by one")
+        if not messages:
+            return []
+        if transaction is not None:
+            return await self._here.pipelines.publish_batch(transaction, messages)
+        return await self._here.publishing.publish_batch(messages)
+
+    # ---------------------------------------------------------------------------------- under a lease
+
+    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+        """See `Store.claim`."""
+        return await self._here.claims.claim(queues, limit=limit, lease=lease, token=token)
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """See `Store.recall`."""
+        return await self._here.claims.recall(queues, token)
+
+    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+        """See `Store.settle`."""
+        if not batch:
+            return []
+        return await self._here.settling.settle(self._here.settle, self._here.registry, batch)
+
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        """See `Store.extend`."""
+        return await self._here.settling.extend(self._here.settle, deliveries, lease)
+
+    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """See `Store.beside`."""
+        return self._here.keeper.beside(work)
+
+    async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """See `Store.hold`. Not possible here: a pipeline locks nothing."""
+        raise CannotJoin("a pipeline cannot hold a message: nothing is locked before it is executed")
+
+    async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """See `Store.ack`. Not possible here: a lost lease would not undo the rest of the pipeline."""
+        raise CannotJoin(
+            "a message cannot be acknowledged in a pipeline: were its lease lost, the rest would be carried out all "
+            "the same. Let the handler return instead"
+        )
+
+    # -------------------------------------------------------------------------------------- timers
+
+    async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
+        """See `Store.cancel`."""
+        _check_named(queue, timer_id)
+        _refuse(transaction, "cancel")
+        return await self._here.timers.cancel(queue, timer_id)
+
+    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
+        """See `Store.cancel_all`."""
+        check_queue(queue)
+        _refuse(transaction, "cancel_all")
+        return await self._here.timers.cancel_all(queue)
+
+    async def reschedule(
+        self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
+    ) -> bool:
+        """See `Store.reschedule`."""
+        _check_named(queue, timer_id)
+        check_due(due)
+        _refuse(transaction, "reschedule")
+        return await self._here.timers.reschedule(queue, timer_id, due)
+
+    # -------------------------------------------------------------------------------------- looking
+
+    def listen(self, queues: Sequence[str]) -> Bell:
+        """See `Store.listen`."""
+        return self._here.listener.bell(*queues)
+
+    async def peek(
+        self,
+        queue: str | None = None,
+        *,
+        timer_id: str | None = None,
+        due_before: datetime | None = None,
+        limit: int = 100,
+        transaction: object | None = None,
+    ) -> list[PendingMessage]:
+        """See `Inspection.peek`."""
+        _refuse(transaction, "peek")
+        return await self._here.inspecting.peek(queue, timer_id=timer_id, due_before=due_before, limit=limit)
+
+    async def dead(
+        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+    ) -> list[DeadLetter]:
+        """See `Inspection.dead`."""
+        return await self._here.inspecting.dead(which, limit=limit, cursor=cursor)
+
+    async def stats(self) -> dict[str, QueueStats]:
+        """See `Inspection.stats`."""
+        return await self._here.inspecting.stats()
+
+    # ------------------------------------------------------------------------------------- inside
+
+    @property
+    def _here(self) -> Opened:
+        if self._opened is None:
+            raise StoreUnavailable("the store is not open: call `open` first")
+        return self._opened
+
+
+def _check_named(queue: str, timer_id: str) -> None:
+    check_queue(queue)
+    check_name("timer_id", timer_id)
+
+
+def _refuse(transaction: object | None, verb: str) -> None:
+    if transaction is not None:
+        raise CannotJoin(
+            f"{verb} cannot join a pipeline: what it answers is known only when the pipeline is executed. Call it "
+            "without one, before or after"
+        )

@@ -1,0 +1,50 @@
+"""Cancelling and moving what waits."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.moments import micros, moment_micros
+from nightmail.stores.redis.registry import Registry
+
+AT_ONCE: Final = 10_000
+"""So many messages one script removes: some tens of milliseconds in which nobody else is served."""
+
+
+class Timers:
+    """Verbs on waiting messages, on our own connection."""
+
+    def __init__(self, lane: Lane, registry: Registry, asking: Asking) -> None:
+        self._lane = lane
+        self._registry = registry
+        self._asking = asking
+
+    async def cancel(self, queue: str, timer_id: str) -> bool:
+        """See `Store.cancel`."""
+        return bool(await self._one("cancel", queue, timer_id))
+
+    async def reschedule(self, queue: str, timer_id: str, due: datetime | timedelta) -> bool:
+        """See `Store.reschedule`."""
+        if isinstance(due, datetime):
+            return bool(await self._one("reschedule", queue, timer_id, "at", moment_micros(due)))
+        return bool(await self._one("reschedule", queue, timer_id, "in", micros(due)))
+
+    async def cancel_all(self, queue: str) -> int:
+        """See `Store.cancel_all`. More than ten thousand go in parts; what is published meanwhile stays."""
+        removed, highest = 0, b""
+        while True:
+            part, highest = await self._one("cancel_all", queue, AT_ONCE, highest)
+            removed += int(part)
+            if part < AT_ONCE:
+                return removed
+
+    async def _one(self, script: str, queue: str, *arguments: bytes | str | int) -> Any:
+        # What was tampered with is buried, under ids of ours.
+        ids = await self._registry.enter()
+        tags = [self._asking.keys.tag(queue)]
+        call = self._asking.call(script, tags, *arguments, letter=ids.next())
+        (answer,) = await self._lane.call(call)
+        return answer

@@ -1,0 +1,87 @@
+"""One connection: several commands at once, and what was answered to each.
+
+The driver connects, authenticates and reads; it repeats nothing. A command that was sent twice because the first reply
+was late would claim twice, or publish twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from redis.exceptions import RedisError, ResponseError
+
+from nightmail.stores.redis.errors import is_unknown_script
+from nightmail.stores.redis.scripts import Call
+
+Argument: TypeAlias = bytes | str | int
+Command: TypeAlias = Sequence[Argument]
+Reply: TypeAlias = Any
+
+
+class Wire:
+    """A connection of the driver's that is ours alone."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    @property
+    def open(self) -> bool:
+        """Whether nobody has closed it, as far as can be seen without asking."""
+        # The driver would notice only after sending, when it is too late to know whether that arrived.
+        reader = getattr(self.connection, "_reader", None)
+        return bool(self.connection.is_connected) and not (reader is not None and reader.at_eof())
+
+    async def connect(self) -> None:
+        """Connect, and whatever goes with it."""
+        await self.connection.connect()
+
+    async def send(self, *commands: Command) -> None:
+        """Send these without waiting for answers."""
+        await self.connection.send_packed_command(self.connection.pack_commands(commands), check_health=False)
+
+    async def read(self) -> Reply:
+        """The next answer; raises what the server refused."""
+        return await self.connection.read_response()
+
+    async def ask(self, *commands: Command) -> list[Reply]:
+        """Send these at once; the answers in order, a refusal among them as an error that is not raised."""
+        await self.send(*commands)
+        answers: list[Reply] = []
+        for _ in commands:
+            try:
+                answers.append(await self.connection.read_response())
+            except ResponseError as error:
+                answers.append(error)
+        return answers
+
+    async def call(self, call: Call, *, also: Sequence[Command] = ()) -> list[Reply]:
+        """Run a script, and these commands behind it. A server that does not know the script is told it."""
+        answers = await self.ask(call.by_digest, *also)
+        if isinstance(answers[0], ResponseError) and is_unknown_script(answers[0]):
+            answers = await self.ask(call.in_full, *also)
+        return answers
+
+    def drop(self) -> None:
+        """Hang up without a word."""
+        connection = self.connection
+        writer = getattr(connection, "_writer", None)
+        if writer is not None:
+            # The driver's own way is a coroutine, and there may be nobody to wait for it.
+            with suppress(Exception):
+                writer.transport.abort()
+            connection._reader = connection._writer = None
+
+    async def close(self) -> None:
+        """Hang up."""
+        with suppress(RedisError, OSError, TimeoutError):
+            await self.connection.disconnect()
+
+
+def raised(answers: Sequence[Reply]) -> list[Reply]:
+    """The answers, if none of them is a refusal."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return list(answers)

@@ -1,0 +1,314 @@
+"""What MariaDB reads for a claim and a settlement follows the batch and not the backlog, and nobody waits for a claim.
+
+Plans and counts are those of the store's own statements on the store's own connections: each statement is explained on
+the connection that sends it, just before it is sent, and the rows it really touches are the server's own count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import cycle
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry
+from nightmail.store import Claimed, Settlement
+from nightmail.stores.mysql import MySQLStore
+from nightmail.stores.mysql.lane import Lane
+from nightmail.stores.mysql.link import Answer, Link
+from tests.stores.mysql_support import (
+    HOUR,
+    LEASE,
+    QUEUE,
+    claim,
+    connection,
+    execute,
+    message,
+    open_store,
+    run,
+)
+
+pytest_plugins = ["testkit.mariadb_fixtures"]
+pytestmark = [pytest.mark.mysql, pytest.mark.slow]
+
+FUTURE = 50_000
+DUE = 2_000
+BATCH = 50
+
+FILL_FUTURE = f"""
+    insert into nightmail_messages
+        (queue, priority, due_at, published_at, headers, body, ordering_key, timer_id, timer_key)
+    select '{QUEUE}', seq % 3, utc_timestamp(6) + interval 1 day + interval seq second, utc_timestamp(6),
+           '{{}}', 'x', if(seq % 10 = 0, concat('key ', seq), null), concat('timer ', seq), concat('timer ', seq)
+    from seq_1_to_{FUTURE}
+"""
+FILL_DUE = f"""
+    insert into nightmail_messages (queue, priority, due_at, published_at, headers, body, ordering_key)
+    select '{QUEUE}', seq % 3, utc_timestamp(6), utc_timestamp(6),
+           '{{}}', 'x', if(seq % 10 = 0, concat('due key ', seq), null)
+    from seq_1_to_{DUE}
+"""
+ANALYZE = "analyze table nightmail_messages"
+
+STATES = {
+    "never analyzed": [FILL_FUTURE, FILL_DUE],
+    "analyzed while empty": [ANALYZE, FILL_FUTURE, FILL_DUE],
+    "analyzed after it was drained": [
+        FILL_FUTURE,
+        "delete from nightmail_messages",
+        ANALYZE,
+        FILL_FUTURE,
+        FILL_DUE,
+    ],
+    "analyzed when full": [FILL_FUTURE, FILL_DUE, ANALYZE],
+    "without future messages": [FILL_DUE, ANALYZE],
+}
+
+EXPLAINED = ("select", "(select", "update", "delete", "insert")
+
+
+class Plans:
+    """The plans of the statements that one connection sends, and how many rows the server touched for them."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[str, list[dict[str, Any]]]] = []
+
+    async def listen(self, link: Link) -> None:
+        ask = link.ask
+
+        async def explained(*statements: str) -> list[Answer]:
+            for statement in statements:
+                if statement.lstrip().startswith(EXPLAINED) and "nightmail_messages" in statement:
+                    (plan,) = await ask(f"explain format=json {statement}")
+                    self._told.append((statement, list(nodes(json.loads(plan.rows[0][0])))))
+            return await ask(*statements)
+
+        link.ask = explained  # type: ignore[method-assign]
+
+    def told(self) -> list[tuple[str, list[dict[str, Any]]]]:
+        """The statements since the last time, with the tables their plans read."""
+        told, self._told = self._told, []
+        return told
+
+
+def nodes(plan: Any) -> Iterator[dict[str, Any]]:
+    """Every part of a plan."""
+    if isinstance(plan, dict):
+        yield plan
+        for part in plan.values():
+            yield from nodes(part)
+    elif isinstance(plan, list):
+        for part in plan:
+            yield from nodes(part)
+
+
+def assert_by_index(told: list[tuple[str, list[dict[str, Any]]]]) -> None:
+    """No statement reads the messages from end to end or sorts rows that it locks, and each uses the index meant."""
+    assert told
+    for statement, parts in told:
+        for part in parts:
+            # A union puts its few rows into a table of its own; what is locked must not be sorted.
+            if "for update" in statement:
+                assert "filesort" not in part, statement
+            table = part.get("table", {})
+            if isinstance(table, dict) and table.get("table_name") in ("m", "s", "h", "f"):
+                assert table["access_type"] != "ALL", (statement, table)
+                assert table["access_type"] != "index", (statement, table)
+                if table["table_name"] == "m":
+                    assert table["key"] in ("PRIMARY", "nightmail_claim"), (statement, table)
+
+
+async def rows_touched(link: Link) -> int:
+    """How many rows the server has read on this connection so far, without those of its own temporary tables."""
+    names = ("first", "key", "last", "next", "prev", "rnd")
+    wanted = ", ".join(f"'Handler_read_{name}'" for name in names)
+    (found,) = await link.ask(f"show session status where variable_name in ({wanted})")
+    return sum(int(value) for _, value in found.rows)
+
+
+@asynccontextmanager
+async def prepared(url: str, state: str) -> AsyncIterator[tuple[MySQLStore, Lane, Lane]]:
+    """A store over a table in this state, with the lanes on which it claims and settles."""
+    async with open_store(url) as store:
+        for statement in STATES[state]:
+            await run(url, statement)
+        assert store._opened is not None
+        yield store, store._opened.claim, store._opened.settle
+
+
+@pytest.fixture(params=list(STATES))
+def state(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+async def test_every_statement_of_a_claim_and_a_settlement_goes_by_an_index_and_none_sorts_what_it_locks(
+    mysql_url: str,
+    state: str,
+) -> None:
+    async with prepared(mysql_url, state) as (store, claim_lane, settle_lane):
+        claims, settles = Plans(), Plans()
+        await claim_lane.run(claims.listen)
+        await settle_lane.run(settles.listen)
+
+        async def claim_some(limit: int = BATCH, queue: str = QUEUE) -> Claimed:
+            claimed = await store.claim([queue], limit=limit, lease=LEASE, token=uuid4())
+            assert_by_index(claims.told())
+            return claimed
+
+        async def settle(*outcomes: Outcome) -> None:
+            claimed = await claim_some()
+            batch = [Settlement(*pair) for pair in zip(claimed.deliveries, cycle(outcomes), strict=False)]
+            assert set(await store.settle(batch)) == {"held"}
+            assert_by_index(settles.told())
+
+        # The first looks from end to end, the others begin at a mark.
+        for _ in range(3):
+            assert len((await claim_some()).deliveries) == BATCH
+        await settle(Done())
+        await settle(Done(), Retry(HOUR), Dead("rejected"), Release())
+        claimed = await claim_some()
+        assert set(await store.extend(claimed.deliveries, LEASE * 2)) == {"held"}
+        assert_by_index(settles.told())
+        # One that comes back short, and one that finds nothing.
+        await claim_some(limit=DUE)
+        assert (await claim_some()).deliveries == []
+        await claim_some(queue="nothing")
+
+
+async def test_what_is_read_follows_the_batch_and_not_the_backlog(mysql_url: str, state: str) -> None:
+    async with prepared(mysql_url, state) as (store, claim_lane, settle_lane):
+
+        async def touched(lane: Lane, work: Any) -> tuple[Any, int]:
+            before = await lane.run(rows_touched)
+            result = await work
+            return result, await lane.run(rows_touched) - before
+
+        def claim_some(limit: int = BATCH, queue: str = QUEUE) -> Any:
+            return store.claim([queue], limit=limit, lease=LEASE, token=uuid4())
+
+        for _ in range(3):
+            claimed, rows = await touched(claim_lane, claim_some())
+            assert len(claimed.deliveries) == BATCH
+            assert rows <= BATCH * 12
+
+        batch = [Settlement(delivery, Done()) for delivery in claimed.deliveries]
+        standings, rows = await touched(settle_lane, store.settle(batch))
+        assert set(standings) == {"held"}
+        assert rows <= BATCH * 6
+
+        claimed, _ = await touched(claim_lane, claim_some())
+        outcomes: Iterator[Outcome] = cycle([Done(), Retry(HOUR), Dead("rejected"), Release()])
+        batch = [Settlement(*pair) for pair in zip(claimed.deliveries, outcomes, strict=False)]
+        standings, rows = await touched(settle_lane, store.settle(batch))
+        assert set(standings) == {"held"}
+        assert rows <= BATCH * 12
+
+        # One that comes back short walks over what is leased, and over nothing that is due later.
+        await claim_some(limit=DUE)
+        claimed, rows = await touched(claim_lane, claim_some())
+        assert not claimed.deliveries
+        assert claimed.next_in is not None
+        assert rows <= DUE * 4
+
+        claimed, rows = await touched(claim_lane, claim_some(queue="nothing"))
+        assert rows <= 100
+
+
+async def test_the_question_asked_all_the_time_while_idle_is_cheap(mysql_url: str) -> None:
+    async with prepared(mysql_url, "analyzed when full") as (store, _, _):
+        await claim(store, limit=DUE)
+        assert store._opened is not None
+        tower = store._opened.tower
+        with store.listen(["nothing", "nor here"]):
+            before = await tower._lane.run(rows_touched)
+            for _ in range(10):
+                await tower._look()
+            assert await tower._lane.run(rows_touched) - before <= 10 * 50
+
+
+# ----------------------------------------------------------------------------------- nobody waits
+
+
+async def test_two_open_claims_both_get_messages(mysql_url: str) -> None:
+    async with (
+        prepared(mysql_url, "without future messages") as (store, lane, _),
+        open_store(mysql_url) as other,
+    ):
+        held, go_on = asyncio.Event(), asyncio.Event()
+
+        async def stop_before_the_leases(link: Link) -> None:
+            ask = link.ask
+
+            async def asked(*statements: str) -> list[Answer]:
+                if any(statement.startswith("update") for statement in statements):
+                    held.set()
+                    await go_on.wait()
+                return await ask(*statements)
+
+            link.ask = asked  # type: ignore[method-assign]
+
+        await lane.run(stop_before_the_leases)
+        first = asyncio.create_task(claim(store, limit=BATCH))
+        await held.wait()
+
+        # The first has locked its rows, and not committed.
+        async with asyncio.timeout(2):
+            second = await claim(other, limit=BATCH)
+        go_on.set()
+
+        assert len(second) == BATCH
+        assert {delivery.id for delivery in await first}.isdisjoint(delivery.id for delivery in second)
+
+
+async def test_an_open_claim_keeps_nobody_from_publishing(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store, connection(mysql_url) as own:
+        await execute(own, "set session transaction isolation level read committed")
+        await store.publish(message(b"the only one"))
+        assert store._opened is not None
+        sent: list[str] = []
+
+        async def note(link: Link) -> None:
+            ask = link.ask
+
+            async def asked(*statements: str) -> list[Answer]:
+                sent.extend(statements)
+                return await ask(*statements)
+
+            link.ask = asked  # type: ignore[method-assign]
+
+        await store._opened.claim.run(note)
+        await claim(store)
+        await claim(store)
+        takes = [statement for statement in sent if "for update skip locked" in statement]
+        assert takes
+
+        # The same in a transaction that stays open, when there is nothing more to be found.
+        await own.begin()
+        for statement in takes:
+            await execute(own, statement.replace("%", "%%"))
+        async with asyncio.timeout(2):
+            await store.publish_batch([message(b"%d" % n, priority=n % 10) for n in range(20)])
+            await store.publish(message(timer_id="t"))
+        await own.rollback()
+
+
+async def test_a_backlog_of_future_messages_costs_an_empty_claim_nothing(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store:
+        assert store._opened is not None
+        await claim(store)
+        before = await store._opened.claim.run(rows_touched)
+        await claim(store)
+        empty = await store._opened.claim.run(rows_touched) - before
+        await run(mysql_url, FILL_FUTURE)
+
+        before = await store._opened.claim.run(rows_touched)
+        await claim(store)
+        beside_many = await store._opened.claim.run(rows_touched) - before
+
+        assert beside_many <= empty * 1.3 + 20

@@ -1,0 +1,314 @@
+"""The harnesses that drive the MySQL store through the conformance suite, and words for tests that only it has."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Unpack
+from uuid import uuid4
+
+import aiomysql  # type: ignore[import-untyped]
+import asyncmy
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from nightmail.message import Delivery, Message
+from nightmail.outcome import Done, Standing
+from nightmail.store import Settlement
+from nightmail.stores.mysql import MySQLStore
+from nightmail.stores.mysql.link import Link, is_closed
+from nightmail.testing.conformance import Harness
+from nightmail.testing.conformance.build import MessageOptions
+from testkit.servers.mariadb import connect_arguments
+
+QUEUE = "orders"
+LEASE = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+
+EMPTY = (
+    "create table if not exists notes (value text not null)",
+    "delete from notes",
+    "delete from nightmail_messages",
+    "delete from nightmail_dead",
+    "delete from nightmail_dedup",
+)
+
+
+class MySQLHarness(Harness):
+    """One database, emptied before each test. The caller's own rows are in a table beside ours."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    async def open(self) -> MySQLStore:
+        store = MySQLStore(self.url, clock=self.clock)
+        await store.open()
+        await store.migrate()
+        return store
+
+    async def make_empty(self) -> None:
+        await (await self.open()).close()
+        for statement in EMPTY:
+            await run(self.url, statement)
+
+    async def written(self) -> list[str]:
+        return sorted(value for (value,) in await run(self.url, "select value from notes"))
+
+    @asynccontextmanager
+    async def outside_any_transaction(self) -> AsyncIterator[Any]:
+        async with connection(self.url) as own:
+            yield own
+
+    @abstractmethod
+    async def write(self, transaction: Any, value: str) -> None: ...
+
+
+class DriverHarness(MySQLHarness):
+    """Callers use the driver itself: asyncmy, or aiomysql."""
+
+    def __init__(self, url: str, driver: Any = asyncmy) -> None:
+        super().__init__(url)
+        self._driver = driver
+
+    @asynccontextmanager
+    async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
+        isolation = "repeatable read" if repeatable_read else "read committed"
+        async with connection(self.url, self._driver) as own:
+            await execute(own, f"set session transaction isolation level {isolation}")
+            await own.begin()
+            try:
+                yield own
+            except BaseException:
+                await own.rollback()
+                raise
+            await own.commit()
+
+    @asynccontextmanager
+    async def outside_any_transaction(self) -> AsyncIterator[Any]:
+        async with connection(self.url, self._driver) as own:
+            yield own
+
+    async def write(self, transaction: Any, value: str) -> None:
+        await execute(transaction, "insert into notes values (%s)", (value,))
+
+
+class SqlalchemyHarness(MySQLHarness):
+    """Callers use a connection of SQLAlchemy's: a session would begin anew when it is used after its end."""
+
+    def __init__(self, url: str, driver: str = "asyncmy") -> None:
+        super().__init__(url)
+        self._driver = driver
+
+    @asynccontextmanager
+    async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
+        engine = create_async_engine(
+            sqlalchemy_url(self.url, self._driver),
+            poolclass=NullPool,
+            isolation_level="REPEATABLE READ" if repeatable_read else "READ COMMITTED",
+        )
+        try:
+            async with engine.begin() as own:
+                yield own
+        finally:
+            await engine.dispose()
+
+    async def write(self, transaction: Any, value: str) -> None:
+        await transaction.execute(text("insert into notes values (:value)"), {"value": value})
+
+
+def sqlalchemy_url(url: str, driver: str = "asyncmy") -> str:
+    return url.replace("mysql://", f"mysql+{driver}://")
+
+
+@asynccontextmanager
+async def connection(url: str, driver: Any = asyncmy, **options: Any) -> AsyncIterator[Any]:
+    """A connection of somebody else's, which commits each statement unless told otherwise."""
+    own = await driver.connect(**connect_arguments(url), **{"autocommit": True, **options})
+    try:
+        yield own
+    finally:
+        await own.ensure_closed()
+
+
+async def execute(own: Any, statement: str, arguments: Any = None) -> list[tuple[Any, ...]]:
+    async with own.cursor() as cursor:
+        await cursor.execute(statement, arguments)
+        return list(await cursor.fetchall()) if cursor.description else []
+
+
+async def run(url: str, statement: str, arguments: Any = None) -> list[tuple[Any, ...]]:
+    """One statement on a connection of its own."""
+    async with connection(url) as own:
+        return await execute(own, statement, arguments)
+
+
+@asynccontextmanager
+async def open_store(url: Any, **options: Any) -> AsyncIterator[MySQLStore]:
+    """A store by its own clock, migrated and open."""
+    store = MySQLStore(url, **options)
+    await store.open()
+    try:
+        await store.migrate()
+        yield store
+    finally:
+        await store.close()
+
+
+def message(body: bytes = b"hello", **options: Unpack[MessageOptions]) -> Message:
+    options.setdefault("queue", QUEUE)
+    return Message(body=body, **options)
+
+
+async def claim(store: MySQLStore, *, limit: int = 10, queue: str = QUEUE) -> list[Delivery]:
+    claimed = await store.claim([queue], limit=limit, lease=LEASE, token=uuid4())
+    return list(claimed.deliveries)
+
+
+async def done(store: MySQLStore, deliveries: list[Delivery]) -> list[Standing]:
+    return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: float = 20.0) -> None:
+    """Return once this holds; it takes long only when it fails."""
+    async with asyncio.timeout(within):
+        while True:
+            holds = condition()
+            if await holds if isinstance(holds, Awaitable) else holds:
+                return
+            await asyncio.sleep(0.01)
+
+
+class Interference:
+    """Stands between a store and its connections: sees what is sent, and what happens to it is for a test to say.
+
+    Begin before the store is opened.
+    """
+
+    def __init__(self, store: MySQLStore) -> None:
+        self.packets: list[tuple[str, ...]] = []
+        """What was sent, one entry for each round trip."""
+        self.opened: list[Any] = []
+        self.before: Callable[[tuple[str, ...]], None] = lambda _: None
+        """Called with what is about to be sent; may raise instead of sending it."""
+        self.after: Callable[[tuple[str, ...]], None] = lambda _: None
+        """Called when the answer is there; may raise as if it were not."""
+        connect = store._connect
+
+        async def watched() -> Any:
+            own = await connect()
+            self.opened.append(own)
+            return own
+
+        store._connect = watched
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """While this lasts it sees every packet of every store in the process."""
+        ask = Link.ask
+
+        async def asked(link: Link, *statements: str) -> list[Any]:
+            self.packets.append(statements)
+            self.before(statements)
+            answers = await ask(link, *statements)
+            self.after(statements)
+            return answers
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Link, "ask", asked)
+            yield
+
+    @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return sum(not is_closed(own) for own in self.opened)
+
+
+@asynccontextmanager
+async def watched_store(url: Any, **options: Any) -> AsyncIterator[tuple[MySQLStore, Interference]]:
+    """A store whose connections and packets are seen."""
+    store = MySQLStore(url, **options)
+    interference = Interference(store)
+    await store.open()
+    try:
+        await store.migrate()
+        async with interference.at_work():
+            yield store, interference
+    finally:
+        await store.close()
+
+
+def once(error: Exception, *, when: str = "") -> Callable[[tuple[str, ...]], None]:
+    """Raise this, the first time that a statement with these words is among those sent."""
+    waiting = [error]
+
+    def strike(statements: tuple[str, ...]) -> None:
+        # Not the packet that prepares a connection, which speaks of commits as well.
+        prepares = any(statement.startswith("set session") for statement in statements)
+        if waiting and not prepares and any(when in statement for statement in statements):
+            raise waiting.pop()
+
+    return strike
+
+
+async def waits_for_a_lock(url: str) -> bool:
+    """Whether anybody in this database waits for a lock."""
+    found = await run(
+        url,
+        "select count(*) from information_schema.processlist where db = database() and "
+        "(state like 'Waiting for table metadata lock%%' or time_ms > 20 and command = 'Query' "
+        "and state in ('Updating', 'Update', 'Sending data', 'Statistics'))",
+    )
+    return bool(found[0][0])
+
+
+# What a caller's transaction may live in.
+
+
+@asynccontextmanager
+async def raw_connection(url: str) -> AsyncIterator[Any]:
+    async with DriverHarness(url).transaction() as own:
+        yield own
+
+
+@asynccontextmanager
+async def raw_aiomysql_connection(url: str) -> AsyncIterator[Any]:
+    async with DriverHarness(url, aiomysql).transaction() as own:
+        yield own
+
+
+@asynccontextmanager
+async def connection_without_autocommit(url: str) -> AsyncIterator[Any]:
+    async with connection(url, autocommit=False) as own:
+        try:
+            yield own
+        except BaseException:
+            await own.rollback()
+            raise
+        await own.commit()
+
+
+@asynccontextmanager
+async def sqlalchemy_connection(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(sqlalchemy_url(url))
+    try:
+        async with engine.begin() as own:
+            yield own
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def sqlalchemy_session(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(sqlalchemy_url(url, "aiomysql"))
+    try:
+        async with async_sessionmaker(engine).begin() as session:
+            yield session
+    finally:
+        await engine.dispose()

@@ -1,0 +1,97 @@
+"""The harness that drives the Redis store through the conformance suite, and words for tests that only it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, NoReturn, Unpack
+from uuid import uuid4
+
+from redis.asyncio import Redis
+
+from nightmail.message import Delivery, Message
+from nightmail.outcome import Done, Standing
+from nightmail.store import Settlement
+from nightmail.stores.redis import RedisStore
+from nightmail.testing.conformance import Harness
+from nightmail.testing.conformance.build import MessageOptions
+
+QUEUE = "orders"
+LEASE = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+
+class RedisHarness(Harness):
+    """One database, empty. There are no transactions in the suite's sense."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    async def open(self) -> RedisStore:
+        store = RedisStore(self.url, clock=self.clock)
+        await store.open()
+        await store.migrate()
+        return store
+
+    def transaction(self, *, repeatable_read: bool = False) -> NoReturn:
+        raise NotImplementedError
+
+    async def write(self, transaction: Any, value: str) -> None:
+        raise NotImplementedError
+
+    async def written(self) -> list[str]:
+        raise NotImplementedError
+
+    def outside_any_transaction(self) -> NoReturn:
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def client(url: str, **options: Any) -> AsyncIterator[Any]:
+    """A client of somebody else's."""
+    own = Redis.from_url(url, **options)
+    try:
+        yield own
+    finally:
+        await own.aclose()
+
+
+@asynccontextmanager
+async def open_store(source: Any, **options: Any) -> AsyncIterator[RedisStore]:
+    """A store by the server's clock, migrated and open."""
+    store = RedisStore(source, **options)
+    await store.open()
+    try:
+        await store.migrate()
+        yield store
+    finally:
+        await store.close()
+
+
+def message(body: bytes = b"hello", **options: Unpack[MessageOptions]) -> Message:
+    options.setdefault("queue", QUEUE)
+    return Message(body=body, **options)
+
+
+async def claim(store: RedisStore, *, limit: int = 10, queue: str = QUEUE) -> list[Delivery]:
+    claimed = await store.claim([queue], limit=limit, lease=LEASE, token=uuid4())
+    return list(claimed.deliveries)
+
+
+async def done(store: RedisStore, deliveries: list[Delivery]) -> list[Standing]:
+    return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: float = 20.0) -> None:
+    """Return once this holds; it takes long only when it fails."""
+    async with asyncio.timeout(within):
+        while True:
+            holds = condition()
+            if await holds if isinstance(holds, Awaitable) else holds:
+                return
+            await asyncio.sleep(0.01)

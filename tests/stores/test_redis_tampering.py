@@ -1,0 +1,212 @@
+"""What somebody else did to our keys: a message is buried, it neither blocks its queue nor disappears."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.outcome import Retry, Standing
+from nightmail.records import DeadFilter
+from nightmail.store import Settlement
+from tests.stores.redis_support import HOUR, QUEUE, claim, client, done, message, open_store
+
+pytestmark = pytest.mark.redis
+
+TAG = "{nightmail:orders}"
+
+
+def key_of(id_: int | None) -> str:
+    assert id_ is not None
+    return f"{TAG}:m:{id_:016x}"
+
+
+async def gone(own: Any, key: str) -> None:
+    await own.delete(key)
+
+
+async def a_string(own: Any, key: str) -> None:
+    await own.delete(key)
+    await own.set(key, b"not a message")
+
+
+async def a_list(own: Any, key: str) -> None:
+    await own.delete(key)
+    await own.rpush(key, b"not a message")
+
+
+async def without_body(own: Any, key: str) -> None:
+    await own.hdel(key, "body")
+
+
+async def with_another_state(own: Any, key: str) -> None:
+    await own.hset(key, "state", b"somebody else's")
+
+
+async def with_no_number_for_a_time(own: Any, key: str) -> None:
+    await own.hset(key, "state", b"\xff" * 59)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "kept", "told"),
+    [
+        pytest.param(gone, b"", "gone", id="its hash was removed"),
+        pytest.param(a_string, b"not a message", "string", id="a string in its place"),
+        pytest.param(a_list, b"", "list", id="a list in its place"),
+        pytest.param(without_body, b"", "body", id="its body was removed"),
+        pytest.param(with_another_state, b"victim", "state", id="its state was overwritten"),
+        pytest.param(with_no_number_for_a_time, b"victim", "state", id="a time that is no number"),
+    ],
+)
+async def test_a_message_that_was_tampered_with_is_buried_and_its_neighbours_are_delivered(
+    redis_url: str, tamper: Callable[[Any, str], Awaitable[None]], kept: bytes, told: str
+) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await store.publish(message(b"before"))
+        victim = await store.publish(message(b"victim", timer_id="t"))
+        await store.publish(message(b"after"))
+        await tamper(own, key_of(victim))
+
+        assert [delivery.body for delivery in await claim(store, limit=2)] == [b"before", b"after"]
+
+        (letter,) = await store.dead(DeadFilter())
+        assert (letter.message_id, letter.queue, letter.body) == (victim, QUEUE, kept)
+        assert letter.reason == "tampered"
+        assert told in (letter.error or "")
+        assert (await store.stats())[QUEUE].dead == 1
+        # Its name is free again.
+        assert await store.publish(message(b"next", timer_id="t")) is not None
+        assert [delivery.body for delivery in await claim(store)] == [b"next"]
+
+
+@pytest.mark.parametrize("tamper", [gone, a_string, without_body])
+async def test_the_ordering_key_of_a_message_that_was_tampered_with_is_let_go(
+    redis_url: str, tamper: Callable[[Any, str], Awaitable[None]]
+) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        victim = await store.publish(message(b"victim", ordering_key="k"))
+        await store.publish(message(b"next", ordering_key="k"))
+        await tamper(own, key_of(victim))
+
+        found = await claim(store) + await claim(store)
+
+        assert [delivery.body for delivery in found] == [b"next"]
+
+
+async def test_a_message_that_was_tampered_with_while_it_waited_in_line_is_passed_over(
+    redis_url: str,
+) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await store.publish(message(b"head", ordering_key="k"))
+        victim = await store.publish(message(b"victim", ordering_key="k"))
+        await store.publish(message(b"last", ordering_key="k"))
+        await gone(own, key_of(victim))
+
+        assert await done(store, await claim(store)) == [Standing.HELD]
+
+        assert [delivery.body for delivery in await claim(store)] == [b"last"]
+        assert [letter.message_id for letter in await store.dead(DeadFilter())] == [victim]
+
+
+async def test_a_message_that_was_tampered_with_while_it_ran_is_lost_to_its_holder_and_buried(
+    redis_url: str,
+) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await store.publish(message(b"removed"))
+        await store.publish(message(b"overwritten"))
+        removed, overwritten = await claim(store)
+        await gone(own, key_of(removed.id))
+        await with_another_state(own, key_of(overwritten.id))
+
+        assert await done(store, [removed]) == [Standing.LOST]
+        assert await store.settle([Settlement(overwritten, Retry())]) == [Standing.HELD]
+
+        # That of the removed one is found when its lease ends.
+        await own.zadd(f"{TAG}:run", {f"{removed.id:016x}": 1})
+        assert await claim(store) == []
+        assert {letter.message_id for letter in await store.dead(DeadFilter())} == {
+            removed.id,
+            overwritten.id,
+        }
+
+
+async def test_headers_that_are_no_text_are_handed_to_the_worker_which_buries_them(redis_url: str) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        victim = await store.publish(message(b"victim", headers={"a": 1}))
+        await own.hset(key_of(victim), "headers", b"\xff\xfe")
+
+        (delivery,) = await claim(store)
+
+        with pytest.raises(ValueError, match=r"Expecting|JSON"):
+            _ = delivery.headers
+
+
+@pytest.mark.parametrize("structure", ["due:0", "run", "later", "heads", "dead", "expired", "lines"])
+async def test_a_foreign_type_in_the_place_of_a_queue_is_told_before_anything_is_written(
+    redis_url: str, structure: str
+) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await store.publish(message(b"kept", priority=5, ordering_key="k"))
+        await store.publish(message(b"later", priority=5, ordering_key="k", due=HOUR))
+        key = f"{TAG}:{structure}"
+        await own.rename(key, "aside") if await own.exists(key) else None
+        await own.set(key, b"foreign")
+        before = await everything(own)
+
+        with pytest.raises(SchemaDrift):
+            await claim(store)
+        with pytest.raises(SchemaDrift):
+            await store.publish(message(b"new", ordering_key="k", timer_id="t"))
+
+        assert await everything(own) == before
+        await own.delete(key)
+        await own.rename("aside", key) if await own.exists("aside") else None
+        assert [delivery.body for delivery in await claim(store)] == [b"kept"]
+
+
+async def everything(own: Any) -> dict[bytes, Any]:
+    """All keys with their contents."""
+    found = {}
+    for key in await own.keys("*"):
+        found[key] = await own.dump(key)
+    return found
+
+
+# -------------------------------------------------------------------------------------------- meta
+
+
+async def test_a_store_that_was_never_migrated_says_so(redis_url: str) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await own.delete("{nightmail}:meta")
+
+        with pytest.raises(SchemaMissing, match="nightmail migrate"):
+            await store.check()
+
+
+async def test_keys_of_an_older_and_a_newer_version_are_told_apart(redis_url: str) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await own.hset("{nightmail}:meta", "version", 0)
+        with pytest.raises(SchemaOutdated, match="version 0"):
+            await store.check()
+
+        await own.hset("{nightmail}:meta", "version", 2)
+        with pytest.raises(SchemaDrift, match="version is 2"):
+            await store.check()
+
+
+async def test_another_look_interval_or_type_of_the_meta_key_is_drift(redis_url: str) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await own.hset("{nightmail}:meta", "look_interval", 60)
+        with pytest.raises(SchemaDrift, match="look_interval is 60 and not 5"):
+            await store.check()
+
+        await own.hdel("{nightmail}:meta", "identity")
+        with pytest.raises(SchemaDrift, match="identity"):
+            await store.check()
+
+        await own.delete("{nightmail}:meta")
+        await own.set("{nightmail}:meta", "1")
+        with pytest.raises(SchemaDrift, match="string and not a hash"):
+            await store.check()
