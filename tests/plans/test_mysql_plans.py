@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from nightmail.outcome import Dead, Done, Outcome, Release, Retry
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.lane import Lane
@@ -27,6 +27,7 @@ from tests.stores.mysql_support import (
     QUEUE,
     claim,
     connection,
+    done,
     execute,
     message,
     open_store,
@@ -264,6 +265,52 @@ async def test_two_open_claims_both_get_messages(mysql_url: str) -> None:
 
         assert len(second) == BATCH
         assert {delivery.id for delivery in await first}.isdisjoint(delivery.id for delivery in second)
+
+
+async def test_an_open_claim_has_locked_what_it_takes_and_nothing_it_walked_over(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store, open_store(mysql_url) as other:
+        keys = ("a", None)
+        await store.publish_batch([message(b"%d" % n, ordering_key=keys[n % 2]) for n in range(40)])
+        running = await claim(other, limit=5)
+        assert store._opened is not None
+        lane = store._opened.claim
+        await claim(store, queue="nothing")
+        outcome: list[Standing] = []
+
+        async def settle_before_the_leases(link: Link) -> None:
+            ask = link.ask
+
+            async def asked(*statements: str) -> list[Answer]:
+                if any(statement.startswith("update") for statement in statements):
+                    async with asyncio.timeout(2):
+                        outcome.extend(await done(other, running))
+                return await ask(*statements)
+
+            link.ask = asked  # type: ignore[method-assign]
+
+        await lane.run(settle_before_the_leases)
+
+        taken = await claim(store, limit=5)
+
+        assert outcome == [Standing.HELD] * 5
+        assert len(taken) == 5
+        assert {delivery.id for delivery in taken}.isdisjoint(delivery.id for delivery in running)
+
+
+async def test_a_cancel_that_meets_a_running_message_leaves_it_unlocked(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store, connection(mysql_url) as own:
+        await execute(own, "set session transaction isolation level read committed")
+        await store.publish(message(timer_id="t"))
+        running = await claim(store)
+        await own.begin()
+
+        assert await store.cancel(QUEUE, "t", transaction=own) is False
+        assert await store.cancel_all(QUEUE, transaction=own) == 0
+        assert await store.reschedule(QUEUE, "t", HOUR, transaction=own) is False
+
+        assert await store.extend(running, LEASE) == [Standing.HELD]
+        assert await done(store, running) == [Standing.HELD]
+        await own.rollback()
 
 
 async def test_an_open_claim_keeps_nobody_from_publishing(mysql_url: str) -> None:

@@ -10,7 +10,7 @@ A moment is read from the server's clock at the first step and used for all of t
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -29,9 +29,9 @@ from nightmail.stores.mysql.errors import is_worth_another_look
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
 from nightmail.stores.mysql.marks import LEVELS, Marks, Range
-from nightmail.stores.mysql.moments import aware, later, now
+from nightmail.stores.mysql.moments import LATEST, aware, later, now
 from nightmail.stores.mysql.retries import Retries
-from nightmail.stores.mysql.text import Sql, Value, filled, literal, union
+from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
 
 WIDER: Final = 4
 """By how much a search is widened when others have locked what it found."""
@@ -67,7 +67,9 @@ class _Look:
     """One look: at which moment, what was locked so far, and what need not be tried again."""
 
     wanted: Wanted
-    moment: datetime | None = None
+    now: Sql
+    """The moment of this look: the server's clock, and once it was read, what it showed."""
+    moment: datetime = LATEST
     taken: list[Sequence[Any]] = field(default_factory=list)
     # No message has the id 0, and an empty list would let nothing pass.
     tried: list[int] = field(default_factory=lambda: [0])
@@ -129,13 +131,12 @@ class Claims:
 
     async def _look(self, link: Link, wanted: Wanted) -> Claimed:
         started = self._seconds()
-        look = _Look(wanted)
-        for queue in wanted.queues:
-            await self._take_from(link, look, self._marks.forward(queue, started))
-            if look.room and (behind := list(self._marks.behind(queue))):
-                await self._take_from(link, look, behind)
-            if not look.room:
-                break
+        look = _Look(wanted, now(self._clock))
+        await self._take_from(
+            link, look, [each for q in wanted.queues for each in self._marks.forward(q, started)]
+        )
+        if look.room:
+            await self._take_from(link, look, [each for q in wanted.queues for each in self._marks.behind(q)])
         claimed = await self._lease(link, look)
         self._marks.took(wanted.queues, started, self._seconds())
         return claimed
@@ -143,69 +144,70 @@ class Claims:
     # ----------------------------------------------------------------------------------------- find
 
     async def _find(self, link: Link, look: _Look, ranges: Sequence[Range], limit: int) -> list[_Candidate]:
-        """What could be claimed in these ranges, in the order in which it is to be handed out."""
-        moment = self._moment(look)
+        """What could be claimed in these ranges: as many of each, in the order of the ranges and in theirs."""
         values: dict[str, Value] = {
-            "now": moment,
-            "in_line": self._filled("in_line", {"now": moment}),
+            "now": look.now,
+            "in_line": self._filled("in_line", {"now": look.now}),
             "tried": look.tried,
             "limit": limit,
         }
-        branches = [f"(select -1 as place, {moment} as due_at, 0 as id)"]
+        branches = [f"(select -1 as place, {look.now} as due_at, 0 as id)"]
         for place, range_ in enumerate(ranges):
-            at = {
-                "place": place,
-                "queue": range_.queue.encode(),
-                "level": range_.level,
-                "within": range_.within,
-            }
-            branches.append(self._filled("candidates", {**values, **at}))
+            values |= {"place": place, "queue": range_.queue.encode()}
+            values |= {"level": range_.level, "within": range_.within}
+            branches.append(self._filled("candidates", values))
         (found,) = await link.ask(union(branches))
         # Sorted: the server need not keep the branches in order. The moment comes first.
-        (_, now_, _), *rest = sorted(tuple(row) for row in found.rows)
-        look.moment = aware(now_)
+        (_, moment, _), *rest = sorted(tuple(row) for row in found.rows)
+        look.now = Sql(literal(aware(moment)))
+        look.moment = aware(moment)
         return [_Candidate(ranges[place], due_at, id_) for place, due_at, id_ in rest]
 
     # ----------------------------------------------------------------------------------------- take
 
     async def _take_from(self, link: Link, look: _Look, ranges: Sequence[Range]) -> None:
-        """Take what is wanted from these ranges of one queue; come back short only when there is no more."""
+        """Take what is wanted from these ranges; come back short only when there is no more."""
         limit = look.room
-        while look.room:
+        while ranges and look.room:
             candidates = await self._find(link, look, ranges, limit)
-            if limit == look.room:
-                chosen = self._chosen(candidates, look.room)
-                await self._lock(link, look, chosen)
-            else:
-                # Many are locked by others: whoever is free, one level after the other.
+            chosen = self._chosen(candidates, look)
+            got = await self._lock(link, look, chosen)
+            if chosen and not got:
+                # All of them are locked by others, and perhaps many more: whoever is free, level by level.
+                limit *= WIDER
                 chosen = candidates
                 for range_ in ranges:
-                    await self._lock(link, look, [each for each in chosen if each.range is range_])
-            if len(candidates) < limit and len(chosen) == len(candidates):
+                    await self._lock(link, look, [each for each in candidates if each.range is range_])
+            in_full = Counter(each.range for each in candidates).most_common(1)
+            if len(chosen) == len(candidates) and (not in_full or in_full[0][1] < limit):
                 return
-            limit *= WIDER
 
-    def _chosen(self, candidates: Sequence[_Candidate], room: int) -> list[_Candidate]:
-        """The share of the oldest, and then by level."""
-        by_level = {each.range.level for each in candidates}
-        # Where only one level has anything due, its oldest come first anyway.
-        share = self._shares.reserved(candidates[0].range.queue, room) if len(by_level) > 1 else 0
-        oldest = sorted(candidates, key=_AGE)[:share]
-        ids = {each.id for each in oldest}
-        return [*oldest, *(each for each in candidates if each.id not in ids)][:room]
+    def _chosen(self, candidates: Sequence[_Candidate], look: _Look) -> list[_Candidate]:
+        """As many as are wanted: queue by queue, the share of the oldest first, then by level."""
+        chosen: list[_Candidate] = []
+        for queue in look.wanted.queues:
+            room = look.room - len(chosen)
+            own = [each for each in candidates if each.range.queue == queue]
+            # Where only one level has anything due, its oldest come first anyway.
+            several = len({each.range.level for each in own}) > 1
+            share = self._shares.reserved(queue, room) if several else 0
+            oldest = sorted(own, key=_AGE)[:share]
+            ids = {each.id for each in oldest}
+            chosen += [*oldest, *(each for each in own if each.id not in ids)][:room]
+        return chosen
 
-    async def _lock(self, link: Link, look: _Look, chosen: Sequence[_Candidate]) -> None:
+    async def _lock(self, link: Link, look: _Look, chosen: Sequence[_Candidate]) -> int:
+        """Lock these, up to what is wanted; how many could be."""
         if not chosen or not look.room:
-            return
+            return 0
         ids = [each.id for each in chosen]
         look.tried += ids
-        values: dict[str, Value] = {"ids": ids, "now": self._moment(look), "limit": look.room}
+        take = self._filled("take", {"ids": several(ids), "now": look.now, "limit": look.room})
         begin = () if look.begun else ("begin",)
         look.begun = True
-        look.taken += (await link.ask(*begin, self._filled("take", values)))[-1].rows
-
-    def _moment(self, look: _Look) -> Sql:
-        return now(self._clock) if look.moment is None else Sql(literal(look.moment))
+        locked = (await link.ask(*begin, take))[-1].rows
+        look.taken += locked
+        return len(locked)
 
     # ---------------------------------------------------------------------------------------- lease
 
@@ -214,8 +216,8 @@ class Claims:
         if look.taken:
             values: dict[str, Value] = {
                 "token": look.wanted.token,
-                "now": self._moment(look),
-                "until": later(self._moment(look), look.wanted.lease),
+                "now": look.now,
+                "until": later(look.now, look.wanted.lease),
                 "ids": [row[0] for row in look.taken],
             }
             writes = [self._filled("lease", values), Sql("commit")]
@@ -231,7 +233,7 @@ class Claims:
         """When the next message of these queues is due, or the next lease on one of them ends."""
         branches: list[Sql] = []
         for queue in look.wanted.queues:
-            values: dict[str, Value] = {"queue": queue.encode(), "now": self._moment(look), "levels": LEVELS}
+            values: dict[str, Value] = {"queue": queue.encode(), "now": look.now, "levels": LEVELS}
             branches += [self._filled("coming", {**values, "level": level}) for level in LEVELS]
             branches.append(self._filled("expiring", values))
         return union(branches)
@@ -271,15 +273,6 @@ class Claims:
     def _seconds(self) -> float:
         moment = self._clock.now()
         return time.monotonic() if moment is None else moment.timestamp()
-
-
-def _values(range_: Range, moment: Sql) -> dict[str, Value]:
-    return {
-        "queue": range_.queue.encode(),
-        "level": range_.level,
-        "within": range_.within,
-        "now": moment,
-    }
 
 
 def _next_in(look: _Look, upcoming: Answer) -> timedelta | None:

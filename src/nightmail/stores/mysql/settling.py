@@ -6,6 +6,7 @@ and is done again in two for those rows that nobody has.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import defaultdict
@@ -25,11 +26,12 @@ from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
 from nightmail.stores.mysql.moments import NOTICE_HORIZON, microseconds, now
 from nightmail.stores.mysql.rows import text
-from nightmail.stores.mysql.text import Sql, Value, filled, literal, union
+from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
 from nightmail.stores.mysql.transaction import Session
 
 logger = logging.getLogger(__name__)
 
+A_MOMENT: Final = 0.015
 _ZERO: Final = timedelta(0)
 
 
@@ -39,7 +41,8 @@ def leases(deliveries: Iterable[Delivery]) -> Sql:
     for delivery in deliveries:
         by_token[delivery.token].append(delivery.id)
     held = [
-        f"(m.id in {literal(sorted(ids))} and m.token = {literal(token)})" for token, ids in by_token.items()
+        f"(m.id in {literal(several(sorted(ids)))} and m.token = {literal(token)})"
+        for token, ids in by_token.items()
     ]
     return Sql(f"({' or '.join(held)})" if held else "false")
 
@@ -79,7 +82,9 @@ class Settling:
             standings.update(zip(part, found, strict=True))
         return [standings[place] for place in range(len(deliveries))]
 
-    async def _settle(self, link: Link, batch: Sequence[Settlement]) -> list[Standing]:
+    async def _settle(
+        self, link: Link, batch: Sequence[Settlement], *, patient: bool = True
+    ) -> list[Standing]:
         by_id = {settlement.delivery.id: settlement for settlement in batch}
 
         def writes(deliveries: Sequence[Delivery]) -> list[Sql]:
@@ -95,6 +100,13 @@ class Settling:
         missing = [each.delivery for each in batch if each.delivery.id not in settled]
         leased = await self._still_leased(link, missing)
         self._ring(_awake([each for each in batch if each.delivery.id in settled], answers))
+        if leased and patient:
+            # Somebody who only looked at a row has it locked for a moment, too.
+            await asyncio.sleep(A_MOMENT)
+            left = [each for each in batch if each.delivery.id in leased]
+            again = await self._settle(link, left, patient=False)
+            standings = {each.delivery.id: standing for each, standing in zip(left, again, strict=True)}
+            return [standings.get(each.delivery.id) or _standing(each, settled, set()) for each in batch]
         return [_standing(each, settled, leased) for each in batch]
 
     async def _settle_halves(

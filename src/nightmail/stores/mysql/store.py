@@ -236,7 +236,8 @@ class MySQLStore:
         check_queue(queue)
         check_name("timer_id", timer_id)
         removed = await self._write(
-            lambda session: self._timers.cancel(session, queue, timer_id), transaction
+            lambda session, sees_all: self._timers.cancel(session, queue, timer_id, sees_all=sees_all),
+            transaction,
         )
         if removed.frees and transaction is None:
             self._ring([queue])
@@ -245,7 +246,9 @@ class MySQLStore:
     async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
         """See `Store.cancel_all`."""
         check_queue(queue)
-        removed = await self._write(lambda session: self._timers.cancel_all(session, queue), transaction)
+        removed = await self._write(
+            lambda session, sees_all: self._timers.cancel_all(session, queue, sees_all=sees_all), transaction
+        )
         return removed.count
 
     async def reschedule(
@@ -256,7 +259,10 @@ class MySQLStore:
         check_name("timer_id", timer_id)
         check_due(due)
         moved = await self._write(
-            lambda session: self._timers.reschedule(session, queue, timer_id, due), transaction
+            lambda session, sees_all: self._timers.reschedule(
+                session, queue, timer_id, due, sees_all=sees_all
+            ),
+            transaction,
         )
         if moved and transaction is None and is_soon(due, self._clock):
             self._ring([queue])
@@ -279,7 +285,7 @@ class MySQLStore:
     ) -> list[PendingMessage]:
         """See `Inspection.peek`."""
 
-        async def ask(session: Session) -> list[PendingMessage]:
+        async def ask(session: Session, _: bool) -> list[PendingMessage]:
             return await self._inspecting.peek(
                 session, queue=queue, timer_id=timer_id, due_before=due_before, limit=limit
             )
@@ -310,14 +316,16 @@ class MySQLStore:
         if self._opened is not None:
             self._opened.tower.ring_each(queues)
 
-    async def _write(self, work: Callable[[Session], Awaitable[T]], transaction: object | None) -> T:
-        """Do this in the caller's transaction if there is one and it is in our database, else in one of our own."""
+    async def _write(self, work: Callable[[Session, bool], Awaitable[T]], transaction: object | None) -> T:
+        """Do this in the caller's transaction if there is one and it is in our database, else in one of our own.
+
+        The work is told whether its session sees what others have committed.
+        """
         if transaction is None:
-            return await self._in_own_transaction(work)
+            return await self._in_own_transaction(lambda session: work(session, True))
 
         async def joined(session: CallersSession) -> T:
-            await self._here.callers.look(session)
-            return await work(session)
+            return await work(session, await self._here.callers.look(session))
 
         return await self._here.callers.join(transaction, joined)
 

@@ -61,6 +61,15 @@ def literal(value: Value) -> str:
             return f"({', '.join(map(literal, value)) or 'null'})"
 
 
+def several(ids: Iterable[int]) -> list[int]:
+    """Ids to be locked on a condition, with one more that no message has.
+
+    A single id would be read before the condition is looked at, and InnoDB would then keep the row locked until the end
+    of the transaction even if the condition does not hold.
+    """
+    return [0, *ids]
+
+
 def filled(statement: Statement, values: Mapping[str, Value]) -> Sql:
     """The statement with these values in it."""
     return Sql(_PARAMETER.sub(lambda match: literal(values[match[1]]), statement.text))

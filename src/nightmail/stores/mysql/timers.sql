@@ -1,8 +1,19 @@
 -- Statements on waiting messages, in a caller's transaction or in one of ours.
 
+-- name: bearer_id
+-- Who bears this name, not locked.
+select m.id from nightmail_messages as m where m.queue = :queue and m.timer_key = :timer_id;
+
+-- name: lock_waiting
+-- Those of these messages that wait, locked, each with its name and the ordering key it holds. Found by their ids: found
+-- by their names or their queue, those that run would stay locked too, and could not be settled.
+select m.id, m.timer_key, m.head_key from nightmail_messages as m force index (primary)
+where m.id in :ids and m.queue = :queue and (m.token is null or m.lease_until <= :now)
+for update;
+
 -- name: waiting_bearer
--- The waiting bearer of a name, locked.
-select m.id, m.head_key from nightmail_messages as m
+-- The waiting bearer of a name, locked: for sessions that may see a message that is gone, or miss one that is there.
+select m.id, m.timer_key, m.head_key from nightmail_messages as m
 where m.queue = :queue and m.timer_key = :timer_id and (m.token is null or m.lease_until <= :now)
 for update;
 
@@ -11,13 +22,12 @@ for update;
 delete from nightmail_messages where id = :id;
 
 -- name: waiting_in_queue
--- Some of the waiting messages of a queue after a place, locked, each with its name.
-select m.id, m.priority, m.due_at, m.timer_key
+-- Some of the messages of a queue after a place that wait, not locked.
+select m.id, m.due_at
 from nightmail_messages as m force index (nightmail_claim)
 where m.queue = :queue and m.priority = :level and :within and (m.token is null or m.lease_until <= :now)
 order by m.due_at, m.id
-limit :limit
-for update;
+limit :limit;
 
 -- name: remove_these
 -- Remove messages that were just locked.
