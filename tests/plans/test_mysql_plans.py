@@ -34,7 +34,6 @@ from tests.stores.mysql_support import (
     run,
 )
 
-pytest_plugins = ["testkit.mariadb_fixtures"]
 pytestmark = [pytest.mark.mysql, pytest.mark.slow]
 
 FUTURE = 50_000

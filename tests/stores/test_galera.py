@@ -132,16 +132,6 @@ class GaleraHarness(DriverHarness):
         self._opened = 0
 
 
-class TestGalera(StoreConformance):
-    """The contract, though every process is on another node."""
-
-    @pytest_asyncio.fixture
-    async def harness(self, database: list[str]) -> Harness:  # type: ignore[override]
-        harness = GaleraHarness(database)
-        await harness.make_empty()
-        return harness
-
-
 LOCKS: Final = (
     "test_while_an_ack_is_open_nobody_takes_the_message_over",
     "test_once_an_ack_is_rolled_back_an_expired_message_is_taken_over",
@@ -163,7 +153,6 @@ class TestGaleraLocks(StoreFixtures):
 
 for _name in LOCKS:
     setattr(TestGaleraLocks, _name, getattr(StoreConformance, _name))
-    setattr(TestGalera, _name, None)
 
 
 async def test_a_message_taken_over_on_another_node_takes_the_open_ack_with_it(

@@ -12,7 +12,6 @@ from nightmail.testing.conformance import Harness, StoreConformance
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql_support import DriverHarness, MySQLHarness, SqlalchemyHarness
 
-pytest_plugins = ["testkit.mariadb_fixtures"]
 pytestmark = pytest.mark.mysql
 
 

@@ -35,7 +35,6 @@ from tests.stores.mysql_support import (
     watched_store,
 )
 
-pytest_plugins = ["testkit.mariadb_fixtures"]
 pytestmark = pytest.mark.mysql
 
 

@@ -15,7 +15,6 @@ from nightmail.stores.mysql.errors import NotAllowed
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql_support import HOUR, QUEUE, claim, done, message, open_store, run
 
-pytest_plugins = ["testkit.mariadb_fixtures"]
 pytestmark = pytest.mark.mysql
 
 

@@ -41,8 +41,10 @@ MARIADB: Final = Dialect(
     isolation=Sql("@@tx_isolation"),
     returns_ids=True,
     shortest_lock_wait=0,
-    # Long lists of ids would become joins with a temporary table, which may be planned the wrong way round.
-    own_settings="max_statement_time = {seconds}, in_predicate_conversion_threshold = 0",
+    # Long lists of ids would become joins with a temporary table, which may be planned the wrong way round. A node of a
+    # Galera cluster must first have what others have committed (7: before it reads, changes or inserts), or a name that
+    # was freed on another node would still be taken; elsewhere this does nothing.
+    own_settings="max_statement_time = {seconds}, in_predicate_conversion_threshold = 0, wsrep_sync_wait = 7",
 )
 MYSQL: Final = Dialect(
     name="MySQL",
