@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Final
 
 from nightmail.clock import Clock
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores._sql import Statement
+from nightmail.stores._together import Send, Together
 from nightmail.stores.mysql.callers import Callers
 from nightmail.stores.mysql.claiming import Claims
 from nightmail.stores.mysql.connect import Connect
+from nightmail.stores.mysql.errors import is_refusal
 from nightmail.stores.mysql.lane import CLAIM, KEEPER, PUBLISH, SETTLE, WATCH, Lane
+from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.text import Sql
-from nightmail.stores.mysql.together import Send, Together
 from nightmail.stores.mysql.watch import WatchedTower
+
+MOST_BYTES: Final = 2 * 1024 * 1024
+"""On the wire it is twice that, and by default servers take no packet larger than 16 MB."""
 
 
 class Opened:
@@ -30,7 +36,7 @@ class Opened:
         clock: Clock,
         retries: Retries,
         *,
-        send: Send,
+        send: Send[Link],
         extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
     ) -> None:
         self.claim, self.settle, self.publish = (
@@ -38,7 +44,7 @@ class Opened:
         )
         self.tower = WatchedTower(Lane(WATCH, connect, retries), statements, clock)
         self.claims = Claims(self.claim, statements, clock, retries)
-        self.together = Together(self.publish, send)
+        self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
         self.callers = Callers(self.publish, Sql(statements["identity"].text))
         self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, retries), extend)
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Final
 
 from nightmail.clock import Clock
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores._sql import Statement
+from nightmail.stores._together import Send, Together
 from nightmail.stores.postgres.callers import Callers
 from nightmail.stores.postgres.claiming import Claims
-from nightmail.stores.postgres.connect import Connect
+from nightmail.stores.postgres.connect import Connect, Connection
+from nightmail.stores.postgres.errors import is_refusal
 from nightmail.stores.postgres.lane import CLAIM, KEEPER, PUBLISH, SETTLE, Lane
 from nightmail.stores.postgres.listen import Listener
-from nightmail.stores.postgres.together import Send, Together
 from nightmail.stores.postgres.transaction import Direct
+
+MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 class Opened:
@@ -29,12 +33,12 @@ class Opened:
         channel: str,
         clock: Clock,
         *,
-        send: Send,
+        send: Send[Connection],
         extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
     ) -> None:
         self.claim, self.settle, self.publish = (Lane(role, connect) for role in (CLAIM, SETTLE, PUBLISH))
         self.claims = Claims(self.claim, statements, clock)
-        self.together = Together(self.publish, send)
+        self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
         self.callers = Callers(self.publish, statements["identity"])
         self.listener = Listener(connect, channel, self._ring)
         self.keeper = KeeperThread(lambda: Lane(KEEPER, connect), extend)

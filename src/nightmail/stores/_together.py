@@ -11,18 +11,27 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.message import Message
-from nightmail.stores.postgres.connect import Connection
-from nightmail.stores.postgres.errors import is_refusal
-from nightmail.stores.postgres.lane import Lane
 
 MOST_MESSAGES: Final = 500
-MOST_BYTES: Final = 4 * 1024 * 1024
 
-Send: TypeAlias = Callable[[Connection, Sequence[Message]], Awaitable[list[int]]]
+C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
+Send: TypeAlias = Callable[[C, Sequence[Message]], Awaitable[list[int]]]
+"""Stores messages on a connection; their ids."""
+
+
+class Lane(Protocol[C_co]):
+    """The connection on which it is done."""
+
+    async def run_patiently(
+        self, work: Callable[[C_co], Awaitable[list[int]]], *, lost: type[StoreUnavailable]
+    ) -> list[int]:
+        """Do this when it is its turn; a connection that is lost meanwhile is told as `lost`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,12 +40,16 @@ class _Waiting:
     stored: asyncio.Future[int]
 
 
-class Together:
-    """Publishes by their own commit, of messages without a timer id."""
+class Together(Generic[C]):
+    """Publishes by their own commit, of messages without a timer id; at most `most_bytes` of bodies at once."""
 
-    def __init__(self, lane: Lane, send: Send) -> None:
+    def __init__(
+        self, lane: Lane[C], send: Send[C], *, is_refusal: Callable[[Exception], bool], most_bytes: int
+    ) -> None:
         self._lane = lane
         self._send = send
+        self._is_refusal = is_refusal
+        self._most_bytes = most_bytes
         self._waiting: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
 
@@ -61,20 +74,18 @@ class Together:
     async def _send_some(self) -> None:
         batch: list[_Waiting] = []
 
-        async def send(connection: Connection) -> list[int]:
+        async def send(connection: C) -> list[int]:
             # Chosen only now that it is our turn: more have come meanwhile.
             batch.extend(self._take())
             return await self._store(connection, batch) if batch else []
 
         await self._answer(batch, send)
 
-    async def _answer(
-        self, batch: list[_Waiting], send: Callable[[Connection], Awaitable[list[int]]]
-    ) -> None:
+    async def _answer(self, batch: list[_Waiting], send: Callable[[C], Awaitable[list[int]]]) -> None:
         try:
             ids = await self._lane.run_patiently(send, lost=PublishUncertain)
         except Exception as error:  # noqa: BLE001 - it is the publishers'
-            if is_refusal(error) and len(batch) > 1:
+            if self._is_refusal(error) and len(batch) > 1:
                 # One of them is refused, and all were rolled back: each for itself then.
                 for waiting in batch:
                     await self._answer([waiting], partial(self._store, batch=[waiting]))
@@ -85,7 +96,7 @@ class Together:
                 if not waiting.stored.done():
                     waiting.stored.set_result(id_)
 
-    async def _store(self, connection: Connection, batch: list[_Waiting]) -> list[int]:
+    async def _store(self, connection: C, batch: list[_Waiting]) -> list[int]:
         return await self._send(connection, [waiting.message for waiting in batch])
 
     def _take(self) -> list[_Waiting]:
@@ -93,7 +104,7 @@ class Together:
         size = 0
         while self._waiting and len(taken) < MOST_MESSAGES:
             size += len(self._waiting[0].message.body)
-            if taken and size > MOST_BYTES:
+            if taken and size > self._most_bytes:
                 break
             waiting = self._waiting.popleft()
             if not waiting.stored.done():
