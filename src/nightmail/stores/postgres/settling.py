@@ -17,6 +17,7 @@ from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
 from nightmail.store import Settlement
+from nightmail.stores._apart import apart
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.errors import is_refusal
@@ -65,7 +66,7 @@ class Settling:
     async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[Standing]:
         """See `Store.settle`."""
         standings: dict[int, Standing] = {}
-        for part in _apart([settlement.delivery for settlement in batch]):
+        for part in apart([settlement.delivery for settlement in batch]):
             found = await lane.run(partial(self._settle, batch=[batch[place] for place in part]))
             standings.update(zip(part, found, strict=True))
         return [standings[place] for place in range(len(batch))]
@@ -73,7 +74,7 @@ class Settling:
     async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """See `Store.extend`."""
         standings: dict[int, Standing] = {}
-        for part in _apart(deliveries):
+        for part in apart(deliveries):
             chosen = [deliveries[place] for place in part]
             found = await lane.run(partial(self._extend, deliveries=chosen, lease=lease))
             standings.update(zip(part, found, strict=True))
@@ -207,19 +208,6 @@ class Settling:
         lost = [delivery.id for delivery in deliveries if delivery.id not in held]
         if lost:
             raise LeaseLost(lost)
-
-
-def _apart(deliveries: Sequence[Delivery]) -> list[list[int]]:
-    """Places in groups within which no message occurs twice: nearly always one group."""
-    groups: list[dict[int, int]] = []
-    for place, delivery in enumerate(deliveries):
-        for group in groups:
-            if delivery.id not in group:
-                group[delivery.id] = place
-                break
-        else:
-            groups.append({delivery.id: place})
-    return [list(group.values()) for group in groups]
 
 
 def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> Standing:
