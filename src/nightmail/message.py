@@ -122,6 +122,20 @@ class Delivery:
         return decode_headers(self.encoded_headers)
 
 
+@dataclass(slots=True, eq=False)
+class DeadDelivery(Delivery):
+    """A dead letter in the hands of whoever looks after such letters.
+
+    Its `id` is the letter's, `due_at` when it may be looked after, and `attempts` and `deliveries` count how that went.
+    """
+
+    message_id: int
+    """The id that the message had."""
+    reason: str
+    error: str | None = field(repr=False)
+    died_at: datetime
+
+
 def check_queue(queue: str) -> None:
     """Refuse what cannot be the name of a queue."""
     check_name("queue", queue)

@@ -71,6 +71,19 @@ class DeadFilter:
     ids: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep deleted: how many of each."""
+
+    delivered: int = 0
+    dead: int = 0
+    dedup: int = 0
+    """Timer ids that had stayed taken and no longer do."""
+
+    def __add__(self, other: Swept) -> Swept:
+        return Swept(self.delivered + other.delivered, self.dead + other.dead, self.dedup + other.dedup)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
     """How one queue stands at this moment."""

@@ -12,6 +12,12 @@ up to the microsecond: never early.
 Transactions. `transaction` is whatever the caller's transaction lives in. With one, the store takes part in
 it and never flushes, commits, rolls back or begins; what cannot join is refused with `CannotJoin`,
 `NotInTransaction` or `OtherDatabase` before anything is written. Without one, the verb commits by itself.
+A transaction of synchronous code comes as `Blocking(session)`, to `publish`, `publish_batch`, `cancel` and
+`reschedule` alone.
+
+Dead letters. Whoever looks after them takes them with `claim_dead` and gets each as a `DeadDelivery`, which
+`settle`, `extend`, `hold` and `ack` take like any other; a batch is all of one kind. A letter is *held* while a
+lease on it has not expired.
 
 Cancellation. A verb that was sent is never torn in half by cancelling its caller: either it is carried out,
 or nothing of it is. A connection in doubt is thrown away.
@@ -29,7 +35,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, Standing
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,8 @@ class Capabilities:
     """Whether an open transaction of a caller leaves other writers free. SQLite has one writer at a time."""
     repeatable_read: bool
     """Whether callers may run at repeatable read, where a row changed since their snapshot is refused."""
+    blocking: bool
+    """Whether synchronous code can publish in its own transaction (`Blocking`)."""
     pushes_wakeups: bool
     """Whether a publish from another process rings a bell without anybody asking."""
     embedded: bool
@@ -76,7 +84,47 @@ class Settlement:
 Extend: TypeAlias = Callable[[Sequence[Delivery], timedelta], Awaitable[Sequence[Standing]]]
 
 
-class Store(Protocol):
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """A caller's transaction in synchronous code: whatever is asked of it is done when the call returns.
+
+    A verb that is given one never suspends, and the store need not be open. One that was opened before refuses
+    tables other than its own; one that never was takes those that the session sees, and refuses where there are none.
+    """
+
+    session: object
+
+
+class Source(Protocol):
+    """What a worker takes messages from."""
+
+    @property
+    def look_interval(self) -> timedelta:
+        """See `Store.look_interval`."""
+        ...
+
+    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+        """See `Store.claim`."""
+        ...
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """See `Store.recall`."""
+        ...
+
+    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+        """See `Store.settle`."""
+        ...
+
+    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """See `Store.beside`."""
+        ...
+
+    def listen(self, queues: Sequence[str]) -> Bell:
+        """See `Store.listen`."""
+        ...
+
+
+class Store(Source, Protocol):
     """Where messages live, for the engine."""
 
     @property
@@ -185,6 +233,21 @@ class Store(Protocol):
         """What a claim under `token` leased, for when its reply was lost. Takes and extends nothing."""
         ...
 
+    async def claim_dead(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+    ) -> Claimed:
+        """Lease up to `limit` dead letters of these queues, as `DeadDelivery`s, the longest due first.
+
+        A letter may be looked after from the moment the message died, one at a time like a message, and as often
+        as it is brought back; one that was given up is not offered again. Keys and priorities mean nothing here.
+        Leases, tokens, skipped locks and `next_in` are those of `claim`.
+        """
+        ...
+
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """What a `claim_dead` under `token` leased, for when its reply was lost. Takes and extends nothing."""
+        ...
+
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """Write how these deliveries ended, and tell for each, in order, how its lease stood.
 
@@ -203,7 +266,11 @@ class Store(Protocol):
         locked (the others in the batch are not held up by it), and `UNKNOWN` instead of `LOST` for a
         `repeated` settlement. One row that the store refuses does not fail its neighbours.
 
-        Whatever becomes available rings, as a publish does.
+        Of a dead letter, `Done` removes it, and `Retry`, `Postpone` and `Release` do to it, and to the counters of
+        its `DeadDelivery`, what they do to a message. `Dead` gives it up: it stays among the dead letters as it was,
+        its own reason and error included, without a lease, and is offered to nobody any more.
+
+        Whatever becomes available rings, as a publish does; a letter rings for the queue in which the message died.
         """
         ...
 
@@ -266,7 +333,7 @@ class Store(Protocol):
 
 
 class Inspection(Protocol):
-    """The same store, for an operator. Nothing here takes a lease."""
+    """The same store, for an operator. Nothing here takes a lease, or anything from whoever holds one."""
 
     async def peek(
         self,
@@ -287,6 +354,31 @@ class Inspection(Protocol):
         self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
     ) -> list[DeadLetter]:
         """Dead letters, newest first; `cursor` is the id of the last one seen."""
+        ...
+
+    async def redrive(
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+    ) -> list[int]:
+        """Move dead letters back among the messages, to `to` or where they died; the ids of those that moved.
+
+        Each moves whole or stays whole. A moved one is a new message: a new id, in the order of `letters`, due now,
+        counters at 0, no expiry, at the end of its key's line; published now; and its headers tell where it comes
+        from (`redriven_headers`). A letter that is held, or gone, stays out of it. One whose timer id is borne by a
+        message of the queue it would go to stays dead; so do all but the last of several in `letters` that would bear
+        one name. Without `keep_names` a letter gives up its name and goes. Dedup windows are neither asked nor changed.
+
+        Whatever moved rings.
+        """
+        ...
+
+    async def purge(self, which: DeadFilter, *, limit: int) -> int:
+        """Delete at most `limit` of these dead letters, oldest first; how many. A held one stays."""
+        ...
+
+    async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
+        """Delete at most `limit` of each: what was delivered, and what died and is not held, longer ago than that,
+        and the dedup windows that have ended. A waiting or running message is never touched.
+        """
         ...
 
     async def stats(self) -> dict[str, QueueStats]:

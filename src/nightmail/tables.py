@@ -39,6 +39,8 @@ _MESSAGES_STORAGE: Final[dict[str, Any]] = {
     "toast.autovacuum_vacuum_cost_delay": 0,
     "toast.vacuum_truncate": "false",
 }
+# A lease is there as a whole or not at all.
+_LEASE: Final = "(token is null) = (lease_until is null) and (token is null) = (claimed_at is null)"
 
 
 class OutboxTables(NamedTuple):
@@ -108,10 +110,7 @@ class _Maker:
             Column("body", BYTEA, nullable=False),
             PrimaryKeyConstraint("id", name=self._name("messages_pkey")),
             CheckConstraint("priority between 0 and 9", name=self._name("messages_priority")),
-            CheckConstraint(
-                "(token is null) = (lease_until is null) and (token is null) = (claimed_at is null)",
-                name=self._name("messages_lease"),
-            ),
+            CheckConstraint(_LEASE, name=self._name("messages_lease")),
             self._index("claim", "queue", "priority", "due_at", "id", where="priority >= 0"),
             self._index("timer", "queue", "timer_key", unique=True, where="timer_key is not null"),
             self._index("head", "queue", "head_key", unique=True, where="head_key is not null"),
@@ -128,8 +127,12 @@ class _Maker:
             _moment("published_at", required=True),
             _moment("first_attempt_at"),
             _moment("last_attempt_at"),
+            _moment("care_due_at"),
             _moment("lease_until"),
             Column("token", UUID),
+            _moment("claimed_at"),
+            Column("care_attempts", Integer, nullable=False, server_default=text("0")),
+            Column("care_deliveries", Integer, nullable=False, server_default=text("0")),
             Column("attempts", Integer, nullable=False),
             Column("deliveries", Integer, nullable=False),
             Column("priority", SmallInteger, nullable=False),
@@ -141,8 +144,10 @@ class _Maker:
             Column("headers", Text, nullable=False),
             Column("body", BYTEA, nullable=False),
             PrimaryKeyConstraint("id", name=self._name("dead_pkey")),
-            CheckConstraint("(token is null) = (lease_until is null)", name=self._name("dead_lease")),
+            CheckConstraint(_LEASE, name=self._name("dead_lease")),
             self._index("dead_queue", "queue", "id"),
+            self._index("dead_due", "queue", "care_due_at", "id", where="care_due_at is not null"),
+            self._index("dead_at", "died_at"),
         )
 
     def _delivered(self) -> Table:

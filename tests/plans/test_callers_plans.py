@@ -16,6 +16,8 @@ import asyncpg
 import pytest
 
 from nightmail import Message
+from nightmail.outcome import Dead
+from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore
 
 COMPILED_ABOVE = 100_000
@@ -35,6 +37,8 @@ async def test_no_statement_in_a_callers_transaction_is_worth_compiling(
 ) -> None:
     await store.publish_batch([Message(queue="q", body=b"x") for _ in range(5)])
     claimed = await store.claim(["q"], limit=5, lease=timedelta(minutes=1), token=uuid4())
+    await store.settle([Settlement(delivery, Dead("rejected")) for delivery in claimed.deliveries[:2]])
+    letters = await store.claim_dead(["q"], limit=5, lease=timedelta(minutes=1), token=uuid4())
     caller = await asyncpg.connect(postgres_url)
     sent: list[tuple[str, tuple[Any, ...]]] = []
 
@@ -52,8 +56,10 @@ async def test_no_statement_in_a_callers_transaction_is_worth_compiling(
         await store.reschedule("q", "a", timedelta(hours=1), transaction=caller)
         await store.cancel("q", "a", transaction=caller)
         await store.peek("q", transaction=caller)
-        await store.hold(claimed.deliveries, transaction=caller)
-        await store.ack(claimed.deliveries, transaction=caller)
+        await store.hold(claimed.deliveries[2:], transaction=caller)
+        await store.ack(claimed.deliveries[2:], transaction=caller)
+        await store.hold(letters.deliveries, transaction=caller)
+        await store.ack(letters.deliveries, transaction=caller)
         await store.cancel_all("q", transaction=caller)
     caller.remove_query_logger(note)
 
@@ -64,5 +70,5 @@ async def test_no_statement_in_a_callers_transaction_is_worth_compiling(
             costs[query] = json.loads(plan)[0]["Plan"]["Total Cost"]
     await caller.close()
 
-    assert len(costs) >= 8
+    assert len(costs) >= 10
     assert {query: cost for query, cost in costs.items() if cost >= COMPILED_ABOVE} == {}

@@ -19,6 +19,7 @@ import pytest
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.mysql import MySQLStore
+from nightmail.stores.mysql.dialect import MARIADB
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
 from tests.stores.mysql_support import (
@@ -82,8 +83,9 @@ class Plans:
         ask = link.ask
 
         async def explained(*statements: str) -> list[Answer]:
-            for statement in statements:
-                if statement.lstrip().startswith(EXPLAINED) and "nightmail_messages" in statement:
+            for sent in statements:
+                statement = sent.removeprefix(MARIADB.skips_locked)
+                if statement.lstrip().startswith(EXPLAINED) and "nightmail_" in statement:
                     (plan,) = await ask(f"explain format=json {statement}")
                     self._told.append((statement, list(nodes(json.loads(plan.rows[0][0])))))
             return await ask(*statements)

@@ -79,13 +79,17 @@ class Plans:
         await own.execute(EXPLAIN)
         own.add_log_listener(lambda _, entry: self._logged.append(entry.message))
 
-    async def only(self) -> dict[str, Any]:
-        """The plan of the one statement on messages since the last time."""
+    async def only(self, table: str = "nightmail_messages") -> dict[str, Any]:
+        """The plan of the one statement on this table since the last time."""
+        (plan,) = await self.all(table)
+        return plan
+
+    async def all(self, table: str) -> list[dict[str, Any]]:
+        """The plans of all of them."""
         await asyncio.sleep(0)
         logged, self._logged = self._logged, []
         told = [json.loads(entry.partition("plan:")[2]) for entry in logged if "plan:" in entry]
-        (plan,) = [entry["Plan"] for entry in told if "nightmail_messages" in entry["Query Text"]]
-        return dict(plan)
+        return [dict(entry["Plan"]) for entry in told if table in entry["Query Text"]]
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What SQLite reads for a claim follows the batch and not the backlog.
+"""What SQLite reads for a claim, and for clearing away, follows the batch and not the backlog.
 
 Costs are counted in instructions of SQLite's virtual machine, so they are the same on every run: each row that is
 looked at costs a few, and none is spent on rows that an index leaves out.
@@ -17,16 +17,21 @@ import pytest
 
 from nightmail.clock import StoreClock
 from nightmail.message import Message
-from nightmail.outcome import Done
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry
+from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import Claimed, Settlement
 from nightmail.stores._names import TableNames
 from nightmail.stores.sqlite.check import Schema
 from nightmail.stores.sqlite.claiming import Claiming, Wanted
+from nightmail.stores.sqlite.inspecting import Inspecting
 from nightmail.stores.sqlite.leases import Leases
-from nightmail.stores.sqlite.moments import StoreTime
+from nightmail.stores.sqlite.letters import Letters
+from nightmail.stores.sqlite.moments import StoreTime, in_microseconds
 from nightmail.stores.sqlite.publishing import Publishing
+from nightmail.stores.sqlite.redriving import Redriving
 from nightmail.stores.sqlite.settling import Settling
 from nightmail.stores.sqlite.steps import Queries, Steps, carry_out
+from nightmail.stores.sqlite.sweeping import Sweeping
 
 pytestmark = pytest.mark.sqlite
 
@@ -64,7 +69,43 @@ HOT = (
     "reschedule",
     "peek_timer",
     "news",
+    "letters_offered",
+    "lease_letters",
+    "letters_upcoming",
+    "recall_letters",
+    "letters_held",
+    "extend_letters",
+    "retry_letters",
+    "postpone_letters",
+    "release_letters",
+    "give_up_letters",
+    "remove_letters",
 )
+
+# What an operator asks for, and what runs beside everything else: it must hold up nobody.
+COLD = (
+    "movable",
+    "redrive",
+    "dead_queue",
+    "dead_ids",
+    "purge",
+    "purge_queue",
+    "purge_ids",
+    "sweepable",
+    "sweep_delivered",
+    "sweep_dead",
+    "sweep_dedup",
+)
+
+
+BURY = """
+    WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < :count)
+    INSERT INTO nightmail_dead (
+        message_id, queue, priority, offered_at, attempts, deliveries, published_at, died_at, reason, headers, body
+    )
+    SELECT number, :queue, 0, :died_at, 1, 1, :died_at, :died_at, 'rejected', '{}', x''
+    FROM numbers
+"""
 
 
 class Database:
@@ -73,11 +114,16 @@ class Database:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.sql = sql = Queries(TableNames())
-        time = StoreTime(StoreClock())
+        self._time = time = StoreTime(StoreClock())
         Schema(TableNames(), sql).migrate(connection)
-        self._publishing = Publishing(sql, time)
+        leases = Leases(sql, time, keep_delivered=False)
+        self._publishing = Publishing(sql, time, leases)
         self._claiming = Claiming(sql, time)
-        self._settling = Settling(sql, time, Leases(sql, time, keep_delivered=False))
+        self._settling = Settling(sql, time, leases)
+        self._letters = Letters(sql, time, leases)
+        self.redriving = Redriving(sql, time)
+        self.inspecting = Inspecting(sql, time)
+        self.sweeping = Sweeping(sql, time)
 
     def plan(self, name: str) -> list[str]:
         statement = self.sql(name).statement
@@ -98,6 +144,27 @@ class Database:
 
     def settling(self, claimed: Claimed) -> Steps[Any]:
         return self._settling.settle([Settlement(delivery, Done()) for delivery in claimed.deliveries])
+
+    def bury(self, count: int, *, queue: str = "orders") -> None:
+        """So many new dead letters, an hour old."""
+        died_at = self._time.now() - in_microseconds(HOUR)
+        self.connection.execute(BURY, {"queue": queue, "died_at": died_at, "count": count})
+
+    def bury_anew(self, count: int) -> None:
+        """So many new dead letters that died just now and were given up."""
+        died_at = self._time.now()
+        self.connection.execute(BURY, {"queue": "orders", "died_at": died_at, "count": count})
+        self.connection.execute("UPDATE nightmail_dead SET offered_at = NULL WHERE died_at = ?", (died_at,))
+
+    def letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
+        return carry_out(self.connection, self.inspecting.dead(which, limit=limit, cursor=None))
+
+    def claiming_letters(self, limit: int = 10) -> Steps[Claimed]:
+        return self._letters.take(wanted(limit))
+
+    def settling_letters(self, outcome: Outcome, limit: int) -> Steps[Any]:
+        claimed = carry_out(self.connection, self.claiming_letters(limit))
+        return self._letters.settle([Settlement(delivery, outcome) for delivery in claimed.deliveries])
 
     def cost(self, steps: Steps[T]) -> int:
         """How many instructions these steps take; they are taken back."""
@@ -130,12 +197,12 @@ def messages(count: int, **options: Any) -> list[Message]:
     return [Message(queue="orders", body=b"hello", **options) for _ in range(count)]
 
 
-@pytest.mark.parametrize("name", HOT)
+@pytest.mark.parametrize("name", [*HOT, *COLD])
 def test_a_statement_that_somebody_waits_for_never_walks_through_a_table(
     database: Database, name: str
 ) -> None:
     # Lists that come or go as JSON are walked through, and that is all.
-    lists = ("VIRTUAL TABLE", "(subquery")
+    lists = ("VIRTUAL TABLE", "(subquery", "CONSTANT ROW")
     walked = [
         step
         for step in database.plan(name)
@@ -145,13 +212,26 @@ def test_a_statement_that_somebody_waits_for_never_walks_through_a_table(
     assert walked == []
 
 
-@pytest.mark.parametrize("name", ["levels", "available", "lease", "bodies", "upcoming"])
-def test_a_claim_sorts_nothing(database: Database, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "levels",
+        "available",
+        "lease",
+        "bodies",
+        "upcoming",
+        "letters_offered",
+        "lease_letters",
+        "letters_upcoming",
+        *COLD,
+    ],
+)
+def test_what_is_taken_or_cleared_away_is_not_sorted(database: Database, name: str) -> None:
     assert [step for step in database.plan(name) if "TEMP B-TREE" in step] == []
 
 
 def test_what_is_available_is_found_along_the_index_up_to_now(database: Database) -> None:
-    along = "SEARCH m USING INDEX nightmail_messages_due (queue=? AND priority=? AND due_at<?)"
+    along = "SEARCH m USING INDEX nightmail_messages_due (queue=? AND priority=? AND due_at>? AND due_at<?)"
 
     assert along in database.plan("available")
 
@@ -225,3 +305,76 @@ def test_settling_does_not_pay_for_messages_that_stay(database: Database) -> Non
     database.publish(messages(MANY // 2, due=HOUR))
 
     assert database.cost(database.settling(claimed)) == before
+
+
+# ----------------------------------------------------------------------------------------------- dead letters
+
+
+def test_letters_that_may_be_taken_are_found_along_the_index_up_to_now(database: Database) -> None:
+    along = "SEARCH nightmail_dead USING INDEX nightmail_dead_offered (queue=? AND offered_at<?)"
+
+    assert database.plan("letters_offered") == [along]
+
+
+@pytest.mark.parametrize("limit", [10, 50])
+def test_a_claim_of_letters_does_not_pay_for_those_that_were_given_up(database: Database, limit: int) -> None:
+    database.bury(20)
+    database.bury_anew(1)
+    before = database.cost(database.claiming_letters(limit))
+    database.bury_anew(MANY)
+
+    assert database.cost(database.claiming_letters(limit)) == before
+
+
+def test_a_claim_of_letters_does_not_pay_for_those_behind_what_it_takes(database: Database) -> None:
+    database.bury(20)
+    before = database.cost(database.claiming_letters())
+    database.bury(MANY)
+    database.bury(MANY, queue="refunds")
+
+    assert database.cost(database.claiming_letters()) == before
+
+
+@pytest.mark.parametrize("outcome", [Done(), Retry(), Release(), Dead("given up")], ids=repr)
+def test_settling_letters_does_not_pay_for_those_that_stay(database: Database, outcome: Outcome) -> None:
+    database.bury(100)
+    few = database.cost(database.settling_letters(outcome, 10))
+    database.bury(MANY)
+
+    # The tree of an index has become a level or two deeper, and that is all.
+    assert database.cost(database.settling_letters(outcome, 10)) < few * 1.2
+
+
+def test_redriving_does_not_pay_for_letters_and_messages_that_stay(database: Database) -> None:
+    database.bury(10)
+    letters = database.letters(DeadFilter(), 10)
+    before = database.cost(database.redriving.redrive(letters, to=None, keep_names=True))
+    database.bury(MANY)
+    database.publish(messages(MANY, due=HOUR))
+
+    again = database.cost(database.redriving.redrive(letters, to=None, keep_names=True))
+    assert again < before * 1.2
+
+
+@pytest.mark.parametrize(
+    "which",
+    [DeadFilter(), DeadFilter(older_than=HOUR / 2), DeadFilter(queue="orders"), DeadFilter(ids=(1, 2, 3))],
+    ids=["all", "by age", "by queue", "by id"],
+)
+def test_purging_does_not_pay_for_letters_that_stay(database: Database, which: DeadFilter) -> None:
+    database.bury(10)
+    before = database.cost(database.sweeping.purge(which, limit=10))
+    database.bury(MANY, queue="refunds")
+    database.bury_anew(MANY)
+
+    assert database.cost(database.sweeping.purge(which, limit=10)) < before * 1.2
+
+
+def test_sweeping_does_not_pay_for_what_is_younger(database: Database) -> None:
+    database.bury(10)
+    before = database.cost(database.sweeping.sweep(older_than=HOUR / 2, limit=100))
+    in_vain = database.cost(database.sweeping.is_clean(HOUR * 2))
+    database.bury_anew(MANY)
+
+    assert database.cost(database.sweeping.sweep(older_than=HOUR / 2, limit=100)) < before * 1.2
+    assert database.cost(database.sweeping.is_clean(HOUR * 2)) == in_vain

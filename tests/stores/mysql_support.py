@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Unpack
 from uuid import uuid4
 
 import aiomysql  # type: ignore[import-untyped]
 import asyncmy
+import pymysql
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
@@ -19,7 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, Standing
-from nightmail.store import Settlement
+from nightmail.store import Blocking, Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.link import Link, is_closed
 from nightmail.testing.conformance import Harness
@@ -36,6 +37,7 @@ EMPTY = (
     "delete from notes",
     "delete from nightmail_messages",
     "delete from nightmail_dead",
+    "delete from nightmail_delivered",
     "delete from nightmail_dedup",
 )
 
@@ -47,11 +49,19 @@ class MySQLHarness(Harness):
         super().__init__()
         self.url = url
 
-    async def open(self) -> MySQLStore:
-        store = MySQLStore(self.url, clock=self.clock)
+    async def open(self, *, keep_delivered: bool = False) -> MySQLStore:
+        store = MySQLStore(self.url, clock=self.clock, keep_delivered=keep_delivered)
         await store.open()
         await store.migrate()
         return store
+
+    def unopened(self) -> MySQLStore:
+        return MySQLStore(self.url, clock=self.clock)
+
+    @contextmanager
+    def blocking(self) -> Iterator[Blocking]:
+        with blocking_connection(self.url) as own:
+            yield Blocking(own)
 
     async def make_empty(self) -> None:
         await (await self.open()).close()
@@ -312,3 +322,28 @@ async def sqlalchemy_session(url: str) -> AsyncIterator[Any]:
             yield session
     finally:
         await engine.dispose()
+
+
+# The same in synchronous code.
+
+
+def blocking_arguments(url: str) -> dict[str, Any]:
+    """What PyMySQL takes instead of a URL."""
+    arguments = connect_arguments(url)
+    arguments["database"] = arguments.pop("db")
+    return arguments
+
+
+@contextmanager
+def blocking_connection(url: str, **options: Any) -> Iterator[pymysql.Connection[Any]]:
+    own = pymysql.connect(**blocking_arguments(url), **{"autocommit": True, **options})
+    try:
+        own.begin()
+        try:
+            yield own
+        except BaseException:
+            own.rollback()
+            raise
+        own.commit()
+    finally:
+        own.close()

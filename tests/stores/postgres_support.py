@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Unpack
 from uuid import uuid4
 
 import asyncpg
-from sqlalchemy import text
+import psycopg
+from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, Standing
-from nightmail.store import Settlement
+from nightmail.store import Blocking, Settlement
 from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.conformance import Harness
 from nightmail.testing.conformance.build import MessageOptions
@@ -32,6 +33,7 @@ EMPTY = """
     delete from notes;
     delete from nightmail_messages;
     delete from nightmail_dead;
+    delete from nightmail_delivered;
     delete from nightmail_dedup;
 """
 
@@ -43,11 +45,14 @@ class PostgresHarness(Harness):
         super().__init__()
         self.url = url
 
-    async def open(self) -> PostgresStore:
-        store = PostgresStore(self.url, clock=self.clock)
+    async def open(self, *, keep_delivered: bool = False) -> PostgresStore:
+        store = PostgresStore(self.url, clock=self.clock, keep_delivered=keep_delivered)
         await store.open()
         await store.migrate()
         return store
+
+    def unopened(self) -> PostgresStore:
+        return PostgresStore(self.url, clock=self.clock)
 
     async def make_empty(self) -> None:
         await (await self.open()).close()
@@ -76,8 +81,32 @@ class AsyncpgHarness(PostgresHarness):
         async with connection(self.url) as own, own.transaction(isolation=isolation):
             yield own
 
+    @contextmanager
+    def blocking(self) -> Iterator[Blocking]:
+        with psycopg.connect(self.url) as own:
+            yield Blocking(own)
+
     async def write(self, transaction: Any, value: str) -> None:
         await transaction.execute("insert into notes values ($1)", value)
+
+
+class PsycopgHarness(AsyncpgHarness):
+    """Callers use the other driver."""
+
+    @asynccontextmanager
+    async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
+        level = psycopg.IsolationLevel.REPEATABLE_READ if repeatable_read else None
+        async with await psycopg.AsyncConnection.connect(self.url) as own:
+            await own.set_isolation_level(level)
+            yield own
+
+    async def write(self, transaction: Any, value: str) -> None:
+        await transaction.execute("insert into notes values (%s)", [value])
+
+    @asynccontextmanager
+    async def outside_any_transaction(self) -> AsyncIterator[Any]:
+        async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as own:
+            yield own
 
 
 class SqlalchemyHarness(PostgresHarness):
@@ -96,12 +125,25 @@ class SqlalchemyHarness(PostgresHarness):
         finally:
             await engine.dispose()
 
+    @contextmanager
+    def blocking(self) -> Iterator[Blocking]:
+        engine = create_engine(psycopg_url(self.url), poolclass=NullPool)
+        try:
+            with engine.begin() as own:
+                yield Blocking(own)
+        finally:
+            engine.dispose()
+
     async def write(self, transaction: Any, value: str) -> None:
         await transaction.execute(text("insert into notes values (:value)"), {"value": value})
 
 
 def sqlalchemy_url(url: str) -> str:
     return url.replace("postgresql://", "postgresql+asyncpg://")
+
+
+def psycopg_url(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://")
 
 
 @asynccontextmanager
@@ -216,8 +258,10 @@ async def pooled_connection(url: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def sqlalchemy_connection(url: str) -> AsyncIterator[Any]:
-    engine = create_async_engine(sqlalchemy_url(url))
+async def sqlalchemy_connection(
+    url: str, with_driver: Callable[[str], str] = sqlalchemy_url
+) -> AsyncIterator[Any]:
+    engine = create_async_engine(with_driver(url))
     try:
         async with engine.begin() as own:
             yield own
@@ -226,10 +270,48 @@ async def sqlalchemy_connection(url: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def sqlalchemy_session(url: str) -> AsyncIterator[Any]:
-    engine = create_async_engine(sqlalchemy_url(url))
+async def sqlalchemy_session(
+    url: str, with_driver: Callable[[str], str] = sqlalchemy_url
+) -> AsyncIterator[Any]:
+    engine = create_async_engine(with_driver(url))
     try:
         async with async_sessionmaker(engine).begin() as session:
             yield session
     finally:
         await engine.dispose()
+
+
+@asynccontextmanager
+async def psycopg_connection(url: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url) as own:
+        yield own
+
+
+@asynccontextmanager
+async def psycopg_block(url: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as own, own.transaction():
+        yield own
+
+
+@asynccontextmanager
+async def sqlalchemy_psycopg_connection(url: str) -> AsyncIterator[Any]:
+    async with sqlalchemy_connection(url, psycopg_url) as own:
+        yield own
+
+
+@asynccontextmanager
+async def sqlalchemy_psycopg_session(url: str) -> AsyncIterator[Any]:
+    async with sqlalchemy_session(url, psycopg_url) as own:
+        yield own
+
+
+EVERY_KIND = [
+    raw_connection,
+    pooled_connection,
+    sqlalchemy_connection,
+    sqlalchemy_session,
+    psycopg_connection,
+    psycopg_block,
+    sqlalchemy_psycopg_connection,
+    sqlalchemy_psycopg_session,
+]

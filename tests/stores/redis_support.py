@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, NoReturn, Unpack
@@ -32,11 +32,14 @@ class RedisHarness(Harness):
         super().__init__()
         self.url = url
 
-    async def open(self) -> RedisStore:
-        store = RedisStore(self.url, clock=self.clock)
+    async def open(self, *, keep_delivered: bool = False) -> RedisStore:
+        store = RedisStore(self.url, clock=self.clock, keep_delivered=keep_delivered)
         await store.open()
         await store.migrate()
         return store
+
+    def unopened(self) -> RedisStore:
+        return RedisStore(self.url, clock=self.clock)
 
     def transaction(self, *, repeatable_read: bool = False) -> NoReturn:
         raise NotImplementedError
@@ -85,6 +88,11 @@ async def claim(store: RedisStore, *, limit: int = 10, queue: str = QUEUE) -> li
 
 async def done(store: RedisStore, deliveries: list[Delivery]) -> list[Standing]:
     return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
+
+
+def transaction(store: RedisStore, deliveries: Sequence[Delivery], own: object) -> Any:
+    """`RedisStore.transaction`, without the driver's types: to them every queued command is to be awaited."""
+    return store.transaction(deliveries, own)
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: float = 20.0) -> None:

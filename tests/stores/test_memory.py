@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ import pytest
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StoreUnavailable
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead, Done, Retry, Standing
-from nightmail.store import FullStore, Settlement
+from nightmail.store import Blocking, FullStore, Settlement
 from nightmail.stores import open_store
 from nightmail.stores.memory import MemoryData, MemoryStore, MemoryTransaction
 from nightmail.testing.clock import ManualClock
@@ -37,11 +37,19 @@ class MemoryHarness(Harness):
         self._committed: list[str] = []
         self._uncommitted: dict[MemoryTransaction, list[str]] = {}
 
-    async def open(self) -> FullStore:
-        store = MemoryStore(self.data, clock=self.clock)
+    async def open(self, *, keep_delivered: bool = False) -> FullStore:
+        store = MemoryStore(self.data, clock=self.clock, keep_delivered=keep_delivered)
         await store.migrate()
         await store.open()
         return store
+
+    def unopened(self) -> FullStore:
+        return MemoryStore(self.data, clock=self.clock)
+
+    @contextmanager
+    def blocking(self) -> Iterator[Blocking]:
+        with self.data.sync_transaction() as transaction:
+            yield Blocking(transaction)
 
     @asynccontextmanager
     async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[MemoryTransaction]:

@@ -11,6 +11,7 @@ import pytest_asyncio
 from nightmail.testing.conformance import Harness, StoreConformance
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql_support import DriverHarness, MySQLHarness, SqlalchemyHarness
+from tests.stores.mysql_sync import BlockingSqlalchemyHarness, DjangoHarness
 
 pytestmark = pytest.mark.mysql
 
@@ -52,9 +53,30 @@ class TestMySQLWithSqlalchemy(StoreConformance):
         return await emptied(SqlalchemyHarness(database))
 
 
+class TestMySQLBlockingSqlalchemy(StoreConformance):
+    """With synchronous code that uses SQLAlchemy: those tests in which there is such code."""
+
+    @pytest_asyncio.fixture
+    async def harness(self, database: str) -> Harness:  # type: ignore[override]
+        return await emptied(BlockingSqlalchemyHarness(database))
+
+
+class TestMySQLBlockingDjango(StoreConformance):
+    """With synchronous code that uses Django: those tests in which there is such code."""
+
+    @pytest_asyncio.fixture
+    async def harness(self, database: str) -> Harness:  # type: ignore[override]
+        return await emptied(DjangoHarness(database))
+
+
+_ONLY_THOSE_WITH = {
+    TestMySQLWithAiomysql: "transactions",
+    TestMySQLWithSqlalchemy: "transactions",
+    TestMySQLBlockingSqlalchemy: "blocking",
+    TestMySQLBlockingDjango: "blocking",
+}
 for _name in dir(StoreConformance):
-    if _name.startswith("test_") and "transactions" not in getattr(
-        getattr(StoreConformance, _name), "needs", ()
-    ):
-        for _without_others in (TestMySQLWithAiomysql, TestMySQLWithSqlalchemy):
-            setattr(_without_others, _name, None)
+    if _name.startswith("test_"):
+        for _class, _need in _ONLY_THOSE_WITH.items():
+            if _need not in getattr(getattr(StoreConformance, _name), "needs", ()):
+                setattr(_class, _name, None)

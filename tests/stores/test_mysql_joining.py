@@ -312,6 +312,41 @@ async def test_a_caller_at_repeatable_read_does_not_skip_because_of_a_message_th
         assert [delivery.body for delivery in await claim(store)] == [b"new"]
 
 
+async def test_a_publish_waits_while_somebody_else_is_given_ids_for_an_unknown_number_of_rows(
+    mysql_url: str,
+) -> None:
+    async with open_store(mysql_url) as store:
+        # By its second row it has taken ids, and will keep everybody else from them until it ends.
+        slowly = (
+            "insert into nightmail_messages (queue, priority, due_at, published_at, headers, body) "
+            "select 'slow', sleep(0.2), utc_timestamp(6), utc_timestamp(6), '{}', 'x' from seq_1_to_3"
+        )
+        storing = asyncio.create_task(run(mysql_url, slowly))
+        while not store.retried[1467]:
+            assert not storing.done()
+            await store.publish(message(timer_id=f"t{uuid4()}"))
+
+        await storing
+        assert len(await store.peek("slow")) == 3
+
+
+async def test_a_cancel_of_all_waits_for_nobody_in_another_queue(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store:
+        for queue, name in ((QUEUE, "a"), ("other", "a"), (QUEUE, "b"), (QUEUE, "c")):
+            await store.publish(message(queue=queue, timer_id=name, dedup_for=HOUR))
+        async with raw_connection(mysql_url) as own:
+            await execute(own, "select * from nightmail_messages where queue_timer = 'other\\0a' for update")
+            await execute(
+                own, "select * from nightmail_dedup where queue = 'other' and timer_id = 'a' for update"
+            )
+
+            async with asyncio.timeout(2):
+                assert await store.cancel_all(QUEUE) == 3
+
+        assert await store.publish(message(timer_id="a")) is not None
+        assert len(await store.peek("other")) == 1
+
+
 # ----------------------------------------------------------------------------------- what is refused
 
 

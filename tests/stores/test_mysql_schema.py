@@ -70,8 +70,12 @@ async def test_older_tables_are_outdated_and_newer_ones_are_told(
     [
         ("drop index nightmail_claim on nightmail_messages", "the index messages.claim is missing"),
         (
-            "alter table nightmail_messages drop index nightmail_head, add index nightmail_head (queue, head_key)",
-            "the index messages.head is '(queue, head_key)' instead of",
+            "alter table nightmail_messages drop index nightmail_head, add index nightmail_head (queue_head)",
+            "the index messages.head is '(queue_head)' instead of",
+        ),
+        (
+            "alter table nightmail_messages modify queue_timer varbinary(2041)",
+            "the column messages.queue_timer is 'varbinary(2041)' instead of",
         ),
         (
             "alter table nightmail_messages drop index nightmail_claim, "
@@ -98,6 +102,9 @@ async def test_older_tables_are_outdated_and_newer_ones_are_told(
             "alter table nightmail_messages drop constraint nightmail_messages_lease",
             "messages_lease is missing",
         ),
+        ("drop index nightmail_dead_due on nightmail_dead", "the index dead.dead_due is missing"),
+        ("alter table nightmail_dead modify due_at datetime(6) not null", "the column dead.due_at is"),
+        ("alter table nightmail_dead drop constraint nightmail_dead_given_up", "dead_given_up is missing"),
         ("alter table nightmail_messages add shop varchar(10) not null", "messages.shop is not ours"),
         ("create unique index mine on nightmail_messages (queue(10))", "may refuse messages"),
         ("update nightmail_meta set look_interval = 3600", "look interval"),

@@ -8,8 +8,11 @@ import pytest
 import pytest_asyncio
 
 from nightmail.testing.conformance import Harness, StoreConformance
+from nightmail.testing.conformance.blocking import BlockingConformance
+from nightmail.testing.conformance.fixtures import StoreFixtures
 from testkit.servers import Postgres
-from tests.stores.postgres_support import AsyncpgHarness, SqlalchemyHarness
+from tests.stores.postgres_support import AsyncpgHarness, PsycopgHarness, SqlalchemyHarness
+from tests.stores.postgres_sync import DjangoHarness
 
 pytestmark = pytest.mark.postgres
 
@@ -42,8 +45,31 @@ class TestPostgresWithSqlalchemy(StoreConformance):
         return harness
 
 
+class TestPostgresWithPsycopg(StoreConformance):
+    """With a caller who uses psycopg: those tests in which there is a caller."""
+
+    @pytest_asyncio.fixture
+    async def harness(self, database: str) -> Harness:  # type: ignore[override]
+        harness = PsycopgHarness(database)
+        await harness.make_empty()
+        return harness
+
+
+class TestPostgresWithDjango(BlockingConformance, StoreFixtures):
+    """With a synchronous caller who uses Django."""
+
+    @pytest_asyncio.fixture
+    async def harness(self, database: str, monkeypatch: pytest.MonkeyPatch) -> Harness:  # type: ignore[override]
+        # Django refuses to be used where an event loop runs. The suite does it on purpose.
+        monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        harness = DjangoHarness(database)
+        await harness.make_empty()
+        return harness
+
+
 for _name in dir(StoreConformance):
-    if _name.startswith("test_") and "transactions" not in getattr(
-        getattr(StoreConformance, _name), "needs", ()
-    ):
+    _needs = set(getattr(getattr(StoreConformance, _name), "needs", ()))
+    if _name.startswith("test_") and not _needs & {"transactions", "blocking"}:
         setattr(TestPostgresWithSqlalchemy, _name, None)
+    if _name.startswith("test_") and "transactions" not in _needs:
+        setattr(TestPostgresWithPsycopg, _name, None)

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
@@ -16,6 +17,7 @@ from nightmail.outcome import Standing
 from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.clock import ManualClock
 from tests.stores.postgres_support import (
+    EVERY_KIND,
     HOUR,
     LEASE,
     QUEUE,
@@ -24,10 +26,7 @@ from tests.stores.postgres_support import (
     done,
     message,
     open_store,
-    pooled_connection,
     raw_connection,
-    sqlalchemy_connection,
-    sqlalchemy_session,
     sqlalchemy_url,
     until,
     watched_store,
@@ -38,9 +37,7 @@ pytestmark = pytest.mark.postgres
 Begin: TypeAlias = Callable[[str], AbstractAsyncContextManager[Any]]
 
 
-every_kind = pytest.mark.parametrize(
-    "begin", [raw_connection, pooled_connection, sqlalchemy_connection, sqlalchemy_session]
-)
+every_kind = pytest.mark.parametrize("begin", EVERY_KIND)
 
 
 class _ChangedMyMind(Exception):
@@ -137,6 +134,25 @@ async def test_publishing_in_a_transaction_needs_no_connection_of_ours_and_one_s
 
         assert await watch.sent() == []
         assert len(theirs) == 4
+
+
+async def test_a_connection_that_a_pool_lends_again_is_not_asked_again_whether_it_sees_our_tables(
+    postgres_url: str,
+) -> None:
+    theirs: list[str] = []
+    async with (
+        open_store(postgres_url) as store,
+        asyncpg.create_pool(postgres_url, min_size=1, max_size=1) as pool,
+    ):
+        for _ in range(2):
+            async with pool.acquire() as own, own.transaction():
+                await store.publish(message(), transaction=own)
+
+        async with pool.acquire() as own, own.transaction():
+            own.add_query_logger(lambda record: theirs.append(record.query))
+            await store.publish(message(), transaction=own)
+            await asyncio.sleep(0)
+            assert len(theirs) == 1
 
 
 async def test_a_day_has_twenty_four_hours_whatever_the_time_zone_of_the_session(postgres_url: str) -> None:

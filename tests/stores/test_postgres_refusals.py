@@ -9,15 +9,24 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 import asyncpg
+import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from nightmail.errors import CannotJoin, LeaseLost, NotInTransaction, OtherDatabase, SchemaMissing
+from nightmail.errors import (
+    CannotJoin,
+    LeaseLost,
+    NotInTransaction,
+    OtherDatabase,
+    SchemaMissing,
+    TimerExists,
+)
 from nightmail.outcome import Standing
 from nightmail.stores.postgres import PostgresStore
 from testkit.servers import Postgres
 from tests.stores.postgres_support import (
+    EVERY_KIND,
     HOUR,
     QUEUE,
     claim,
@@ -25,10 +34,8 @@ from tests.stores.postgres_support import (
     done,
     message,
     open_store,
-    pooled_connection,
+    psycopg_url,
     raw_connection,
-    sqlalchemy_connection,
-    sqlalchemy_session,
     sqlalchemy_url,
 )
 
@@ -36,9 +43,7 @@ pytestmark = pytest.mark.postgres
 
 Begin: TypeAlias = Callable[[str], AbstractAsyncContextManager[Any]]
 
-every_kind = pytest.mark.parametrize(
-    "begin", [raw_connection, pooled_connection, sqlalchemy_connection, sqlalchemy_session]
-)
+every_kind = pytest.mark.parametrize("begin", EVERY_KIND)
 
 
 async def refused(store: PostgresStore, transaction: Any) -> None:
@@ -106,9 +111,10 @@ async def test_a_transaction_in_another_database_is_refused(
         if with_tables:
             async with open_store(elsewhere):
                 pass
-        async with open_store(postgres_url) as store:
-            with pytest.raises(OtherDatabase):
-                async with begin(elsewhere) as transaction:
+        async with open_store(postgres_url) as store, begin(elsewhere) as transaction:
+            for _ in range(2):
+                # Refused, and yet the transaction goes on: the second time is no other than the first.
+                with pytest.raises(OtherDatabase):
                     await refused(store, transaction)
 
 
@@ -195,3 +201,48 @@ async def test_a_message_acked_under_two_tokens_at_once_is_refused(postgres_url:
                 await store.ack([*lost.deliveries, held], transaction=transaction)
 
         assert await done(store, [held]) == [Standing.HELD]
+
+
+# ------------------------------------------------------------------------------------------- psycopg
+
+
+async def test_a_psycopg_connection_outside_a_transaction_is_refused(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store:
+        async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as own:
+            with pytest.raises(NotInTransaction, match=r"connection\.transaction\(\)"):
+                await refused(store, own)
+        with pytest.raises(NotInTransaction, match="closed"):
+            await refused(store, own)
+        assert await store.peek() == []
+
+
+@pytest.mark.parametrize("where", ["engine", "connection"])
+async def test_autocommit_on_psycopg_is_refused(postgres_url: str, where: str) -> None:
+    options = {"isolation_level": "AUTOCOMMIT"}
+    engine = create_async_engine(psycopg_url(postgres_url), **(options if where == "engine" else {}))
+    async with open_store(postgres_url) as store:
+        async with engine.connect() as own:
+            if where == "connection":
+                own = await own.execution_options(**options)
+            with pytest.raises(NotInTransaction, match="AUTOCOMMIT"):
+                await refused(store, own)
+        assert await store.peek() == []
+    await engine.dispose()
+
+
+@every_kind
+async def test_a_refusal_leaves_every_kind_of_transaction_usable(
+    postgres_server: Postgres, postgres_url: str, begin: Begin
+) -> None:
+    with postgres_server.fresh_database() as elsewhere:
+        async with open_store(postgres_url) as store, open_store(elsewhere) as other:
+            async with begin(elsewhere) as transaction:
+                with pytest.raises(OtherDatabase):
+                    await refused(store, transaction)
+                await other.publish(message(b"first", timer_id="t"), transaction=transaction)
+                with pytest.raises(TimerExists):
+                    await other.publish(message(timer_id="t", on_conflict="raise"), transaction=transaction)
+                await other.publish(message(b"second"), transaction=transaction)
+
+            assert [found.body for found in await other.peek()] == [b"first", b"second"]
+            assert await store.peek() == []

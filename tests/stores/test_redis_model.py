@@ -12,10 +12,11 @@ from uuid import UUID
 import pytest
 
 from nightmail.errors import LeaseLost, TimerExists
-from nightmail.message import Delivery, Message
+from nightmail.message import DeadDelivery, Delivery, Message
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.records import DeadFilter
 from nightmail.store import FullStore, Settlement
+from nightmail.stores._provenance import LETTER, MESSAGE
 from nightmail.stores.memory import MemoryStore
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.clock import ManualClock
@@ -25,6 +26,22 @@ pytestmark = pytest.mark.redis
 SECOND = timedelta(seconds=1)
 STEPS = 250
 QUEUES = ("orders", "refunds")
+DEEDS = {
+    "publish": 30,
+    "claim": 20,
+    "settle": 20,
+    "extend": 5,
+    "advance": 15,
+    "cancel": 4,
+    "reschedule": 4,
+    "cancel_all": 1,
+    "claim_dead": 8,
+    "settle_dead": 8,
+    "extend_dead": 3,
+    "redrive": 4,
+    "purge": 1,
+    "sweep": 1,
+}
 
 
 class Twin:
@@ -34,6 +51,7 @@ class Twin:
         self.store = store
         self.names: dict[int, int] = {}
         self.held: list[Delivery] = []
+        self.letters: list[DeadDelivery] = []
 
     def name(self, id_: int | None) -> int | None:
         return None if id_ is None else self.names.setdefault(id_, len(self.names))
@@ -57,19 +75,60 @@ class Twin:
     async def extend(self, chosen: list[int], lease: timedelta) -> Any:
         return await self.store.extend([self.held[at] for at in chosen], lease)
 
+    async def claim_dead(self, queues: Sequence[str], limit: int, lease: timedelta, token: UUID) -> Any:
+        claimed = await self.store.claim_dead(queues, limit=limit, lease=lease, token=token)
+        recalled = await self.store.recall_dead(queues, token)
+        assert sorted(each.id for each in recalled) == sorted(each.id for each in claimed.deliveries)
+        for each in claimed.deliveries:
+            assert isinstance(each, DeadDelivery)
+            self.letters.append(each)
+        return [self.shown(each) for each in claimed.deliveries], claimed.next_in
+
+    async def settle_dead(self, chosen: list[tuple[int, Outcome]]) -> Any:
+        return await self.store.settle([Settlement(self.letters[at], outcome) for at, outcome in chosen])
+
+    async def extend_dead(self, chosen: list[int], lease: timedelta) -> Any:
+        return await self.store.extend([self.letters[at] for at in chosen], lease)
+
+    async def redrive(self, places: list[int], to: str | None, keep_names: bool) -> Any:
+        letters = await self.store.dead(DeadFilter(), limit=1000)
+        by_name = {self.name(letter.message_id): letter for letter in letters}
+        chosen = [by_name[name] for name in sorted(by_name, key=lambda name: name or 0)]
+        moved = await self.store.redrive(
+            [chosen[place % len(chosen)] for place in places if chosen], to=to, keep_names=keep_names
+        )
+        return [self.name(id_) for id_ in moved]
+
+    async def sweep(self, older_than: timedelta) -> Any:
+        swept = await self.store.sweep(older_than=older_than, limit=1000)
+        # Ended windows are also dropped by publishes, when it suits them.
+        return swept.delivered, swept.dead
+
     async def seen(self) -> Any:
         waiting = sorted(
             (pending.queue, self.name(pending.id), pending.due_at, pending.attempts, pending.body)
             for pending in await self.store.peek(limit=1000)
         )
         letters = sorted(
-            (letter.queue, self.name(letter.message_id), letter.reason, letter.attempts, letter.deliveries)
+            (
+                letter.queue,
+                self.name(letter.message_id),
+                letter.reason,
+                letter.attempts,
+                letter.deliveries,
+                letter.died_at,
+            )
             for letter in await self.store.dead(DeadFilter(), limit=1000)
         )
         return await self.store.stats(), waiting, letters
 
     def shown(self, delivery: Delivery) -> dict[str, Any]:
         shown = {field.name: getattr(delivery, field.name) for field in fields(delivery)}
+        # The ids of messages and letters that it was before are each store's own.
+        headers = {name: text for name, text in delivery.headers.items() if name not in (LETTER, MESSAGE)}
+        shown["encoded_headers"] = headers
+        if isinstance(delivery, DeadDelivery):
+            return shown | {"id": None, "message_id": self.name(delivery.message_id)}
         return shown | {"id": self.name(delivery.id)}
 
 
@@ -97,17 +156,14 @@ def any_outcome(dice: random.Random) -> Outcome:
 async def test_the_two_stores_agree_about_everything(redis_url: str, seed: int) -> None:
     dice = random.Random(seed)
     clock = ManualClock()
-    redis = RedisStore(redis_url, clock=clock)
+    redis = RedisStore(redis_url, clock=clock, keep_delivered=True)
     await redis.open()
     try:
         await redis.migrate()
-        twins = [Twin(redis), Twin(MemoryStore(clock=clock))]
+        twins = [Twin(redis), Twin(MemoryStore(clock=clock, keep_delivered=True))]
         for step in range(STEPS):
-            deed = dice.choices(
-                ["publish", "claim", "settle", "extend", "advance", "cancel", "reschedule", "cancel_all"],
-                [30, 20, 20, 5, 15, 4, 4, 1],
-            )[0]
-            held = len(twins[0].held)
+            deed = dice.choices(list(DEEDS), DEEDS.values())[0]  # type: ignore[arg-type]
+            held, letters = len(twins[0].held), len(twins[0].letters)
             answers: list[Any] = []
             match deed:
                 case "publish":
@@ -138,6 +194,33 @@ async def test_the_two_stores_agree_about_everything(redis_url: str, seed: int) 
                     answers = [await twin.store.reschedule("orders", name, due) for twin in twins]
                 case "cancel_all":
                     answers = [await twin.store.cancel_all("refunds") for twin in twins]
+                case "claim_dead":
+                    chosen_queues = dice.choice([QUEUES, QUEUES[:1], QUEUES[1:]])
+                    limit, lease = dice.choice([1, 3, 1000]), SECOND * dice.choice([1, 3])
+                    token = UUID(int=dice.getrandbits(128))
+                    answers = [await twin.claim_dead(chosen_queues, limit, lease, token) for twin in twins]
+                case "settle_dead" if letters:
+                    chosen = [(dice.randrange(letters), any_outcome(dice)) for _ in range(2)]
+                    chosen = list(dict(chosen).items())
+                    answers = [await twin.settle_dead(chosen) for twin in twins]
+                case "extend_dead" if letters:
+                    some = [dice.randrange(letters) for _ in range(2)]
+                    answers = [await twin.extend_dead(some, SECOND * 2) for twin in twins]
+                case "redrive":
+                    places = [dice.randrange(20) for _ in range(dice.choice([1, 4]))]
+                    to, keep = dice.choice([None, None, "orders", "refunds"]), dice.random() < 0.7
+                    answers = [await twin.redrive(places, to, keep) for twin in twins]
+                case "purge":
+                    which = DeadFilter(
+                        queue=dice.choice([None, "orders"]),
+                        reason=dice.choice([None, "expired"]),
+                        older_than=dice.choice([None, SECOND * 3]),
+                    )
+                    limit = dice.choice([1, 2])
+                    answers = [await twin.store.purge(which, limit=limit) for twin in twins]
+                case "sweep":
+                    age = SECOND * dice.choice([2, 8])
+                    answers = [await twin.sweep(age) for twin in twins]
             assert not answers or answers[0] == answers[1], f"step {step}: {deed}"
             seen = [await twin.seen() for twin in twins]
             assert seen[0] == seen[1], f"after step {step}: {deed}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nightmail.testing.conformance import Harness, StoreConformance
+from nightmail.testing.conformance.blocking import BlockingConformance
 from nightmail.testing.conformance.transaction import TransactionConformance
 from tests.stores.sqlite.support import DriverHarness, SQLAlchemyHarness
 
@@ -19,7 +20,7 @@ class TestSQLite(StoreConformance):
         return SQLAlchemyHarness(tmp_path)
 
 
-class TestSQLiteInTheDriversTransactions(TransactionConformance):
+class TestSQLiteInTheDriversTransactions(TransactionConformance, BlockingConformance):
     """Only the part about callers' transactions: in everything else these callers are the same."""
 
     clock = StoreConformance.clock

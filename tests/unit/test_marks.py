@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from nightmail.stores.postgres.marks import BEGINNING, END, Marks, Place, Range
+from nightmail.stores._marks import Marks, Range
+
+Place = tuple[datetime, int]
 
 NOON = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 EVERY_LEVEL = [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
@@ -14,23 +16,23 @@ def place(second: int, id_: int) -> Place:
     return NOON + timedelta(seconds=second), id_
 
 
-def starts(ranges: list[Range]) -> dict[int, Place]:
+def starts(ranges: list[Range[Place]]) -> dict[int, Place]:
     """Where each level begins, without those that begin at the beginning."""
-    return {found.level: found.start for found in ranges if found.start != BEGINNING}
+    return {found.level: found.start for found in ranges if found.start is not None}
 
 
 def test_the_first_look_goes_through_every_level_from_end_to_end() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
 
     looked = marks.forward("orders", 0.0)
 
     assert [found.level for found in looked] == EVERY_LEVEL
-    assert {(found.start, found.end) for found in looked} == {(BEGINNING, END)}
+    assert {(found.start, found.end) for found in looked} == {(None, None)}
     assert list(marks.behind("orders")) == []
 
 
 def test_the_next_look_begins_at_the_first_of_what_was_taken() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.found([("orders", 0, place(2, 7)), ("orders", 0, place(1, 9)), ("orders", 0, place(3, 1))])
 
@@ -39,7 +41,7 @@ def test_the_next_look_begins_at_the_first_of_what_was_taken() -> None:
 
 
 def test_of_messages_due_at_the_same_moment_the_lowest_id_is_the_mark() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.found([("orders", 0, place(0, 12)), ("orders", 0, place(0, 11)), ("orders", 0, place(0, 13))])
 
@@ -47,7 +49,7 @@ def test_of_messages_due_at_the_same_moment_the_lowest_id_is_the_mark() -> None:
 
 
 def test_every_level_and_every_queue_has_a_mark_of_its_own() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.forward("refunds", 0.0)
     marks.found([("orders", 0, place(5, 1)), ("orders", 9, place(8, 2)), ("refunds", 3, place(1, 3))])
@@ -58,7 +60,7 @@ def test_every_level_and_every_queue_has_a_mark_of_its_own() -> None:
 
 
 def test_a_look_that_finds_something_behind_the_mark_takes_the_mark_back_with_it() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.found([("orders", 0, place(60, 100))])
     marks.found([("orders", 0, place(1, 5))])
@@ -67,7 +69,7 @@ def test_a_look_that_finds_something_behind_the_mark_takes_the_mark_back_with_it
 
 
 def test_a_look_that_finds_nothing_leaves_the_marks_where_they_are() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.found([("orders", 0, place(60, 100))])
     marks.found([])
@@ -76,7 +78,7 @@ def test_a_look_that_finds_nothing_leaves_the_marks_where_they_are() -> None:
 
 
 def test_once_a_second_the_look_goes_from_end_to_end() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 10.0)
     marks.found([("orders", 0, place(1, 1))])
 
@@ -86,7 +88,7 @@ def test_once_a_second_the_look_goes_from_end_to_end() -> None:
 
 
 def test_a_queue_that_nobody_looked_at_for_a_while_does_not_use_up_the_second_of_another() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.found([("orders", 0, place(1, 1))])
     marks.forward("refunds", 0.9)
@@ -95,7 +97,7 @@ def test_a_queue_that_nobody_looked_at_for_a_while_does_not_use_up_the_second_of
 
 
 def test_a_clock_set_back_ends_the_marks() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 100.0)
     marks.found([("orders", 0, place(1, 1))])
 
@@ -103,7 +105,7 @@ def test_a_clock_set_back_ends_the_marks() -> None:
 
 
 def test_after_an_error_the_look_goes_from_end_to_end() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.found([("orders", 0, place(1, 1))])
 
@@ -113,7 +115,7 @@ def test_after_an_error_the_look_goes_from_end_to_end() -> None:
 
 
 def test_looks_from_end_to_end_that_take_long_get_rarer() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.took(["orders"], 0.0, 0.5)
     marks.found([("orders", 0, place(1, 1))])
@@ -123,7 +125,7 @@ def test_looks_from_end_to_end_that_take_long_get_rarer() -> None:
 
 
 def test_a_slow_look_from_the_marks_says_nothing_about_looks_from_end_to_end() -> None:
-    marks = Marks()
+    marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.took(["orders"], 0.0, 0.01)
     marks.found([("orders", 0, place(1, 1))])

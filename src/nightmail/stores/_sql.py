@@ -1,7 +1,8 @@
 """Statements live in `.sql` files, named, described, and pasteable into the database's own client.
 
 A file is written with the default table names (`nightmail_messages`) and named parameters (`:queue`). Loading it
-puts in the configured names and, for drivers that count parameters, the numbers.
+puts in the configured names and, for drivers that count parameters, the numbers. Callers' drivers that want `%(queue)s`
+get that.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from nightmail.stores._names import DEFAULT_PREFIX, TableNames
 _NAMED: Final = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _OURS: Final = re.compile(rf"\b{DEFAULT_PREFIX}_(\w+)\b")
 # `:name` but neither `::type` nor a colon inside a word.
+_NUMBER: Final = re.compile(r"\$(\d+)")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -27,6 +30,11 @@ class Statement:
     name: str
     text: str
     parameters: tuple[str, ...]
+
+    @property
+    def formatted(self) -> str:
+        """The text of a numbered statement for drivers that take `%(queue)s`, and its values by name."""
+        return _formatted(self.text, self.parameters)
 
     def arguments(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The values in the order of the numbers."""
@@ -56,6 +64,12 @@ def _prepared(name: str, body: str, names: TableNames, *, numbered: bool) -> Sta
     if numbered:
         text = _PARAMETER.sub(lambda match: f"${order.index(match[1]) + 1}", text)
     return Statement(name, text, order)
+
+
+@cache
+def _formatted(text: str, parameters: tuple[str, ...]) -> str:
+    # To such a driver every other % has to be written twice.
+    return _NUMBER.sub(lambda match: f"%({parameters[int(match[1]) - 1]})s", text.replace("%", "%%"))
 
 
 def _named(text: str, names: TableNames) -> str:

@@ -1,7 +1,7 @@
-"""What a caller may pass as "my transaction", as far as SQLAlchemy is concerned.
+"""What a caller may pass as "my transaction", as far as SQLAlchemy and Django are concerned.
 
-SQLAlchemy is never imported here: whoever holds one of its sessions has imported it already, and whoever
-has not cannot hold one.
+Neither is ever imported here: whoever holds an object of theirs has imported it already, and whoever has not cannot
+hold one.
 """
 
 from __future__ import annotations
@@ -12,38 +12,113 @@ from typing import TYPE_CHECKING, Any
 from nightmail.errors import CannotJoin, NotInTransaction
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 async def sqlalchemy_connection(transaction: object) -> AsyncConnection | None:
-    """The connection of an `AsyncSession` or `AsyncConnection`; `None` for anything not of SQLAlchemy.
+    """The connection of an `AsyncSession` or `AsyncConnection`; `None` for what is neither SQLAlchemy's nor Django's.
 
     Statements must go through it and not through the driver below: SQLAlchemy tells the driver to begin only
     with the first statement it sends itself, and a message sent past it would commit on its own.
     """
     asyncio_side: Any = sys.modules.get("sqlalchemy.ext.asyncio")
     if asyncio_side is not None:
+        connection: AsyncConnection | None = None
         if isinstance(transaction, asyncio_side.AsyncConnection):
-            return _usable(transaction)
-        if isinstance(transaction, asyncio_side.AsyncSession | asyncio_side.async_scoped_session):
-            return _usable(await transaction.connection())
-        if isinstance(transaction, asyncio_side.AsyncEngine):
+            connection = transaction
+        elif isinstance(transaction, asyncio_side.AsyncSession | asyncio_side.async_scoped_session):
+            connection = await transaction.connection()
+        elif isinstance(transaction, asyncio_side.AsyncEngine):
             raise CannotJoin(
                 "an AsyncEngine is not a transaction: pass a session or connection of it that is in one"
             )
-    if type(transaction).__module__.startswith("sqlalchemy."):
-        raise CannotJoin(
-            f"a {type(transaction).__name__} is synchronous: pass an AsyncSession or AsyncConnection to this broker"
-        )
+        if connection is not None:
+            _refuse_unless_usable(
+                closed=connection.closed,
+                options=connection.sync_connection.get_execution_options()
+                if connection.sync_connection
+                else {},
+            )
+            return connection
+    if _is_of("sqlalchemy", transaction) or _django_wrapper(transaction) is not None:
+        raise synchronous(transaction)
     return None
 
 
-def _usable(connection: AsyncConnection) -> AsyncConnection:
-    if connection.closed:
+def blocking_connection(session: object) -> Connection | None:
+    """The connection of a `Session`, `scoped_session` or `Connection`; `None` for anything not of SQLAlchemy.
+
+    Whether the engine as a whole is in AUTOCOMMIT only the driver below can tell: that is for the store to ask.
+    """
+    sqlalchemy: Any = sys.modules.get("sqlalchemy")
+    if sqlalchemy is None:
+        return None
+    orm: Any = sys.modules.get("sqlalchemy.orm")
+    connection: Connection | None = None
+    if isinstance(session, sqlalchemy.Connection):
+        connection = session
+    elif orm is not None and isinstance(session, orm.Session | orm.scoped_session):
+        connection = session.connection()
+    elif isinstance(session, sqlalchemy.Engine):
+        raise CannotJoin("an Engine is not a transaction: pass a session or connection of it that is in one")
+    if connection is not None:
+        _refuse_unless_usable(closed=connection.closed, options=connection.get_execution_options())
+        return connection
+    if _is_of("sqlalchemy", session):
+        raise asynchronous(session)
+    return None
+
+
+def django_connection(session: object) -> Any | None:
+    """Django's wrapper of a connection, inside an atomic block; `None` for anything not of Django.
+
+    `django.db.connection` and `django.db.connections["..."]` are what callers have. Without an atomic block each
+    statement would commit on its own.
+    """
+    wrapper = _django_wrapper(session)
+    if wrapper is not None and not wrapper.in_atomic_block:
+        raise NotInTransaction(
+            f"Django's connection {wrapper.alias!r} is not in a transaction: publish inside `transaction.atomic()`"
+        )
+    return wrapper
+
+
+def synchronous(transaction: object) -> CannotJoin:
+    """The refusal of a synchronous session where an asynchronous one belongs."""
+    return CannotJoin(
+        f"a {type(transaction).__name__} is synchronous: publish with a SyncPublisher there, "
+        "or pass an asynchronous session or connection here"
+    )
+
+
+def asynchronous(session: object) -> CannotJoin:
+    """The refusal of an asynchronous session where a synchronous one belongs."""
+    return CannotJoin(
+        f"a {type(session).__name__} is no synchronous session: await the broker's own publish with it"
+    )
+
+
+def _django_wrapper(session: object) -> Any | None:
+    backends: Any = sys.modules.get("django.db.backends.base.base")
+    proxies: Any = sys.modules.get("django.utils.connection")
+    if proxies is not None and isinstance(session, proxies.ConnectionProxy):
+        # `django.db.connection`: whichever connection this thread has under that name.
+        found: Any = session
+        session = found._connections[found._alias]
+    if backends is not None and isinstance(session, backends.BaseDatabaseWrapper):
+        return session
+    return None
+
+
+def _is_of(package: str, value: object) -> bool:
+    return type(value).__module__.startswith(f"{package}.")
+
+
+def _refuse_unless_usable(*, closed: bool, options: Any) -> None:
+    if closed:
         raise NotInTransaction("this connection is closed: publish before its transaction ends")
-    options = connection.sync_connection.get_execution_options() if connection.sync_connection else {}
     if options.get("isolation_level") == "AUTOCOMMIT":
         raise NotInTransaction(
             "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
         )
-    return connection

@@ -12,12 +12,14 @@ from typing import Any
 from uuid import uuid4
 
 import aiosqlite
+from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, Standing
-from nightmail.store import Settlement
+from nightmail.store import Blocking, Settlement
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.testing.conformance import Harness
@@ -37,13 +39,16 @@ class SQLiteHarness(Harness):
         super().__init__()
         self.file = directory / "shop.db"
 
-    async def open(self) -> SQLiteStore:
-        store = SQLiteStore(self.file, clock=self.clock)
+    async def open(self, *, keep_delivered: bool = False) -> SQLiteStore:
+        store = SQLiteStore(self.file, clock=self.clock, keep_delivered=keep_delivered)
         await store.open()
         await store.migrate()
         async with aiosqlite.connect(self.file) as connection:
             await connection.execute("CREATE TABLE IF NOT EXISTS effects (value TEXT NOT NULL)")
         return store
+
+    def unopened(self) -> SQLiteStore:
+        return SQLiteStore(self.file, clock=self.clock)
 
     async def written(self) -> list[str]:
         async with aiosqlite.connect(self.file) as connection:
@@ -68,6 +73,12 @@ class SQLAlchemyHarness(SQLiteHarness):
         async with engine.begin() as connection:
             yield connection
 
+    @contextmanager
+    def blocking(self) -> Iterator[Blocking]:
+        engine = create_engine(f"sqlite:///{self.file}", poolclass=NullPool)
+        with Session(engine) as session, session.begin():
+            yield Blocking(session)
+
     async def write(self, transaction: AsyncConnection, value: str) -> None:
         await transaction.exec_driver_sql("INSERT INTO effects VALUES (?)", (value,))
 
@@ -85,6 +96,13 @@ class DriverHarness(SQLiteHarness):
                 await connection.rollback()
                 raise
             await connection.commit()
+
+    @contextmanager
+    def blocking(self) -> Iterator[Blocking]:
+        with closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            with connection:
+                yield Blocking(connection)
 
     async def write(self, transaction: aiosqlite.Connection, value: str) -> None:
         await transaction.execute("INSERT INTO effects VALUES (?)", (value,))

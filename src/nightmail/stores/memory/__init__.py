@@ -3,6 +3,6 @@
 from nightmail.stores.memory.data import MemoryData
 from nightmail.stores.memory.rows import Delivered
 from nightmail.stores.memory.store import MemoryStore
-from nightmail.stores.memory.transaction import MemoryTransaction
+from nightmail.stores.memory.transaction import MemoryTransaction, SyncMemoryTransaction
 
-__all__ = ["Delivered", "MemoryData", "MemoryStore", "MemoryTransaction"]
+__all__ = ["Delivered", "MemoryData", "MemoryStore", "MemoryTransaction", "SyncMemoryTransaction"]

@@ -9,7 +9,7 @@ from typing import Final
 
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead
-from nightmail.records import DeadLetter
+from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.rows import Delivered, Row
 from nightmail.stores.memory.tables import Tables
@@ -30,7 +30,10 @@ class Changes:
         self.before: dict[tuple[str, int], Row | None] = {}
         """The locked rows as they were, `None` for a new one: what others see until this is committed."""
         self._windows: dict[tuple[str, str], datetime | None] = {}
-        self._dead: list[DeadLetter] = []
+        self.locked_letters: set[int] = set()
+        self._new_letters: list[Letter] = []
+        # Gone once this is committed: until then others see a letter as it is, and a rollback has nothing to do.
+        self._letters_to_remove: dict[int, Letter] = {}
         self._delivered: list[Delivered] = []
         self._to_ring: set[str] = set()
 
@@ -38,6 +41,15 @@ class Changes:
         """The row of this delivery, if the lease on it is still this one."""
         row = self.queue(delivery.queue).rows.get(delivery.id)
         return row if row is not None and row.token == delivery.token else None
+
+    def leased_letter(self, delivery: Delivery) -> Letter | None:
+        """The dead letter of this delivery, if the lease on it is still this one."""
+        letter = self.letter(delivery.queue, delivery.id)
+        return letter if letter is not None and letter.token == delivery.token else None
+
+    def letter(self, queue: str, id_: int) -> Letter | None:
+        """The dead letter of this id, unless it was removed."""
+        return None if id_ in self._letters_to_remove else self.queue(queue).letters.by_id.get(id_)
 
     def queue(self, name: str) -> Queue:
         """The queue of this name."""
@@ -50,14 +62,22 @@ class Changes:
 
     def add(self, message: Message, now: datetime) -> Row:
         """Store this message as a new row."""
-        row = Row.of(message, next(self._tables.message_ids), now)
+        row = Row.of(message, self.new_id(), now)
+        self.store(row, now)
+        return row
+
+    def new_id(self) -> int:
+        """The id of the next message."""
+        return next(self._tables.message_ids)
+
+    def store(self, row: Row, now: datetime) -> None:
+        """Store this new row."""
         self.before[row.queue, row.id] = None
         queue = self.queue(row.queue)
         # So that a message due now is ready at once, and a claim need not move a whole backlog.
         queue.look(now)
         queue.add(row)
-        self.ring_if_soon(row, now)
-        return row
+        self.ring_if_soon(row.queue, row.due_at, now)
 
     @contextmanager
     def editing(self, row: Row, now: datetime) -> Iterator[None]:
@@ -95,21 +115,35 @@ class Changes:
 
     def bury(self, row: Row, why: Dead, now: datetime) -> None:
         """Move this row to the dead letters."""
-        self._dead.append(row.copy().dead_letter(next(self._tables.letter_ids), why, now))
+        record = row.copy().dead_letter(next(self._tables.letter_ids), why, now)
+        self._new_letters.append(Letter(record=record, due_at=now))
+        self._to_ring.add(row.queue)
         self.remove(row, now)
+
+    def touch_letter(self, letter: Letter) -> None:
+        """Lock this dead letter."""
+        self.locked_letters.add(letter.id)
+
+    def remove_letter(self, letter: Letter) -> None:
+        """Remove this dead letter."""
+        self.touch_letter(letter)
+        self._letters_to_remove[letter.id] = letter
 
     def remember_delivered(self, row: Row, now: datetime) -> None:
         """Write this row into the delivered history."""
         self._delivered.append(row.delivered(now))
 
-    def ring_if_soon(self, row: Row, now: datetime) -> None:
-        """Wake those who listen, once this is committed, if the row is due soon."""
-        if row.due_at - now < HORIZON:
-            self._to_ring.add(row.queue)
+    def ring_if_soon(self, queue: str, due_at: datetime, now: datetime) -> None:
+        """Wake those who listen to this queue, once this is committed, if that is soon."""
+        if due_at - now < HORIZON:
+            self._to_ring.add(queue)
 
     def commit(self) -> None:
         """Let it stand, and wake those whom it concerns."""
-        self._tables.dead.update((letter.id, letter) for letter in self._dead)
+        for letter in self._letters_to_remove.values():
+            self.queue(letter.queue).letters.remove(letter)
+        for letter in self._new_letters:
+            self.queue(letter.queue).letters.add(letter)
         self._tables.delivered.extend(self._delivered)
         for queue in self._to_ring:
             self._tables.ring(queue)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, contextmanager
+from threading import RLock
+from typing import Final, TypeVar
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
+from nightmail.store import Blocking
+from nightmail.stores._transaction import asynchronous, synchronous
 from nightmail.stores.memory.changes import Changes
+from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.rows import Delivered, Row
 from nightmail.stores.memory.tables import Tables
-from nightmail.stores.memory.transaction import MemoryTransaction
+from nightmail.stores.memory.transaction import (
+    MemoryTransaction,
+    OpenTransaction,
+    SyncMemoryTransaction,
+    whoever_runs,
+)
+from nightmail.stores.memory.turns import Turns
+
+_Transaction = TypeVar("_Transaction", bound=OpenTransaction)
+_NO_LETTERS: Final[Set[int]] = frozenset()
 
 
 class MemoryData:
@@ -22,12 +35,16 @@ class MemoryData:
     One transaction is open at a time, and who comes next waits, first come, first served. Only a caller's own
     transaction is ever seen open: a verb does all it does between two steps of the event loop. What needs no
     turn works around the open transaction: it sees the rows it locked as they were, and changes the others.
+
+    Synchronous code may write from threads of its own. So whatever looks at the data or changes it, with a turn or
+    without, does so in a `step`; nothing waits for anything during one.
     """
 
     def __init__(self) -> None:
         self.tables = Tables()
-        self._open: MemoryTransaction | None = None
-        self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self.step = RLock()
+        self._open: OpenTransaction | None = None
+        self._turns = Turns()
 
     @property
     def delivered(self) -> Sequence[Delivered]:
@@ -37,49 +54,77 @@ class MemoryData:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[MemoryTransaction]:
         """A transaction: commits when the block ends, rolls back when it raises."""
-        async with self.turn():
-            transaction = self._open = MemoryTransaction(self.tables)
-            try:
+        self._refuse_to_wait_for_itself()
+        await self._turns.come()
+        try:
+            with self._opened(MemoryTransaction(self.tables)) as transaction:
                 yield transaction
-            except BaseException:
-                transaction.changes.roll_back()
-                raise
-            finally:
-                transaction.open = False
-                self._open = None
-            transaction.changes.commit()
+        finally:
+            self._turns.go()
+
+    @contextmanager
+    def sync_transaction(self) -> Iterator[SyncMemoryTransaction]:
+        """A transaction of synchronous code. On the thread of an event loop it cannot wait, and needs the turn free."""
+        self._refuse_to_wait_for_itself()
+        self._turns.come_blocking()
+        try:
+            with self._opened(SyncMemoryTransaction(self.tables)) as transaction:
+                yield transaction
+        finally:
+            self._turns.go()
 
     @asynccontextmanager
     async def writing(self, transaction: object | None) -> AsyncIterator[Changes]:
-        """Take part in the caller's transaction; or, without one, write in one of our own."""
+        """Take part in the caller's transaction; or, without one, write in one of our own. The block is a step."""
         if transaction is None:
             async with self.transaction() as own:
-                yield own.changes
+                with self.step:
+                    yield own.changes
+        elif isinstance(transaction, Blocking):
+            with self.step:
+                yield self._joined_blocking(transaction.session).changes
         else:
-            yield self.joined(transaction).changes
+            with self.step:
+                yield self.joined(transaction).changes
 
     def joined(self, transaction: object) -> MemoryTransaction:
         """The caller's transaction, if it can carry our writes."""
+        if isinstance(transaction, SyncMemoryTransaction):
+            raise synchronous(transaction)
         if not isinstance(transaction, MemoryTransaction):
             raise CannotJoin(
                 f"a {type(transaction).__name__} is not a transaction of the memory store:"
                 " pass what `async with data.transaction()` gives"
             )
+        return self._usable(transaction)
+
+    def _joined_blocking(self, session: object) -> SyncMemoryTransaction:
+        if isinstance(session, MemoryTransaction):
+            raise asynchronous(session)
+        if not isinstance(session, SyncMemoryTransaction):
+            raise CannotJoin(
+                f"a {type(session).__name__} is not a transaction of the memory store:"
+                " pass what `with data.sync_transaction()` gives"
+            )
+        return self._usable(session)
+
+    def _usable(self, transaction: _Transaction) -> _Transaction:
         if transaction.tables is not self.tables:
             raise OtherDatabase("this transaction belongs to other MemoryData than the store")
         if not transaction.open:
-            raise NotInTransaction("this transaction has ended: use it within its `async with` block")
+            raise NotInTransaction("this transaction has ended: use it within its `with` block")
         return transaction
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait until nobody writes, and keep others from writing during the block."""
-        if self._open is not None and self._open.owner is asyncio.current_task():
-            raise StoreUnavailable(
-                "this task has a transaction open and would wait for itself: pass it as the transaction"
-            )
-        async with self._lock():
-            yield
+        """Wait until nobody writes, and keep others from writing during the block, which is a step."""
+        self._refuse_to_wait_for_itself()
+        await self._turns.come()
+        try:
+            with self.step:
+                yield
+        finally:
+            self._turns.go()
 
     def leased(self, delivery: Delivery) -> Row | Standing:
         """The row of this delivery, to be changed without a turn; or why that cannot be."""
@@ -90,18 +135,44 @@ class MemoryData:
             return Standing.LOST
         return Standing.BUSY if (queue.name, delivery.id) in locked else row
 
+    def leased_letter(self, delivery: Delivery) -> Letter | Standing:
+        """The same for a dead letter."""
+        letter = self.tables.queue(delivery.queue).letters.by_id.get(delivery.id)
+        if letter is None or letter.token != delivery.token:
+            return Standing.LOST
+        locked = _NO_LETTERS if self._open is None else self._open.changes.locked_letters
+        return Standing.BUSY if letter.id in locked else letter
+
     def committed(self, queue: Queue) -> Iterator[Row]:
         """The rows of a queue without what the open transaction has done to them."""
         locked = self._locked()
         yield from (row for row in queue.rows.values() if (queue.name, row.id) not in locked)
         yield from (row for (name, _), row in locked.items() if row is not None and name == queue.name)
 
+    @contextmanager
+    def _opened(self, transaction: _Transaction) -> Iterator[_Transaction]:
+        self._open = transaction
+        try:
+            yield transaction
+        except BaseException:
+            with self.step:
+                self._end(transaction)
+                transaction.changes.roll_back()
+            raise
+        with self.step:
+            self._end(transaction)
+            transaction.changes.commit()
+
+    def _end(self, transaction: OpenTransaction) -> None:
+        transaction.open = False
+        self._open = None
+
     def _locked(self) -> Mapping[tuple[str, int], Row | None]:
         return {} if self._open is None else self._open.changes.before
 
-    def _lock(self) -> asyncio.Lock:
-        # A lock belongs to the loop on which somebody first waited for it, but data may outlive its loop.
-        loop = asyncio.get_running_loop()
-        if self._turn is None or self._turn[0] is not loop:
-            self._turn = (loop, asyncio.Lock())
-        return self._turn[1]
+    def _refuse_to_wait_for_itself(self) -> None:
+        transaction = self._open
+        if transaction is not None and transaction.owner == whoever_runs():
+            raise StoreUnavailable(
+                "this task has a transaction open and would wait for itself: pass it as the transaction"
+            )

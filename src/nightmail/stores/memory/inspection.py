@@ -8,6 +8,7 @@ from datetime import datetime
 from heapq import nlargest, nsmallest
 
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.rows import Row
 
 
@@ -27,16 +28,19 @@ def pending(
 
 
 def letters(
-    dead: Iterable[DeadLetter], which: DeadFilter, *, limit: int, cursor: int | None, now: datetime
+    dead: Iterable[Letter], which: DeadFilter, *, limit: int, cursor: int | None, now: datetime
 ) -> list[DeadLetter]:
     """Those that every given condition applies to, newest first."""
     found = (
-        letter for letter in dead if (cursor is None or letter.id < cursor) and _meant(letter, which, now)
+        letter.record
+        for letter in dead
+        if (cursor is None or letter.id < cursor) and is_meant(letter.record, which, now)
     )
     return nlargest(limit, found, key=lambda letter: letter.id)
 
 
-def _meant(letter: DeadLetter, which: DeadFilter, now: datetime) -> bool:
+def is_meant(letter: DeadLetter, which: DeadFilter, now: datetime) -> bool:
+    """Whether every given condition applies to this letter."""
     return (
         (which.queue is None or letter.queue == which.queue)
         and (which.reason is None or letter.reason == which.reason)

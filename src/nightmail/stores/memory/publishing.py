@@ -65,7 +65,7 @@ def _replace(changes: Changes, message: Message, bearer: Row | None, now: dateti
         return None
     with changes.editing(bearer, now):
         bearer.overwrite(message, now)
-    changes.ring_if_soon(bearer, now)
+    changes.ring_if_soon(bearer.queue, bearer.due_at, now)
     return bearer.id
 
 

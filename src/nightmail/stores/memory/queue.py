@@ -20,6 +20,7 @@ from uuid import UUID
 
 from nightmail.message import PRIORITIES
 from nightmail.stores.memory.agenda import Agenda
+from nightmail.stores.memory.letters import Letters
 from nightmail.stores.memory.moments import BEGINNING
 from nightmail.stores.memory.rows import Row
 
@@ -58,6 +59,7 @@ class Queue:
         self.rows: dict[int, Row] = {}
         self.windows: Agenda[datetime, str] = Agenda()
         """Until when a timer id counts as taken though nobody need bear it any more."""
+        self.letters = Letters()
         self._names: dict[str, int] = {}
         self._clear_places()
 
@@ -112,6 +114,11 @@ class Queue:
             row.lease(token, until, now)
             self._place(row)
             yield row
+
+    def first_ready(self, now: datetime) -> Row | None:
+        """The oldest of the rows that could be claimed now."""
+        self.look(now)
+        return self._oldest()
 
     def next_moment(self) -> datetime | None:
         """When the next row is due or the next lease expires."""

@@ -75,6 +75,32 @@ class Row:
             expires_at=None if message.expires_in is None else after(now, message.expires_in),
         )
 
+    @classmethod
+    def redriven(
+        cls,
+        letter: DeadLetter,
+        *,
+        id_: int,
+        queue: str,
+        timer_id: str | None,
+        encoded_headers: str,
+        now: datetime,
+    ) -> Row:
+        """A new row for the message that this letter becomes."""
+        return cls(
+            id=id_,
+            queue=queue,
+            body=letter.body,
+            encoded_headers=encoded_headers,
+            timer_id=timer_id,
+            timer_key=timer_id,
+            ordering_key=letter.ordering_key,
+            priority=letter.priority,
+            due_at=now,
+            published_at=now,
+            expires_at=None,
+        )
+
     def copy(self) -> Row:
         """This row as it is now."""
         twin = object.__new__(Row)

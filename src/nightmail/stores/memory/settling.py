@@ -1,4 +1,4 @@
-"""What each outcome does to a message."""
+"""What each outcome does to a message, and to a dead letter."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.stores.memory.changes import Changes
+from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.moments import after
 from nightmail.stores.memory.rows import Row
 
@@ -22,8 +23,26 @@ def settle(changes: Changes, row: Row, outcome: Outcome, now: datetime, *, keep_
             changes.bury(row, outcome, now)
         case Retry() | Postpone() | Release():
             with changes.editing(row, now):
-                _bring_back(row, outcome, now)
-            changes.ring_if_soon(row, now)
+                delay = _bring_back(row, outcome)
+                # A superseded message comes back only to be dropped: the sooner the better.
+                row.due_at = now if row.superseded else after(now, delay)
+            changes.ring_if_soon(row.queue, row.due_at, now)
+
+
+def settle_letter(changes: Changes, letter: Letter, outcome: Outcome, now: datetime) -> None:
+    """Write how the delivery of this dead letter ended."""
+    letters = changes.queue(letter.queue).letters
+    match outcome:
+        case Done():
+            letters.remove(letter)
+        case Dead():
+            with letters.editing(letter):
+                letter.end_lease()
+                letter.due_at = None
+        case Retry() | Postpone() | Release():
+            with letters.editing(letter):
+                letter.due_at = after(now, _bring_back(letter, outcome))
+            changes.ring_if_soon(letter.queue, letter.due_at, now)
 
 
 def finish(changes: Changes, row: Row, now: datetime, *, keep_delivered: bool) -> None:
@@ -33,16 +52,16 @@ def finish(changes: Changes, row: Row, now: datetime, *, keep_delivered: bool) -
     changes.remove(row, now)
 
 
-def _bring_back(row: Row, outcome: Retry | Postpone | Release, now: datetime) -> None:
+def _bring_back(leased: Row | Letter, outcome: Retry | Postpone | Release) -> timedelta:
+    """Count as the outcome says and end the lease; after how long it is due again."""
     match outcome:
         case Retry(delay):
-            row.count_attempt()
-            row.deliveries = 0
+            leased.count_attempt()
+            leased.deliveries = 0
         case Postpone(delay):
-            row.start_afresh()
+            leased.start_afresh()
         case Release():
-            row.deliveries -= 1
+            leased.deliveries -= 1
             delay = _NOTHING
-    row.end_lease()
-    # A superseded message comes back only to be dropped: the sooner the better.
-    row.due_at = now if row.superseded else after(now, delay)
+    leased.end_lease()
+    return delay

@@ -3,40 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import count
-from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from nightmail.bell import Bell, BellTower
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import LeaseLost
-from nightmail.message import Delivery, Message, check_due
+from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_queue
 from nightmail.outcome import Standing
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, Settlement
-from nightmail.stores._fairness import FairShare
-from nightmail.stores.memory import inspection
+from nightmail.stores.memory import inspection, letters, sweeping
 from nightmail.stores.memory.changes import Changes
+from nightmail.stores.memory.claiming import Claiming
 from nightmail.stores.memory.data import MemoryData
+from nightmail.stores.memory.letters import Letters
 from nightmail.stores.memory.moments import after, due_moment
 from nightmail.stores.memory.publishing import publish
 from nightmail.stores.memory.queue import Queue
+from nightmail.stores.memory.redriving import redrive
 from nightmail.stores.memory.rows import Row
-from nightmail.stores.memory.settling import finish, settle
+from nightmail.stores.memory.settling import finish, settle, settle_letter
+from nightmail.stores.memory.turns import running_loop
 
 _OWN_CLOCK: Final = StoreClock()
 _LOOK_INTERVAL: Final = timedelta(seconds=5)
 _NOTHING: Final = timedelta(0)
+_Leased = TypeVar("_Leased")
 _CAPABILITIES: Final = Capabilities(
     name="memory",
     transactions=True,
     concurrent_writers=False,
     repeatable_read=False,
+    blocking=True,
     pushes_wakeups=True,
     embedded=True,
     connections=0,
@@ -57,10 +59,8 @@ class MemoryStore:
         self._clock = clock
         self._keep_delivered = keep_delivered
         self._tower = BellTower()
-        self.data.tables.towers.add(self._tower)
-        self._share = FairShare()
-        self._claims = count(1)
-        self._served: Counter[str] = Counter()
+        self.data.tables.towers[self._tower] = None
+        self._claiming = Claiming()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -111,47 +111,50 @@ class MemoryStore:
         async with self.data.turn():
             now = self._now()
             known = self._known(queues)
-            rows = self._claim(known, limit, token, after(now, lease), now)
+            rows = self._claiming.claim(known, limit=limit, token=token, until=after(now, lease), now=now)
             next_in = None if len(rows) >= limit else _until_next(known, now)
             return Claimed([row.delivery() for row in rows], next_in)
 
-    def _claim(
-        self, queues: Iterable[Queue], limit: int, token: UUID, until: datetime, now: datetime
-    ) -> list[Row]:
-        claim = next(self._claims)
-        rows: list[Row] = []
-        # Whichever queue has gone longest without giving anything comes first.
-        for queue in sorted(queues, key=lambda queue: self._served[queue.name]):
-            room = limit - len(rows)
-            oldest = self._share.reserved(queue.name, room)
-            taken = list(queue.claim(room, oldest=oldest, token=token, until=until, now=now))
-            if taken:
-                rows += taken if len(taken) == room else self._in_order(queue.name, taken)
-                self._share.claimed(queue.name, len(taken))
-                self._served[queue.name] = claim
-        return rows
-
-    def _in_order(self, queue: str, taken: list[Row]) -> list[Row]:
-        """All there was, in order: the share of the oldest is one of so many claimed, not of so many asked for."""
-        by_age = sorted(taken, key=attrgetter("due_at", "id"))
-        share = self._share.reserved(queue, len(taken))
-        return by_age[:share] + sorted(by_age[share:], key=attrgetter("priority"), reverse=True)
-
     async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
         """What a claim under this token leased."""
-        return [
-            row.delivery()
-            for queue in self._known(queues)
-            for row in self.data.committed(queue)
-            if row.token == token
-        ]
+        with self.data.step:
+            return [
+                row.delivery()
+                for queue in self._known(queues)
+                for row in self.data.committed(queue)
+                if row.token == token
+            ]
+
+    async def claim_dead(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+    ) -> Claimed:
+        """Lease dead letters, the longest due first."""
+        async with self.data.turn():
+            now = self._now()
+            known = [queue.letters for queue in self._known(queues)]
+            taken = list(letters.take(known, limit=limit, token=token, until=after(now, lease), now=now))
+            next_in = None if len(taken) >= limit else _until_next(known, now)
+            return Claimed([letter.delivery() for letter in taken], next_in)
+
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """What a claim of dead letters under this token leased."""
+        with self.data.step:
+            return [
+                letter.delivery()
+                for queue in self._known(queues)
+                for letter in queue.letters.by_id.values()
+                if letter.token == token
+            ]
 
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """Write how these deliveries ended, around what an open transaction has locked."""
-        now = self._now()
-        changes = Changes(self.data.tables)
-        standings = [self._settle(changes, settlement, now) for settlement in batch]
-        changes.commit()
+        of_letters = bool(batch) and isinstance(batch[0].delivery, DeadDelivery)
+        settle_one = self._settle_letter if of_letters else self._settle
+        with self.data.step:
+            now = self._now()
+            changes = Changes(self.data.tables)
+            standings = [settle_one(changes, settlement, now) for settlement in batch]
+            changes.commit()
         return standings
 
     def _settle(self, changes: Changes, settlement: Settlement, now: datetime) -> Standing:
@@ -161,11 +164,20 @@ class MemoryStore:
         settle(changes, row, settlement.outcome, now, keep_delivered=self._keep_delivered)
         return Standing.HELD
 
+    def _settle_letter(self, changes: Changes, settlement: Settlement, now: datetime) -> Standing:
+        letter = self.data.leased_letter(settlement.delivery)
+        if isinstance(letter, Standing):
+            return Standing.UNKNOWN if letter is Standing.LOST and settlement.repeated else letter
+        settle_letter(changes, letter, settlement.outcome, now)
+        return Standing.HELD
+
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """Let these leases run on, around what an open transaction has locked."""
-        now = self._now()
-        changes = Changes(self.data.tables)
-        return [self._extend(changes, delivery, after(now, lease), now) for delivery in deliveries]
+        extend_one = self._extend_letter if _of_letters(deliveries) else self._extend
+        with self.data.step:
+            now = self._now()
+            changes = Changes(self.data.tables)
+            return [extend_one(changes, delivery, after(now, lease), now) for delivery in deliveries]
 
     def _extend(self, changes: Changes, delivery: Delivery, until: datetime, now: datetime) -> Standing:
         row = self.data.leased(delivery)
@@ -173,6 +185,16 @@ class MemoryStore:
             return row
         with changes.editing(row, now):
             row.lease_until = max(row.lease_until or until, until)
+        return Standing.HELD
+
+    def _extend_letter(
+        self, changes: Changes, delivery: Delivery, until: datetime, now: datetime
+    ) -> Standing:
+        letter = self.data.leased_letter(delivery)
+        if isinstance(letter, Standing):
+            return letter
+        with changes.queue(letter.queue).letters.editing(letter):
+            letter.lease_until = max(letter.lease_until or until, until)
         return Standing.HELD
 
     @asynccontextmanager
@@ -190,16 +212,26 @@ class MemoryStore:
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Lock these messages in the caller's transaction."""
-        changes = self.data.joined(transaction).changes
-        for row in _all_leased(changes, deliveries):
-            changes.touch(row)
+        with self.data.step:
+            changes = self.data.joined(transaction).changes
+            if _of_letters(deliveries):
+                for letter in _all_leased(changes.leased_letter, deliveries):
+                    changes.touch_letter(letter)
+            else:
+                for row in _all_leased(changes.leased, deliveries):
+                    changes.touch(row)
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Settle these as done in the caller's transaction."""
-        changes = self.data.joined(transaction).changes
-        now = self._now()
-        for row in _all_leased(changes, deliveries):
-            finish(changes, row, now, keep_delivered=self._keep_delivered)
+        with self.data.step:
+            changes = self.data.joined(transaction).changes
+            if _of_letters(deliveries):
+                for letter in _all_leased(changes.leased_letter, deliveries):
+                    changes.remove_letter(letter)
+            else:
+                now = self._now()
+                for row in _all_leased(changes.leased, deliveries):
+                    finish(changes, row, now, keep_delivered=self._keep_delivered)
 
     async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
         """Remove the waiting bearer of this name."""
@@ -234,11 +266,12 @@ class MemoryStore:
                 bearer.due_at = due_moment(due, now)
                 # A late holder must not end what its owner was just told will come.
                 bearer.end_lease()
-            changes.ring_if_soon(bearer, now)
+            changes.ring_if_soon(bearer.queue, bearer.due_at, now)
             return True
 
     def listen(self, queues: Sequence[str]) -> Bell:
         """A bell for these queues."""
+        self.data.tables.towers[self._tower] = running_loop()
         return self._tower.bell(*queues)
 
     async def peek(
@@ -251,33 +284,56 @@ class MemoryStore:
         transaction: object | None = None,
     ) -> list[PendingMessage]:
         """Waiting messages by due time."""
-        if transaction is not None:
-            self.data.joined(transaction)
-        queues = self.data.tables.queues.values() if queue is None else self._known([queue])
-        rows = (
-            row
-            for each in queues
-            for row in (each.rows.values() if transaction is not None else self.data.committed(each))
-        )
-        return inspection.pending(
-            rows, timer_id=timer_id, due_before=due_before, limit=limit, now=self._now()
-        )
+        with self.data.step:
+            if transaction is not None:
+                self.data.joined(transaction)
+            queues = self.data.tables.queues.values() if queue is None else self._known([queue])
+            rows = (
+                row
+                for each in queues
+                for row in (each.rows.values() if transaction is not None else self.data.committed(each))
+            )
+            return inspection.pending(
+                rows, timer_id=timer_id, due_before=due_before, limit=limit, now=self._now()
+            )
 
     async def dead(
         self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
     ) -> list[DeadLetter]:
         """Dead letters, newest first."""
-        letters = self.data.tables.dead.values()
-        return inspection.letters(letters, which, limit=limit, cursor=cursor, now=self._now())
+        with self.data.step:
+            found = self.data.tables.letters()
+            return inspection.letters(found, which, limit=limit, cursor=cursor, now=self._now())
+
+    async def redrive(
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+    ) -> list[int]:
+        """Move dead letters back among the messages."""
+        if to is not None:
+            check_queue(to)
+        async with self.data.writing(None) as changes:
+            return redrive(changes, letters, to=to, keep_names=keep_names, now=self._now())
+
+    async def purge(self, which: DeadFilter, *, limit: int) -> int:
+        """Delete dead letters, oldest first."""
+        async with self.data.turn():
+            return sweeping.purge(self.data.tables, which, limit=limit, now=self._now())
+
+    async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
+        """Delete what is over and long ago."""
+        async with self.data.turn():
+            return sweeping.sweep(self.data.tables, older_than=older_than, limit=limit, now=self._now())
 
     async def stats(self) -> dict[str, QueueStats]:
         """How each queue that has anything stands."""
-        now = self._now()
-        dead = Counter(letter.queue for letter in self.data.tables.dead.values())
-        stats = {
-            queue.name: inspection.stats(self.data.committed(queue), dead=dead[queue.name], now=now)
-            for queue in self.data.tables.queues.values()
-        }
+        with self.data.step:
+            now = self._now()
+            stats = {
+                queue.name: inspection.stats(
+                    self.data.committed(queue), dead=len(queue.letters.by_id), now=now
+                )
+                for queue in self.data.tables.queues.values()
+            }
         return {name: standing for name, standing in stats.items() if standing != QueueStats()}
 
     def _now(self) -> datetime:
@@ -289,11 +345,16 @@ class MemoryStore:
         return [queues[name] for name in dict.fromkeys(names) if name in queues]
 
 
-def _all_leased(changes: Changes, deliveries: Sequence[Delivery]) -> list[Row]:
-    rows = {delivery.id: changes.leased(delivery) for delivery in deliveries}
-    held = [row for row in rows.values() if row is not None]
-    if len(held) < len(rows):
-        raise LeaseLost([id_ for id_, row in rows.items() if row is None])
+def _of_letters(deliveries: Sequence[Delivery]) -> bool:
+    """Whether these are dead letters: deliveries that come together are all of one kind."""
+    return bool(deliveries) and isinstance(deliveries[0], DeadDelivery)
+
+
+def _all_leased(find: Callable[[Delivery], _Leased | None], deliveries: Sequence[Delivery]) -> list[_Leased]:
+    found = {delivery.id: find(delivery) for delivery in deliveries}
+    held = [leased for leased in found.values() if leased is not None]
+    if len(held) < len(found):
+        raise LeaseLost([id_ for id_, leased in found.items() if leased is None])
     return held
 
 
@@ -303,6 +364,6 @@ def _cancel(changes: Changes, row: Row, now: datetime) -> None:
     changes.remove(row, now)
 
 
-def _until_next(queues: Iterable[Queue], now: datetime) -> timedelta | None:
+def _until_next(queues: Iterable[Queue | Letters], now: datetime) -> timedelta | None:
     moments = [moment for queue in queues if (moment := queue.next_moment()) is not None]
     return max(min(moments) - now, _NOTHING) if moments else None

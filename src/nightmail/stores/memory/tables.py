@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
+from collections.abc import Iterator
 from itertools import count
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from nightmail.bell import BellTower
-from nightmail.records import DeadLetter
+from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.rows import Delivered
+from nightmail.stores.memory.turns import running_loop
 
 
 class Tables:
@@ -16,12 +19,12 @@ class Tables:
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
-        self.dead: dict[int, DeadLetter] = {}
         self.delivered: list[Delivered] = []
         self.message_ids = count(1)
         self.letter_ids = count(1)
         # Weak: a store that nobody has any more listens to nothing, closed or not.
-        self.towers: WeakSet[BellTower] = WeakSet()
+        self.towers: WeakKeyDictionary[BellTower, AbstractEventLoop | None] = WeakKeyDictionary()
+        """Whom to wake, each with the event loop it listens on."""
 
     def queue(self, name: str) -> Queue:
         """The queue of this name, new if there is none."""
@@ -30,7 +33,16 @@ class Tables:
             queue = self.queues[name] = Queue(name)
         return queue
 
+    def letters(self) -> Iterator[Letter]:
+        """The dead letters of every queue."""
+        return (letter for queue in self.queues.values() for letter in queue.letters.by_id.values())
+
     def ring(self, queue: str) -> None:
         """Wake whoever listens to this queue, in every store over these tables."""
-        for tower in self.towers:
-            tower.ring(queue)
+        here = running_loop()
+        for tower, loop in list(self.towers.items()):
+            if loop is None or loop is here:
+                tower.ring(queue)
+            elif not loop.is_closed():
+                # A bell is the event loop's: rung from another thread, it would not wake who waits there.
+                loop.call_soon_threadsafe(tower.ring, queue)

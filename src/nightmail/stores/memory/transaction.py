@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
 
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.tables import Tables
+from nightmail.stores.memory.turns import running_loop
 
 
-class MemoryTransaction:
+def whoever_runs() -> object:
+    """The task that runs here; where there are none, the thread."""
+    return get_ident() if running_loop() is None else asyncio.current_task()
+
+
+class OpenTransaction:
+    """What has the turn, until its block ends."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.changes = Changes(tables)
+        self.owner = whoever_runs()
+        self.open = True
+
+
+class MemoryTransaction(OpenTransaction):
     """What `MemoryData.transaction()` gives, to be passed to a verb as `transaction`.
 
     It has nothing for its holder to call: it commits when its block ends, and rolls back when its block raises.
     """
 
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
-        self.changes = Changes(tables)
-        self.owner = asyncio.current_task()
-        self.open = True
+
+class SyncMemoryTransaction(OpenTransaction):
+    """What `MemoryData.sync_transaction()` gives: the same for synchronous code, to be passed as `Blocking`."""

@@ -24,53 +24,66 @@ class Ours:
     dialect: Dialect
 
 
+@dataclass(slots=True)
+class Known:
+    """What a store knows about its own tables, also after it was closed."""
+
+    opened: bool = False
+    """Whether it ever was: if not, it has no tables of its own yet."""
+    ours: Ours | None = None
+
+
 class CallersSession:
     """A session in a caller's transaction, which can be compared with our own database."""
 
-    def __init__(self, session: Session, ours: Ours) -> None:
+    def __init__(self, session: Session, ours: Ours, identity: Sql) -> None:
         self._session = session
+        self._identity = identity
         self.ours = ours
 
     async def ask(self, statement: str) -> Answer:
         """See `Session.ask`."""
         return await self._session.ask(statement)
 
+    async def look(self) -> bool:
+        """Refuse unless this session sees our tables; whether it sees them as they are now: at read committed."""
+        found = await self.ask(
+            f"select identity, {self.ours.dialect.isolation} from ({self._identity}) as meta"  # noqa: S608 - ours
+        )
+        if not found.rows or bytes(found.rows[0][0]) != self.ours.identity:
+            raise OtherDatabase
+        return str(found.rows[0][1]) == READ_COMMITTED
+
 
 class Callers:
     """Whoever comes with a transaction of their own. Who we are is read once, on a connection of ours."""
 
-    def __init__(self, lane: Lane, identity: Sql) -> None:
+    def __init__(self, lane: Lane, identity: Sql, known: Known) -> None:
         self._lane = lane
-        self._statement = identity
-        self._ours: Ours | None = None
+        self._identity = identity
+        self._known = known
 
     async def join(self, transaction: object, work: Callable[[CallersSession], Awaitable[T]]) -> T:
         """Do this in the caller's transaction, or refuse."""
         session = await join(transaction)
-        known = self._ours
+        known = self._known.ours
         try:
-            return await work(CallersSession(session, known or await self._read()))
+            return await work(CallersSession(session, known or await self.learn(), self._identity))
         except OtherDatabase:
             # Unless the tables were made anew since we learned which they are.
-            if known is None or (read := await self._read()) == known:
+            if known is None or (learned := await self.learn()) == known:
                 raise
-            return await work(CallersSession(session, read))
+            return await work(CallersSession(session, learned, self._identity))
 
-    async def look(self, session: CallersSession) -> bool:
-        """Refuse unless this session sees our tables; whether it sees them as they are now: at read committed."""
-        found = await session.ask(
-            f"select identity, {session.ours.dialect.isolation} from ({self._statement}) as meta"  # noqa: S608 - ours
-        )
-        if not found.rows or bytes(found.rows[0][0]) != session.ours.identity:
-            raise OtherDatabase
-        return str(found.rows[0][1]) == READ_COMMITTED
-
-    async def _read(self) -> Ours:
-        async def read(link: Link) -> Ours:
-            (found,) = await link.ask(self._statement)
-            if not found.rows:
-                raise SchemaMissing
-            return Ours(bytes(found.rows[0][0]), link.dialect)
-
-        self._ours = ours = await self._lane.run(read)
+    async def learn(self) -> Ours:
+        """Read who we are, and remember it."""
+        self._known.ours = ours = await self._lane.run(lambda link: who_we_are(link, self._identity))
         return ours
+
+
+async def who_we_are(link: Link, identity: Sql) -> Ours:
+    """Which tables a connection of ours sees."""
+    (found,) = await link.ask(identity)
+    if not found.rows:
+        raise SchemaMissing
+    return Ours(bytes(found.rows[0][0]), link.dialect)

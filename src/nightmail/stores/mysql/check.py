@@ -13,7 +13,7 @@ from typing import Any, Final
 from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.stores._names import TABLES, TableNames
 from nightmail.stores._sql import Statement
-from nightmail.stores.mysql.errors import is_undefined
+from nightmail.stores.mysql.errors import does_not_fit
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.migrate import VERSION, version
 from nightmail.stores.mysql.moments import NOTICE_HORIZON
@@ -26,6 +26,7 @@ _AT: Final = "datetime(6)"
 _AT_SET: Final = "datetime(6) not null"
 _KEY: Final = "varbinary(1020)"
 _KEY_SET: Final = "varbinary(1020) not null"
+_BOTH: Final = "varbinary(2041) stored generated"
 _TEXT: Final = "longtext utf8mb4_bin"
 _TEXT_SET: Final = "longtext utf8mb4_bin not null"
 _COUNT: Final = "int not null"
@@ -58,6 +59,8 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "queue": _KEY_SET,
         "timer_id": _KEY,
         "ordering_key": _KEY,
+        "queue_timer": _BOTH,
+        "queue_head": _BOTH,
         "headers": _TEXT_SET,
         "body": _BODY,
     },
@@ -68,8 +71,12 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "published_at": _AT_SET,
         "first_attempt_at": _AT,
         "last_attempt_at": _AT,
+        "due_at": _AT,
         "lease_until": _AT,
         "token": "binary(16)",
+        "claimed_at": _AT,
+        "failures": "int not null default",
+        "claims": "int not null default",
         "attempts": _COUNT,
         "deliveries": _COUNT,
         "priority": "tinyint not null",
@@ -103,24 +110,29 @@ INDEXES: Final[dict[tuple[str, str], str]] = {
     ("meta", "PRIMARY"): "unique (only_row)",
     ("messages", "PRIMARY"): "unique (id)",
     ("messages", "claim"): "(queue, priority, due_at, id)",
-    ("messages", "timer"): "unique (queue, timer_key)",
-    ("messages", "head"): "unique (queue, head_key)",
+    ("messages", "timer"): "unique (queue_timer)",
+    ("messages", "head"): "unique (queue_head)",
     ("messages", "line"): "(queue, ordering_key, id, due_at)",
     ("dead", "PRIMARY"): "unique (id)",
     ("dead", "dead_queue"): "(queue, id)",
+    ("dead", "dead_due"): "(queue, due_at, id)",
+    ("dead", "dead_died_at"): "(died_at)",
     ("delivered", "PRIMARY"): "unique (id)",
     ("delivered", "delivered_at"): "(delivered_at)",
     ("dedup", "PRIMARY"): "unique (queue, timer_id)",
     ("dedup", "dedup_until"): "(until)",
 }
 
-CONSTRAINTS: Final = ("messages_priority", "messages_lease", "dead_lease", "meta_only_row")
+CONSTRAINTS: Final = ("messages_priority", "messages_lease", "dead_lease", "dead_given_up", "meta_only_row")
 _PERMITS: Final = (
     "may_write_messages",
     "may_remove_messages",
     "may_store_messages",
     "may_bury",
+    "may_look_after_letters",
+    "may_remove_letters",
     "may_keep",
+    "may_sweep",
     "may_open_windows",
     "may_close_windows",
 )
@@ -149,7 +161,8 @@ async def _ask_for_permits(link: Link, statements: Mapping[str, Statement]) -> N
         try:
             await link.ask(statements[permit].text)
         except Exception as error:
-            if not is_undefined(error):
+            # How the tables differ is told below.
+            if not does_not_fit(error):
                 raise
 
 
@@ -190,6 +203,8 @@ def _columns(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
     for table, name, type_, nullable, collation, has_default, extra in rows:
         parts = [_WIDTH.sub(r"\1", type_), collation or "", "not null" if nullable == "NO" else ""]
         parts.append("auto_increment" if "auto_increment" in extra else "")
+        # As it stands there, without what else there may be: a default that is computed is called generated, too.
+        parts += [kind for kind in ("stored generated", "virtual generated") if kind in extra.lower()]
         # A column that may be null has the default NULL, which some servers tell.
         parts.append("default" if has_default and nullable == "NO" else "")
         found.setdefault(table, {})[name] = " ".join(part for part in parts if part)
@@ -198,7 +213,7 @@ def _columns(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
         yield from _compared(f"the column {table}.", expected, columns)
         for name in columns.keys() - expected.keys():
             # Ours do not fill it: a column of somebody else's must do without.
-            if "not null" in columns[name] and "default" not in columns[name]:
+            if re.search("not null(?!.* (default|generated))", columns[name]):
                 yield f"the column {table}.{name} is not ours and must not be null"
 
 

@@ -22,7 +22,8 @@ for update skip locked;
 -- name: in_line
 -- A condition: without an ordering key; or holding it; or the first of those who are due, if nobody holds it.
 (m.ordering_key is null or m.head_key is not null or (
-    not exists (select 1 from nightmail_messages as h where h.queue = m.queue and h.head_key = m.ordering_key)
+    not exists (
+        select 1 from nightmail_messages as h where h.queue_head = concat(m.queue, x'00', m.ordering_key))
     and not exists (
         select 1 from nightmail_messages as s force index (nightmail_line)
         where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id < m.id and s.due_at <= :now)))

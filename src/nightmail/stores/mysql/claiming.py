@@ -1,4 +1,4 @@
-"""Claims: which ranges to look through, and in which order what was found is handed out.
+"""Claims: which ranges to look through, and what of that is taken.
 
     find      candidates of all levels, in order, by one statement that locks nothing. None at all: no transaction
     take      begin, and lock the first of them. What others have locked or taken is made up for by a wider search
@@ -30,17 +30,20 @@ from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
 from nightmail.stores.mysql.marks import LEVELS, Marks, Range
 from nightmail.stores.mysql.moments import LATEST, aware, later, now
+from nightmail.stores.mysql.portions import Portions
 from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
 
 WIDER: Final = 4
 """By how much a search is widened when others have locked what it found."""
-LOOKS: Final = 6
-"""How often a claim looks again because another one took the ordering key that it was about to take."""
+LOOKS: Final = 8
+"""How often in a row a claim looks because others were quicker: they took an ordering key, or committed first."""
+LONGEST: Final = 2.0
+"""Seconds for which a claim goes on beside quicker ones though it has something to hand out."""
 NOTHING: Final = Claimed((), None)
+AT_ONCE: Final = timedelta(0)
 
 _AGE: Final = attrgetter("due_at", "id")
-_PRIORITY: Final = attrgetter("priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class _Look:
     """One look: at which moment, what was locked so far, and what need not be tried again."""
 
     wanted: Wanted
+    limit: int
+    """How much of what is wanted it is to take."""
     now: Sql
     """The moment of this look: the server's clock, and once it was read, what it showed."""
     moment: datetime = LATEST
@@ -77,7 +82,7 @@ class _Look:
 
     @property
     def room(self) -> int:
-        return self.wanted.limit - len(self.taken)
+        return self.limit - len(self.taken)
 
 
 class Claims:
@@ -100,7 +105,9 @@ class Claims:
         if not named or limit <= 0:
             return NOTHING
         wanted = Wanted(self._in_turn(named), limit, lease, token)
-        return await self._lane.run(lambda link: self._claim(link, wanted))
+        # Made here: what was committed before the lane has to begin anew is still to be handed out.
+        portions = Portions(wanted.queues, limit, self._shares)
+        return await self._lane.run(lambda link: self._claim(link, wanted, portions))
 
     async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
         """See `Store.recall`."""
@@ -114,32 +121,51 @@ class Claims:
         recalled = [rows.delivery(row, token, aware(row[15]), row[11]) for row in found.rows]
         return sorted(recalled, key=lambda delivery: (-delivery.priority, delivery.due_at, delivery.id))
 
-    async def _claim(self, link: Link, wanted: Wanted) -> Claimed:
+    async def _claim(self, link: Link, wanted: Wanted, portions: Portions) -> Claimed:
+        """All that is wanted or all there is; only if others go on being quicker it is less, and worth another look."""
+        deadline = time.monotonic() + LONGEST
+        refusals = 0
         try:
-            for attempt in range(LOOKS):
+            while refusals < LOOKS and not (portions.ids and time.monotonic() > deadline):
                 try:
-                    return await self._look(link, wanted)
+                    found_all, next_in = await self._portion(link, wanted, portions)
                 except Exception as error:
                     if not is_worth_another_look(error):
                         raise
                     await link.ask("rollback")
-                    await self._retries.pause(error, attempt)
+                    portions.refused()
+                    await self._retries.pause(error, refusals)
+                    refusals += 1
+                else:
+                    if found_all or not portions.size:
+                        return Claimed(portions.in_order(), next_in)
+                    refusals = 0
+            if portions.ids:
+                return Claimed(portions.in_order(), AT_ONCE)
             raise StoreUnavailable("other claims were quicker each time: look again")
         except BaseException:
             self._marks.forget()
             raise
 
-    async def _look(self, link: Link, wanted: Wanted) -> Claimed:
+    async def _portion(self, link: Link, wanted: Wanted, portions: Portions) -> tuple[bool, timedelta | None]:
+        """Take a portion; whether that was all there is, and when there may be more."""
+        look = _Look(wanted, portions.size, now(self._clock))
+        look.tried += portions.ids
+        next_in = await self._look(link, look)
+        portions.add(self._deliveries(look))
+        return look.room > 0, next_in
+
+    async def _look(self, link: Link, look: _Look) -> timedelta | None:
         started = self._seconds()
-        look = _Look(wanted, now(self._clock))
+        wanted = look.wanted
         await self._take_from(
             link, look, [each for q in wanted.queues for each in self._marks.forward(q, started)]
         )
         if look.room:
             await self._take_from(link, look, [each for q in wanted.queues for each in self._marks.behind(q)])
-        claimed = await self._lease(link, look)
+        next_in = await self._lease(link, look)
         self._marks.took(wanted.queues, started, self._seconds())
-        return claimed
+        return next_in
 
     # ----------------------------------------------------------------------------------------- find
 
@@ -211,7 +237,8 @@ class Claims:
 
     # ---------------------------------------------------------------------------------------- lease
 
-    async def _lease(self, link: Link, look: _Look) -> Claimed:
+    async def _lease(self, link: Link, look: _Look) -> timedelta | None:
+        """Write the leases, and commit; when it is worth looking again."""
         writes: list[Sql] = []
         if look.taken:
             values: dict[str, Value] = {
@@ -226,8 +253,7 @@ class Claims:
         if look.room:
             writes.append(self._upcoming(look))
         answers = await link.ask(*writes)
-        handed_out = self._handed_out(look)
-        return Claimed(handed_out, _next_in(look, answers[-1]) if look.room else None)
+        return _next_in(look, answers[-1]) if look.room else None
 
     def _upcoming(self, look: _Look) -> Sql:
         """When the next message of these queues is due, or the next lease on one of them ends."""
@@ -238,25 +264,11 @@ class Claims:
             branches.append(self._filled("expiring", values))
         return union(branches)
 
-    def _handed_out(self, look: _Look) -> list[Delivery]:
-        by_queue: defaultdict[str, list[Delivery]] = defaultdict(list)
-        for row in look.taken:
-            delivery = rows.delivery(row, look.wanted.token, look.moment, row[11] + 1)
-            by_queue[delivery.queue].append(delivery)
-        handed_out: list[Delivery] = []
-        for queue in look.wanted.queues:
-            if taken := by_queue.get(queue):
-                handed_out += self._in_order(queue, taken)
-        self._marks.found((taken.queue, taken.priority, (taken.due_at, taken.id)) for taken in handed_out)
-        return handed_out
-
-    def _in_order(self, queue: str, taken: list[Delivery]) -> list[Delivery]:
-        """The share of the oldest first, then by priority."""
-        taken.sort(key=_AGE)
-        share = self._shares.reserved(queue, len(taken))
-        self._shares.claimed(queue, len(taken))
-        # A sort keeps the order of equals.
-        return taken[:share] + sorted(taken[share:], key=_PRIORITY, reverse=True)
+    def _deliveries(self, look: _Look) -> list[Delivery]:
+        """What this look leased."""
+        taken = [rows.delivery(row, look.wanted.token, look.moment, row[11] + 1) for row in look.taken]
+        self._marks.found((each.queue, each.priority, (each.due_at, each.id)) for each in taken)
+        return taken
 
     # --------------------------------------------------------------------------------------- inside
 

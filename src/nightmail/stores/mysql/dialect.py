@@ -29,7 +29,9 @@ class Dialect:
     shortest_lock_wait: int
     """Seconds: the least a statement may be told to wait for a row lock. 0 is not at all.
 
-    With 0, MariaDB fails a SKIP LOCKED that meets a locked row (1180), so it is for connections that use none."""
+    With 0, MariaDB fails a SKIP LOCKED that meets a locked row (1180): there a statement needs `skips_locked`."""
+    skips_locked: Sql
+    """What to put before a SKIP LOCKED on a connection that waits as shortly as that."""
     own_settings: str
     """Session settings that only this kind has; `{seconds}` is how long a statement may take."""
 
@@ -41,6 +43,7 @@ MARIADB: Final = Dialect(
     isolation=Sql("@@tx_isolation"),
     returns_ids=True,
     shortest_lock_wait=0,
+    skips_locked=Sql("set statement innodb_lock_wait_timeout = 1 for "),
     # Long lists of ids would become joins with a temporary table, which may be planned the wrong way round. A node of a
     # Galera cluster must first have what others have committed (7: before it reads, changes or inserts), or a name that
     # was freed on another node would still be taken; elsewhere this does nothing.
@@ -53,6 +56,7 @@ MYSQL: Final = Dialect(
     isolation=Sql("@@transaction_isolation"),
     returns_ids=False,
     shortest_lock_wait=1,
+    skips_locked=Sql(""),
     # In milliseconds, and only for statements that write nothing: the others are bounded on our side.
     own_settings="max_execution_time = {seconds}000",
 )

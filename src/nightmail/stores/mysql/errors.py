@@ -16,13 +16,17 @@ LOCK_TIMEOUT: Final = 1205
 SNAPSHOT_CONFLICT: Final = 1020
 NOT_READY: Final = 1047
 LOCKED_NOW: Final = 3572
+NO_ID_NOW: Final = 1467
+"""Somebody stores rows of unknown number, and until that is done nobody else gets ids (MariaDB)."""
 DUPLICATE: Final = 1062
 
-TRANSIENT: Final = frozenset({DEADLOCK, LOCK_TIMEOUT, SNAPSHOT_CONFLICT, NOT_READY, LOCKED_NOW})
+TRANSIENT: Final = frozenset({DEADLOCK, LOCK_TIMEOUT, SNAPSHOT_CONFLICT, NOT_READY, LOCKED_NOW, NO_ID_NOW})
 """Nothing was written, and asked again it may well be: a deadlock or (Galera) a conflict at commit, a row locked for
 too long, a row changed since a snapshot, a node that is not ready."""
-_LOCKED: Final = frozenset({LOCK_TIMEOUT, LOCKED_NOW})
+_LOCKED: Final = frozenset({LOCK_TIMEOUT, LOCKED_NOW, NO_ID_NOW})
 _UNDEFINED: Final = frozenset({1146, 1049, 1051})
+# A column that is not there, and one of somebody else's that we would have to fill.
+_MISFIT: Final = frozenset({1054, 1364})
 # Command, table, column, routine or database denied.
 _DENIED: Final = frozenset({1142, 1143, 1044, 1227, 1370})
 # A value or a constraint: too long, out of range, not text, null, duplicate, check, foreign key, a trigger's own.
@@ -36,7 +40,7 @@ _LOST: Final = frozenset({1053, 1079, 1152, 1184, 1158, 1159, 1160, 1161, 1927})
 NODE_NOT_READY: Final = (
     "this node of the cluster is not ready, or is cut off from the others: use another one"
 )
-_DRIVERS: Final = ("asyncmy", "pymysql", "aiomysql")
+_DRIVERS: Final = ("asyncmy", "pymysql", "aiomysql", "MySQLdb")
 
 
 class Locked(StoreUnavailable):
@@ -81,6 +85,11 @@ def is_duplicate(error: BaseException) -> bool:
 def is_undefined(error: BaseException) -> bool:
     """Whether our tables are not there."""
     return not _UNDEFINED.isdisjoint(numbers_in(error))
+
+
+def does_not_fit(error: BaseException) -> bool:
+    """Whether the tables are not those that our statements are for."""
+    return not (_UNDEFINED | _MISFIT).isdisjoint(numbers_in(error))
 
 
 def is_transient(error: BaseException) -> bool:

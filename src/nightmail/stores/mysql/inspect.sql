@@ -16,8 +16,8 @@
 -- name: peek_timer
 -- The waiting bearer of a name: the branch of `peek` for a timer.
 (select m.id, m.due_at from nightmail_messages as m
- where m.timer_key = :timer_id and (:queue is null or m.queue = :queue) and m.due_at < :due_before
-   and (m.token is null or m.lease_until <= :now)
+ where m.timer_key = :timer_id and (:queue is null or m.queue_timer = concat(:queue, x'00', :timer_id))
+   and m.due_at < :due_before and (m.token is null or m.lease_until <= :now)
  order by m.due_at, m.id limit :limit)
 
 -- name: peek
@@ -32,15 +32,26 @@ order by found.due_at, found.id;
 -- Dead letters to which every given condition applies, newest first.
 select d.id, d.message_id, d.queue, d.reason, d.error, d.timer_id, d.ordering_key, d.priority, d.attempts,
        d.deliveries, d.published_at, d.first_attempt_at, d.last_attempt_at, d.died_at, d.body, d.headers
-from nightmail_dead as d
-where (:queue is null or d.queue = :queue)
-  and (:reason is null or d.reason = :reason)
-  and (:error is null or locate(:error, d.error) > 0)
-  and (:older_than is null or d.died_at < :now - interval :older_than microsecond)
-  and (:no_ids or d.id in :ids)
-  and (:cursor is null or d.id < :cursor)
+from :letters
+where :which and (:cursor is null or d.id < :cursor)
 order by d.id desc
 limit :limit;
+
+-- name: of_one_queue
+-- Where to look for the letters of one queue.
+nightmail_dead as d force index (nightmail_dead_queue)
+
+-- name: of_all_queues
+-- Where to look for letters else.
+nightmail_dead as d force index (primary)
+
+-- name: which_letters
+-- A condition on dead letters: every one that is given applies.
+((:queue is null or d.queue = :queue)
+ and (:reason is null or d.reason = :reason)
+ and (:error is null or locate(:error, d.error) > 0)
+ and (:older_than is null or d.died_at < :now - interval :older_than microsecond)
+ and (:no_ids or d.id in :ids))
 
 -- name: stats
 -- How each queue that has messages stands.

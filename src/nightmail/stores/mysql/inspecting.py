@@ -55,15 +55,9 @@ class Inspecting:
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
         values: dict[str, Value] = {
-            "queue": None if which.queue is None else which.queue.encode(),
-            "reason": which.reason,
-            "error": which.error,
-            "older_than": None if which.older_than is None else microseconds(which.older_than),
-            "no_ids": which.ids is None,
-            "ids": which.ids or (),
+            **chosen(self._statements, which, now(self._clock)),
             "cursor": cursor,
             "limit": max(limit, 0),
-            "now": now(self._clock),
         }
         (found,) = await link.ask(self._filled("dead", values))
         return [rows.dead_letter(row) for row in found.rows]
@@ -82,3 +76,22 @@ class Inspecting:
 
     def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
         return filled(self._statements[name], values)
+
+
+def chosen(statements: Mapping[str, Statement], which: DeadFilter, moment: Sql) -> dict[str, Value]:
+    """Where to look for the dead letters that are meant, `letters`, and the condition on them, `which`."""
+    values: dict[str, Value] = {
+        "queue": None if which.queue is None else which.queue.encode(),
+        "reason": which.reason,
+        "error": which.error,
+        "older_than": None if which.older_than is None else microseconds(which.older_than),
+        "no_ids": which.ids is None,
+        "ids": which.ids or (),
+        "now": moment,
+    }
+    # By their ids, or else along what gives the order.
+    letters = "of_all_queues" if which.queue is None or which.ids is not None else "of_one_queue"
+    return {
+        "letters": filled(statements[letters], {}),
+        "which": filled(statements["which_letters"], values),
+    }

@@ -12,11 +12,12 @@ from nightmail.outcome import Standing
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores._sql import Statement
 from nightmail.stores._together import Send, Together
-from nightmail.stores.mysql.callers import Callers
+from nightmail.stores.mysql.callers import Callers, Known
 from nightmail.stores.mysql.claiming import Claims
 from nightmail.stores.mysql.connect import Connect
 from nightmail.stores.mysql.errors import is_refusal
 from nightmail.stores.mysql.lane import CLAIM, KEEPER, PUBLISH, SETTLE, WATCH, Lane
+from nightmail.stores.mysql.letters import LetterClaims
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.text import Sql
@@ -33,8 +34,10 @@ class Opened:
         self,
         connect: Connect,
         statements: Mapping[str, Statement],
+        letters: Mapping[str, Statement],
         clock: Clock,
         retries: Retries,
+        known: Known,
         *,
         send: Send[Link],
         extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
@@ -42,10 +45,11 @@ class Opened:
         self.claim, self.settle, self.publish = (
             Lane(role, connect, retries) for role in (CLAIM, SETTLE, PUBLISH)
         )
-        self.tower = WatchedTower(Lane(WATCH, connect, retries), statements, clock)
+        self.tower = WatchedTower(Lane(WATCH, connect, retries), statements, letters, clock)
         self.claims = Claims(self.claim, statements, clock, retries)
+        self.letters = LetterClaims(self.claim, letters, clock)
         self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
-        self.callers = Callers(self.publish, Sql(statements["identity"].text))
+        self.callers = Callers(self.publish, Sql(statements["identity"].text), known)
         self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, retries), extend)
 
     async def close(self) -> None:

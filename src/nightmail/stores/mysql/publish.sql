@@ -21,13 +21,17 @@ values (:queue, :priority, :due, :now, :expires_at, :timer_id, :timer_id, :order
 -- name: taken
 -- Whether somebody bears this name or a window keeps it taken. Locks nothing: a duplicate key found by inserting would
 -- hide the bearer from claims until the caller's transaction ends, and keep others from names beside it.
-select 1 from nightmail_messages where queue = :queue and timer_key = :timer_id
+select 1 from nightmail_messages where queue_timer = concat(:queue, x'00', :timer_id)
 union all
 select 1 from nightmail_dedup where queue = :queue and timer_id = :timer_id and until > :now;
 
 -- name: own
 -- The message of the handler that publishes, locked, if its lease still holds.
 select queue, timer_key from nightmail_messages where id = :own_id and token = :own_token for update;
+
+-- name: own_letter
+-- The same for somebody who looks after a dead letter, which bears no name.
+select queue, null from nightmail_dead where id = :own_id and token = :own_token for update;
 
 -- name: bearer
 -- Who bears this name, locked: whether it runs, whether the new due time wins, and whether it holds an ordering key
@@ -36,7 +40,7 @@ select m.id, coalesce(m.lease_until > :now, 0) as running,
        case :policy when 'earliest' then :due < m.due_at when 'latest' then :due > m.due_at else 1 end as wins,
        m.head_key is not null and not (m.ordering_key <=> :ordering_key) as frees
 from nightmail_messages as m
-where m.queue = :queue and m.timer_key = :timer_id
+where m.queue_timer = concat(:queue, x'00', :timer_id)
 for update;
 
 -- name: detach

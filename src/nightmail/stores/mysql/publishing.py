@@ -8,7 +8,7 @@ from typing import Final
 
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost, OtherDatabase, StoreUnavailable, TimerExists
-from nightmail.message import Delivery, Message
+from nightmail.message import DeadDelivery, Delivery, Message
 from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.callers import CallersSession
 from nightmail.stores.mysql.dialect import Dialect
@@ -114,7 +114,8 @@ class Publishing:
         return Published(stored)
 
     async def _fence(self, session: Session, message: Message, own: Delivery) -> _Rearm | None:
-        found = await session.ask(self._filled("own", {"own_id": own.id, "own_token": own.token}))
+        name = "own_letter" if isinstance(own, DeadDelivery) else "own"
+        found = await session.ask(self._filled(name, {"own_id": own.id, "own_token": own.token}))
         if not found.rows:
             raise LeaseLost((own.id,))
         queue, timer_key = found.rows[0]

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from nightmail.message import Delivery
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.stores.mysql.moments import aware, aware_if_any
 
@@ -49,6 +49,33 @@ def delivery(row: Sequence[Any], token: UUID, claimed_at: datetime, deliveries: 
         aware_if_any(first),
         aware_if_any(last),
         bool(over),
+    )
+
+
+def letter(row: Sequence[Any], token: UUID, claimed_at: datetime, deliveries: int) -> DeadDelivery:
+    """A dead letter claimed under this token."""
+    return DeadDelivery(
+        id=row[0],
+        token=token,
+        queue=text(row[1]),
+        body=row[2],
+        encoded_headers=row[3],
+        timer_id=_text_if_any(row[4]),
+        ordering_key=_text_if_any(row[5]),
+        priority=row[6],
+        due_at=aware(row[7]),
+        published_at=aware(row[8]),
+        claimed_at=claimed_at,
+        expires_at=None,
+        attempts=row[9],
+        deliveries=deliveries,
+        first_attempt_at=aware_if_any(row[11]),
+        last_attempt_at=aware_if_any(row[12]),
+        superseded=False,
+        message_id=row[13],
+        reason=row[14],
+        error=row[15],
+        died_at=aware(row[16]),
     )
 
 

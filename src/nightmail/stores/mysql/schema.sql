@@ -23,14 +23,19 @@ create table if not exists nightmail_messages (
     queue            varbinary(1020) not null,
     timer_id         varbinary(1020),
     ordering_key     varbinary(1020),
+    -- What must not be there twice: the queue and the key, and between them the NUL that neither can contain. Each a
+    -- column of its own, null as a whole: Galera takes rows whose key is null only in part for the same row, and refuses
+    -- to commit them beside each other.
+    queue_timer      varbinary(2041) generated always as (concat(queue, x'00', timer_key)) stored,
+    queue_head       varbinary(2041) generated always as (concat(queue, x'00', head_key)) stored,
     headers          longtext character set utf8mb4 collate utf8mb4_bin not null,
     body             longblob not null,
     primary key (id),
     -- What a claim walks along. It gives the order: were rows sorted instead, every row looked at would be locked.
     key nightmail_claim (queue, priority, due_at, id),
     -- At most one message bears a name, and at most one holds an ordering key. NULLs do not collide.
-    unique key nightmail_timer (queue, timer_key),
-    unique key nightmail_head (queue, head_key),
+    unique key nightmail_timer (queue_timer),
+    unique key nightmail_head (queue_head),
     -- The line of an ordering key. With the due time, so that a claim need not read the rows of those who wait in it.
     key nightmail_line (queue, ordering_key, id, due_at),
     constraint nightmail_messages_priority check (priority between 0 and 9),
@@ -46,9 +51,14 @@ create table if not exists nightmail_dead (
     published_at     datetime(6) not null,
     first_attempt_at datetime(6),
     last_attempt_at  datetime(6),
-    -- For whoever takes dead letters as he takes messages.
+    -- For whoever looks after letters. Since when he may take it; null: it was given up, and is offered to nobody.
+    due_at           datetime(6),
     lease_until      datetime(6),
     token            binary(16),
+    claimed_at       datetime(6),
+    -- How often looking after it failed, and how often it was taken since: the counters of that, not of the message.
+    failures         int not null default 0,
+    claims           int not null default 0,
     attempts         int not null,
     deliveries       int not null,
     priority         tinyint not null,
@@ -61,7 +71,12 @@ create table if not exists nightmail_dead (
     body             longblob not null,
     primary key (id),
     key nightmail_dead_queue (queue, id),
-    constraint nightmail_dead_lease check ((token is null) = (lease_until is null))
+    -- What a claim of letters walks along, and what a sweep does.
+    key nightmail_dead_due (queue, due_at, id),
+    key nightmail_dead_died_at (died_at),
+    constraint nightmail_dead_lease
+        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null)),
+    constraint nightmail_dead_given_up check (due_at is not null or token is null)
 ) engine = InnoDB row_format = dynamic;
 
 -- Messages that were done, where the store is told to keep them.

@@ -20,9 +20,9 @@ select m.id from nightmail_messages as m force index (primary) where :leases ord
 -- name: bury
 -- Copy these messages to the dead letters: a list of ids, reasons, errors, and 1 where the handler ran, else 0.
 insert into nightmail_dead
-    (message_id, died_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
+    (message_id, died_at, due_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
      queue, timer_id, ordering_key, reason, error, headers, body)
-select m.id, :now, m.published_at,
+select m.id, :now, :now, m.published_at,
        case when letter.ran then coalesce(m.first_attempt_at, m.claimed_at) else m.first_attempt_at end,
        case when letter.ran then m.claimed_at else m.last_attempt_at end,
        m.attempts + letter.ran, m.deliveries, m.priority, m.queue, m.timer_id, m.ordering_key,

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost
@@ -50,6 +50,8 @@ def leases(deliveries: Iterable[Delivery]) -> Sql:
 
 class Settling:
     """Settle, extend, hold and ack. `ring` is told the queues in which something becomes available."""
+
+    what: ClassVar = "message"
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class Settling:
             return await self._settle_halves(link, batch, error)
         missing = [each.delivery for each in batch if each.delivery.id not in settled]
         leased = await self._still_leased(link, missing)
-        self._ring(_awake([each for each in batch if each.delivery.id in settled], answers))
+        self._ring(self._awake([each for each in batch if each.delivery.id in settled], answers))
         if leased and patient:
             # Somebody who only looked at a row has it locked for a moment, too.
             await asyncio.sleep(A_MOMENT)
@@ -117,7 +119,9 @@ class Settling:
         if len(batch) > 1:
             half = len(batch) // 2
             return [*await self._settle(link, batch[:half]), *await self._settle(link, batch[half:])]
-        logger.error("the server refuses to settle message %d: %s", batch[0].delivery.id, number_of(error))
+        logger.error(
+            "the server refuses to settle %s %d: %s", self.what, batch[0].delivery.id, number_of(error)
+        )
         return [Standing.BUSY]
 
     async def _extend(self, link: Link, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
@@ -193,7 +197,7 @@ class Settling:
         if back:
             fence = leases(each.delivery for each in back)
             returned = json.dumps(
-                [[each.delivery.id, _kind(each.outcome), microseconds(_after(each.outcome))] for each in back]
+                [[each.delivery.id, kind(each.outcome), microseconds(after(each.outcome))] for each in back]
             )
             writes.append(self._filled("bring_back", {"leases": fence, "now": moment, "returned": returned}))
         if keys := _keys(batch):
@@ -206,6 +210,17 @@ class Settling:
                 )
             )
         return writes
+
+    def _awake(self, settled: Sequence[Settlement], answers: Sequence[Answer]) -> set[str]:
+        """The queues in which something becomes available by this: a message again, or a dead letter."""
+        awake = {
+            each.delivery.queue
+            for each in settled
+            if not isinstance(each.outcome, Done) and after(each.outcome) < NOTICE_HORIZON
+        }
+        if _keys(settled) and answers:
+            awake |= {text(row[0]) for row in answers[-1].rows}
+        return awake
 
     def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
         return filled(self._statements[name], values)
@@ -254,29 +269,19 @@ def _keys(batch: Sequence[Settlement]) -> list[tuple[str, str]]:
     )
 
 
-def _awake(settled: Sequence[Settlement], answers: Sequence[Answer]) -> set[str]:
-    """The queues in which something becomes available by this."""
-    awake = {
-        each.delivery.queue
-        for each in settled
-        if not isinstance(each.outcome, Done | Dead) and _after(each.outcome) < NOTICE_HORIZON
-    }
-    if _keys(settled) and answers:
-        awake |= {text(row[0]) for row in answers[-1].rows}
-    return awake
-
-
 def _letter(delivery: Delivery, outcome: Dead) -> list[Any]:
     return [delivery.id, int(outcome.ran), outcome.reason, outcome.error]
 
 
-def _kind(outcome: Outcome) -> str:
+def kind(outcome: Outcome) -> str:
+    """What the statements call it."""
     return type(outcome).__name__.lower()
 
 
-def _after(outcome: Outcome) -> timedelta:
+def after(outcome: Outcome) -> timedelta:
+    """How long it is until this can be had again."""
     match outcome:
-        case Retry(after) | Postpone(after):
-            return after
+        case Retry(length) | Postpone(length):
+            return length
         case Release() | Done() | Dead():
             return _ZERO

@@ -38,16 +38,29 @@ update nightmail_messages set id = id where false;
 delete from nightmail_messages where false;
 
 -- name: may_store_messages
--- The same for storing them.
-insert into nightmail_messages select * from nightmail_messages where false;
+-- The same for storing them. Not all columns: some are the server's to fill.
+insert into nightmail_messages (queue, priority, due_at, published_at, headers, body)
+select queue, priority, due_at, published_at, headers, body from nightmail_messages where false;
 
 -- name: may_bury
 -- The same for dead letters.
 insert into nightmail_dead select * from nightmail_dead where false;
 
+-- name: may_look_after_letters
+-- The same for looking after them.
+update nightmail_dead set id = id where false;
+
+-- name: may_remove_letters
+-- The same for removing them.
+delete from nightmail_dead where false;
+
 -- name: may_keep
 -- The same for the delivered history.
 insert into nightmail_delivered select * from nightmail_delivered where false;
+
+-- name: may_sweep
+-- The same for deleting what is old of it.
+delete from nightmail_delivered where false;
 
 -- name: may_open_windows
 -- The same for dedup windows.

@@ -1,6 +1,6 @@
 """The MySQL and MariaDB store: which connection each verb uses, and what it asks there.
 
-    claim     one at a time, for all subscribers of the process
+    claim     one at a time, for all subscribers of the process; dead letters too
     settle    settlements, and renewals asked for on the event loop
     publish   publishes by their own commit, timers, and what an operator asks
     watch     asks what others have made available; opened when somebody listens
@@ -21,23 +21,28 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable
-from nightmail.message import Delivery, Message, check_due, check_name, check_queue
+from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
-from nightmail.store import Capabilities, Claimed, Extend, Settlement
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
 from nightmail.stores._sql import Statement, load
 from nightmail.stores.mysql import migrate
-from nightmail.stores.mysql.callers import CallersSession
+from nightmail.stores.mysql.blocking import BlockingCallers
+from nightmail.stores.mysql.callers import CallersSession, Known
 from nightmail.stores.mysql.check import LOOK_INTERVAL, check
 from nightmail.stores.mysql.connect import connector
 from nightmail.stores.mysql.inspecting import Inspecting
+from nightmail.stores.mysql.lane import Lane
+from nightmail.stores.mysql.letters import LetterSettling
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.moments import is_soon
 from nightmail.stores.mysql.opened import Opened
 from nightmail.stores.mysql.publishing import Published, Publishing
+from nightmail.stores.mysql.redriving import Redriving
 from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.settling import Settling
-from nightmail.stores.mysql.text import BacktickNames
+from nightmail.stores.mysql.sweeping import Sweeping
+from nightmail.stores.mysql.text import BacktickNames, Sql
 from nightmail.stores.mysql.timers import Timers
 from nightmail.stores.mysql.transaction import OwnTransaction, Session
 
@@ -46,7 +51,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FILES: Final = ("publish.sql", "timers.sql", "claim.sql", "settle.sql", "inspect.sql", "shape.sql")
+FILES: Final = (
+    "publish.sql",
+    "timers.sql",
+    "claim.sql",
+    "settle.sql",
+    "inspect.sql",
+    "redrive.sql",
+    "sweep.sql",
+    "shape.sql",
+)
 WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
 
@@ -62,6 +76,7 @@ class MySQLStore:
         transactions=True,
         concurrent_writers=True,
         repeatable_read=True,
+        blocking=True,
         pushes_wakeups=False,
         embedded=False,
         connections=5,
@@ -81,11 +96,16 @@ class MySQLStore:
         self._statements: dict[str, Statement] = {}
         for file in FILES:
             self._statements |= load(migrate.PACKAGE, file, self._names, numbered=False)
+        self._letters = load(migrate.PACKAGE, "letters.sql", self._names, numbered=False)
         self._retries = Retries()
+        self._known = Known()
         self._publishing = Publishing(self._statements, clock)
         self._timers = Timers(self._statements, clock)
         self._settling = Settling(self._statements, clock, self._ring, keep_delivered=keep_delivered)
+        self._letter_settling = LetterSettling(self._letters, clock, self._ring, keep_delivered=False)
         self._inspecting = Inspecting(self._statements, clock)
+        self._redriving = Redriving(self._statements, clock)
+        self._sweeping = Sweeping(self._statements, clock)
         self._opened: Opened | None = None
 
     # ------------------------------------------------------------------------------------ its life
@@ -104,13 +124,16 @@ class MySQLStore:
     async def open(self) -> None:
         """See `Store.open`. Connections are made when they are needed."""
         if self._opened is None:
+            self._known.opened = True
             self._opened = Opened(
                 self._connect,
                 self._statements,
+                self._letters,
                 self._clock,
                 self._retries,
+                self._known,
                 send=self._publishing.publish_together,
-                extend=self._settling.extend,
+                extend=self._extend,
             )
 
     async def close(self) -> None:
@@ -126,10 +149,12 @@ class MySQLStore:
     async def migrate(self) -> None:
         """See `Store.migrate`."""
         await self._here.publish.run(lambda link: migrate.migrate(link, self._names))
+        await self._here.callers.learn()
 
     async def check(self) -> None:
         """See `Store.check`. Also raises `NotAllowed` when the database user lacks a privilege."""
         await self._here.publish.run(lambda link: check(link, self._names, self._statements))
+        await self._here.callers.learn()
 
     # ------------------------------------------------------------------------------------- publish
 
@@ -138,9 +163,7 @@ class MySQLStore:
     ) -> int | None:
         """See `Store.publish`."""
         if transaction is not None:
-            return await self._here.callers.join(
-                transaction, lambda session: self._publish_joined(session, message, own)
-            )
+            return await self._join(transaction, lambda session: self._publish_joined(session, message, own))
         if message.timer_id is None and own is None:
             published = Published(await self._here.together.publish(message))
         else:
@@ -161,7 +184,7 @@ class MySQLStore:
         if not messages:
             return []
         if transaction is not None:
-            return await self._here.callers.join(
+            return await self._join(
                 transaction, lambda session: self._publish_batch_joined(session, messages)
             )
         stored = await self._here.publish.run_patiently(
@@ -175,11 +198,11 @@ class MySQLStore:
     ) -> int | None:
         if message.timer_id is None and own is None:
             return await self._publishing.publish_if_ours(session, message)
-        sees_all = await self._here.callers.look(session)
+        sees_all = await session.look()
         return (await self._publishing.publish(session, message, own, sees_all=sees_all)).id
 
     async def _publish_batch_joined(self, session: CallersSession, messages: Sequence[Message]) -> list[int]:
-        await self._here.callers.look(session)
+        await session.look()
         return await self._publishing.publish_batch(session, messages, session.ours.dialect)
 
     # ---------------------------------------------------------------------------------- under a lease
@@ -195,13 +218,27 @@ class MySQLStore:
         """See `Store.recall`."""
         return await self._here.claims.recall(queues, token)
 
+    async def claim_dead(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+    ) -> Claimed:
+        """See `Store.claim_dead`."""
+        here = self._here
+        claimed = await here.letters.claim(queues, limit=limit, lease=lease, token=token)
+        here.tower.claimed_dead(queues, found=bool(claimed.deliveries))
+        return claimed
+
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """See `Store.recall_dead`."""
+        return await self._here.letters.recall(queues, token)
+
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """See `Store.settle`."""
-        return await self._settling.settle(self._here.settle, batch)
+        settling = self._settling_of(batch[0].delivery) if batch else self._settling
+        return await settling.settle(self._here.settle, batch)
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """See `Store.extend`."""
-        return await self._settling.extend(self._here.settle, deliveries, lease)
+        return await self._extend(self._here.settle, deliveries, lease)
 
     def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """See `Store.beside`."""
@@ -216,18 +253,28 @@ class MySQLStore:
 
         async def ack(session: CallersSession) -> None:
             await self._hold(session, deliveries)
-            await self._settling.remove(session, deliveries)
+            if deliveries:
+                await self._settling_of(deliveries[0]).remove(session, deliveries)
 
         await self._here.callers.join(transaction, ack)
 
     async def _hold(self, session: CallersSession, deliveries: Sequence[Delivery]) -> None:
         # Locked first: a caller's snapshot taken before that could be older than the last renewal.
         try:
-            await self._settling.hold(session, deliveries)
+            if deliveries:
+                await self._settling_of(deliveries[0]).hold(session, deliveries)
         except LeaseLost:
-            await self._here.callers.look(session)  # Or somebody else's messages were looked for ours.
+            await session.look()  # Or somebody else's messages were looked for ours.
             raise
-        await self._here.callers.look(session)
+        await session.look()
+
+    def _settling_of(self, first: Delivery) -> Settling:
+        """For a batch that begins with this: it is all of one kind."""
+        return self._letter_settling if isinstance(first, DeadDelivery) else self._settling
+
+    async def _extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        settling = self._settling_of(deliveries[0]) if deliveries else self._settling
+        return await settling.extend(lane, deliveries, lease)
 
     # -------------------------------------------------------------------------------------- timers
 
@@ -300,6 +347,32 @@ class MySQLStore:
             lambda link: self._inspecting.dead(link, which, limit=limit, cursor=cursor)
         )
 
+    async def redrive(
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+    ) -> list[int]:
+        """See `Inspection.redrive`."""
+        if to is not None:
+            check_queue(to)
+        if not letters:
+            return []
+        redriven = await self._here.publish.run_patiently(
+            lambda link: self._redriving.redrive(link, letters, to=to, keep_names=keep_names)
+        )
+        self._ring(redriven.queues)
+        return redriven.ids
+
+    async def purge(self, which: DeadFilter, *, limit: int) -> int:
+        """See `Inspection.purge`."""
+        return await self._here.publish.run_patiently(
+            lambda link: self._sweeping.purge(link, which, limit=limit)
+        )
+
+    async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
+        """See `Inspection.sweep`."""
+        return await self._here.publish.run_patiently(
+            lambda link: self._sweeping.sweep(link, older_than=older_than, limit=limit)
+        )
+
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""
         return await self._here.publish.run(self._inspecting.stats)
@@ -316,6 +389,14 @@ class MySQLStore:
         if self._opened is not None:
             self._opened.tower.ring_each(queues)
 
+    async def _join(self, transaction: object, work: Callable[[CallersSession], Awaitable[T]]) -> T:
+        """Do this in the caller's transaction, or refuse."""
+        if isinstance(transaction, Blocking):
+            identity = Sql(self._statements["identity"].text)
+            callers = BlockingCallers(self._connect, identity, self._known, self._retries)
+            return await callers.join(transaction, work)
+        return await self._here.callers.join(transaction, work)
+
     async def _write(self, work: Callable[[Session, bool], Awaitable[T]], transaction: object | None) -> T:
         """Do this in the caller's transaction if there is one and it is in our database, else in one of our own.
 
@@ -325,9 +406,9 @@ class MySQLStore:
             return await self._in_own_transaction(lambda session: work(session, True))
 
         async def joined(session: CallersSession) -> T:
-            return await work(session, await self._here.callers.look(session))
+            return await work(session, await session.look())
 
-        return await self._here.callers.join(transaction, joined)
+        return await self._join(transaction, joined)
 
     async def _in_own_transaction(
         self, work: Callable[[Session], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -120,11 +121,17 @@ class Timers:
     async def _remove(self, session: Session, queue: str, ids: Sequence[int]) -> int:
         locked = await self._lock(session, queue.encode(), ids)
         if locked:
-            await session.ask(self._filled("remove_these", {"ids": [each.id for each in locked]}))
+            await session.ask(self._filled("remove_these", {"ids": json.dumps([each.id for each in locked])}))
         names = [each.timer_key for each in locked if each.timer_key is not None]
         if names:
-            await session.ask(self._filled("close_windows", {"queue": queue.encode(), "timer_ids": names}))
+            values: dict[str, Value] = {"names": in_hexadecimal((queue.encode(), name) for name in names)}
+            await session.ask(self._filled("close_windows", values))
         return len(locked)
 
     def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
         return filled(self._statements[name], values)
+
+
+def in_hexadecimal(names: Iterable[tuple[bytes, bytes]]) -> str:
+    """Queues and timer ids as a list that the server can read: a name may be bytes that are no text."""
+    return json.dumps([[queue.hex(), timer_id.hex()] for queue, timer_id in names])

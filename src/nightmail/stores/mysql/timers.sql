@@ -2,7 +2,7 @@
 
 -- name: bearer_id
 -- Who bears this name, not locked.
-select m.id from nightmail_messages as m where m.queue = :queue and m.timer_key = :timer_id;
+select m.id from nightmail_messages as m where m.queue_timer = concat(:queue, x'00', :timer_id);
 
 -- name: lock_waiting
 -- Those of these messages that wait, locked, each with its name and the ordering key it holds. Found by their ids: found
@@ -14,7 +14,7 @@ for update;
 -- name: waiting_bearer
 -- The waiting bearer of a name, locked: for sessions that may see a message that is gone, or miss one that is there.
 select m.id, m.timer_key, m.head_key from nightmail_messages as m
-where m.queue = :queue and m.timer_key = :timer_id and (m.token is null or m.lease_until <= :now)
+where m.queue_timer = concat(:queue, x'00', :timer_id) and (m.token is null or m.lease_until <= :now)
 for update;
 
 -- name: remove_timer
@@ -30,12 +30,18 @@ order by m.due_at, m.id
 limit :limit;
 
 -- name: remove_these
--- Remove messages that were just locked.
-delete m from nightmail_messages as m force index (primary) where m.id in :ids;
+-- Remove messages that were just locked. By a join: of a small table, a list of ids alone would have every row read, and
+-- the delete would wait for rows of others.
+delete m from json_table(:ids, '$[*]' columns (id bigint path '$')) as gone
+straight_join nightmail_messages as m force index (primary) on m.id = gone.id;
 
 -- name: close_windows
--- End the dedup windows of these names.
-delete from nightmail_dedup where queue = :queue and timer_id in :timer_ids;
+-- End the dedup windows of these names: a list of queues and timer ids, in hexadecimal. By a join, as above.
+delete d from json_table(:names, '$[*]' columns (
+    queue varchar(2040) character set latin1 path '$[0]', timer_id varchar(2040) character set latin1 path '$[1]'
+)) as gone
+straight_join nightmail_dedup as d force index (primary)
+    on d.queue = unhex(gone.queue) and d.timer_id = unhex(gone.timer_id);
 
 -- name: reschedule
 -- Move the message that was just locked to another due time. An expired lease on it ends: its holder must not end what

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
-from nightmail.stores._transaction import sqlalchemy_connection
+from nightmail.stores._transaction import sqlalchemy_connection, synchronous
 from nightmail.stores.mysql.errors import is_undefined
 from nightmail.stores.mysql.link import Answer, Link, ask, is_closed
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-_DIALECTS: Final = frozenset({"mysql", "mariadb"})
+DIALECTS: Final = frozenset({"mysql", "mariadb"})
+ASYNCHRONOUS: Final = ("asyncmy.connection", "aiomysql.connection")
+SYNCHRONOUS: Final = {
+    "pymysql.connections": "pymysql.cursors",
+    "MySQLdb.connections": "MySQLdb.cursors",
+}
+"""Where drivers have their connections, and their cursors."""
 _DRIVERS: Final = frozenset({"asyncmy", "aiomysql"})
 
 
@@ -89,8 +96,10 @@ class Joined:
 
 async def join(transaction: object) -> Joined:
     """The session of this transaction, or a refusal that says what to pass instead."""
-    if _is_drivers(transaction):
+    if is_asynchronous(transaction):
         return Joined(Direct(_in_transaction(transaction)))
+    if is_synchronous(transaction):
+        raise synchronous(transaction)
     connection = await sqlalchemy_connection(transaction)
     if connection is None:
         raise CannotJoin(
@@ -100,13 +109,20 @@ async def join(transaction: object) -> Joined:
     return Joined(ThroughSqlalchemy(_of_our_drivers(connection)))
 
 
-def _is_drivers(transaction: object) -> bool:
+def is_asynchronous(transaction: object) -> bool:
+    """Whether it is a connection of a driver whose answers are awaited."""
+    return _is_connection(transaction, ASYNCHRONOUS)
+
+
+def is_synchronous(transaction: object) -> bool:
+    """Whether it is a connection of a driver that blocks."""
+    return _is_connection(transaction, SYNCHRONOUS)
+
+
+def _is_connection(transaction: object, where: Iterable[str]) -> bool:
     # Not imported here: whoever holds such a connection has imported its driver already.
-    for name in ("asyncmy.connection", "aiomysql.connection"):
-        module: Any = sys.modules.get(name)
-        if module is not None and isinstance(transaction, module.Connection):
-            return True
-    return False
+    modules: list[Any] = [sys.modules[name] for name in where if name in sys.modules]
+    return any(isinstance(transaction, module.Connection) for module in modules)
 
 
 def _in_transaction(connection: Any) -> Any:
@@ -120,7 +136,7 @@ def _in_transaction(connection: Any) -> Any:
 
 def _of_our_drivers(connection: AsyncConnection) -> AsyncConnection:
     dialect = connection.dialect
-    if dialect.name not in _DIALECTS:
+    if dialect.name not in DIALECTS:
         raise OtherDatabase(f"the session belongs to {dialect.name}, and the messages are in MySQL")
     if dialect.driver not in _DRIVERS:
         raise CannotJoin(f"a session on {dialect.driver} cannot be joined: use asyncmy or aiomysql")

@@ -2,7 +2,7 @@
 
 What this process does itself rings at once. A queue in which something was found is asked about again once somebody has
 claimed from it, or a second later. If that claim found nothing (somebody has the row locked, or was quicker), it is
-asked about less often for a while.
+asked about less often for a while. Dead letters are asked about where somebody here takes them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from nightmail.bell import Bell, BellTower
@@ -19,7 +20,7 @@ from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.marks import LEVELS
 from nightmail.stores.mysql.moments import now
-from nightmail.stores.mysql.text import Sql, filled, union
+from nightmail.stores.mysql.text import Sql, Value, filled, union
 
 logger = logging.getLogger(__name__)
 
@@ -30,18 +31,38 @@ WORTH: Final = 10
 """Asking may take a tenth of the time: with a long line of blocked followers it may be slow, and is done less often."""
 
 
+LETTERS_SECONDS: Final = 15.0
+"""For so long after a claim of letters they are asked about: whoever is idle looks again sooner than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What is asked about: the messages of a queue, or its dead letters."""
+
+    queue: str
+    letters: bool = False
+
+
 class WatchedTower(BellTower):
     """The bells of a store. While one hangs, the server is asked what can be claimed, and they are rung for it."""
 
-    def __init__(self, lane: Lane, statements: Mapping[str, Statement], clock: Clock) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        statements: Mapping[str, Statement],
+        letters: Mapping[str, Statement],
+        clock: Clock,
+    ) -> None:
         super().__init__()
         self._lane = lane
         self._statements = statements
+        self._letters = letters
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
-        self._rung: set[str] = set()
-        self._fruitless: dict[str, int] = {}
-        self._not_before: dict[str, float] = {}
+        self._letters_claimed: dict[str, float] = {}
+        self._rung: set[_Watched] = set()
+        self._fruitless: dict[_Watched, int] = {}
+        self._not_before: dict[_Watched, float] = {}
         self._deaf = False
         self._closed = False
 
@@ -63,15 +84,25 @@ class WatchedTower(BellTower):
 
     def claimed(self, queues: Iterable[str], *, found: bool) -> None:
         """Somebody has claimed from these queues: they may be asked about again."""
+        for queue in queues:
+            self._claimed(_Watched(queue), found=found)
+
+    def claimed_dead(self, queues: Iterable[str], *, found: bool) -> None:
+        """The same for their dead letters."""
         loop_time = asyncio.get_running_loop().time()
         for queue in queues:
-            if found:
-                self._fruitless.pop(queue, None)
-                self._not_before.pop(queue, None)
-            elif queue in self._rung:
-                times = self._fruitless[queue] = min(self._fruitless.get(queue, 0) + 1, 10)
-                self._not_before[queue] = loop_time + min(ASK_SECONDS * 2**times, LONGEST_SECONDS)
-            self._rung.discard(queue)
+            self._letters_claimed[queue] = loop_time
+            self._claimed(_Watched(queue, letters=True), found=found)
+
+    def _claimed(self, watched: _Watched, *, found: bool) -> None:
+        if found:
+            self._fruitless.pop(watched, None)
+            self._not_before.pop(watched, None)
+        elif watched in self._rung:
+            times = self._fruitless[watched] = min(self._fruitless.get(watched, 0) + 1, 10)
+            loop_time = asyncio.get_running_loop().time()
+            self._not_before[watched] = loop_time + min(ASK_SECONDS * 2**times, LONGEST_SECONDS)
+        self._rung.discard(watched)
 
     async def close(self) -> None:
         """Stop asking for good. Bells that still hang ring no more."""
@@ -104,30 +135,32 @@ class WatchedTower(BellTower):
     async def _look(self) -> float:
         loop_time = asyncio.get_running_loop().time
         began = loop_time()
-        named = {queue for bell in self._bells for queue in bell.queues}
-        queues = sorted(queue for queue in named if self._not_before.get(queue, 0.0) <= began)
-        if not queues:
+        asked = [each for each in self._of_interest(began) if self._not_before.get(each, 0.0) <= began]
+        if not asked:
             return ASK_SECONDS
-        (found,) = await self._lane.run(lambda link: link.ask(self._question(queues)))
+        (found,) = await self._lane.run(lambda link: link.ask(self._question(asked)))
         for (place,) in found.rows:
-            self._rung.add(queues[place])
-            self._not_before[queues[place]] = began + LONGEST_SECONDS
-            self.ring(queues[place])
+            self._rung.add(asked[place])
+            self._not_before[asked[place]] = began + LONGEST_SECONDS
+            self.ring(asked[place].queue)
         return min(max(ASK_SECONDS, WORTH * (loop_time() - began)), LONGEST_SECONDS)
 
-    def _question(self, queues: list[str]) -> Sql:
+    def _of_interest(self, loop_time: float) -> Iterator[_Watched]:
+        for queue in sorted({queue for bell in self._bells for queue in bell.queues}):
+            yield _Watched(queue)
+            # Nobody need take letters, and they would ring for ever.
+            claimed = self._letters_claimed.get(queue)
+            if claimed is not None and loop_time - claimed < LETTERS_SECONDS:
+                yield _Watched(queue, letters=True)
+
+    def _question(self, asked: Sequence[_Watched]) -> Sql:
         moment = now(self._clock)
         in_line = filled(self._statements["in_line"], {"now": moment})
+        values: dict[str, Value] = {"levels": LEVELS, "now": moment, "in_line": in_line}
         return union(
             filled(
-                self._statements["available"],
-                {
-                    "place": place,
-                    "queue": queue.encode(),
-                    "levels": LEVELS,
-                    "now": moment,
-                    "in_line": in_line,
-                },
+                (self._letters if each.letters else self._statements)["available"],
+                {**values, "place": place, "queue": each.queue.encode()},
             )
-            for place, queue in enumerate(queues)
+            for place, each in enumerate(asked)
         )

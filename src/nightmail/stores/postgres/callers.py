@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 from uuid import UUID
+from weakref import WeakSet
 
 from nightmail.errors import OtherDatabase, SchemaMissing
+from nightmail.stores._names import TableNames
 from nightmail.stores._sql import Statement
+from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.lane import Lane
-from nightmail.stores.postgres.transaction import Direct, Session, join
+from nightmail.stores.postgres.transaction import Direct, Joined, Session, join
 
 T = TypeVar("T")
+
+
+class Tables:
+    """Which tables are ours, and who sees such tables. Known for as long as the store lives, open or not."""
+
+    def __init__(self, statements: Mapping[str, Statement], names: TableNames) -> None:
+        self.statement = statements["identity"]
+        self.identity: UUID | None = None
+        """`None` until it was asked for."""
+        self._there = statements["there"]
+        self._meta = names.quoted("meta")
+        self._seen_from: WeakSet[object] = WeakSet()
+
+    async def learn(self, connection: Connection) -> UUID:
+        """Ask for it, on a connection of ours."""
+        found = await Direct(connection).rows(self.statement, {})
+        if not found:
+            raise SchemaMissing
+        identity: UUID = found[0]["identity"]
+        self.identity = identity
+        return identity
+
+    async def refuse_unless_seen(self, session: Joined) -> None:
+        """Refuse where there are no such tables, and leave the transaction usable. Asked once for each connection.
+
+        Not before `hold` and `ack`: at repeatable read rows are seen as of the first statement, and a lease that is
+        renewed after it would refuse them.
+        """
+        if session.connection in self._seen_from:
+            return
+        (row,) = await session.rows(self._there, {"meta": self._meta})
+        if not row["there"]:
+            raise OtherDatabase("the session's database does not have our tables")
+        self._seen_from.add(session.connection)
 
 
 class Callers:
@@ -21,15 +58,14 @@ class Callers:
     compares it with what it finds there, and writes nothing if they differ: that costs no round trip.
     """
 
-    def __init__(self, lane: Lane, identity: Statement) -> None:
+    def __init__(self, lane: Lane, tables: Tables) -> None:
         self._lane = lane
-        self._statement = identity
-        self._identity: UUID | None = None
+        self._tables = tables
 
-    async def join(self, transaction: object, work: Callable[[Session, UUID], Awaitable[T]]) -> T:
+    async def join(self, transaction: object, work: Callable[[Joined, UUID], Awaitable[T]]) -> T:
         """Do this in the caller's transaction, or refuse."""
         session = await join(transaction)
-        known = self._identity
+        known = self._tables.identity
         try:
             return await work(session, known or await self._read())
         except OtherDatabase:
@@ -40,14 +76,9 @@ class Callers:
 
     async def is_ours(self, session: Session, identity: UUID) -> None:
         """Refuse unless this session sees our tables. For statements that do not compare by themselves."""
-        found = await session.rows(self._statement, {})
+        found = await session.rows(self._tables.statement, {})
         if not found or found[0]["identity"] != identity:
             raise OtherDatabase
 
     async def _read(self) -> UUID:
-        found = await self._lane.run(lambda connection: Direct(connection).rows(self._statement, {}))
-        if not found:
-            raise SchemaMissing
-        identity: UUID = found[0]["identity"]
-        self._identity = identity
-        return identity
+        return await self._lane.run(self._tables.learn)

@@ -20,6 +20,9 @@ _KEY_SET: Final = f"{_KEY} not null"
 _ID: Final = "bigint not null identity"
 _AT: Final = "timestamp with time zone"
 _AT_SET: Final = f"{_AT} not null"
+_LEASE: Final = (
+    "CHECK ((((token IS NULL) = (lease_until IS NULL)) AND ((token IS NULL) = (claimed_at IS NULL))))"
+)
 
 COLUMNS: Final[dict[str, dict[str, str]]] = {
     "meta": {
@@ -58,8 +61,12 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "published_at": _AT_SET,
         "first_attempt_at": _AT,
         "last_attempt_at": _AT,
+        "care_due_at": _AT,
         "lease_until": _AT,
         "token": "uuid",
+        "claimed_at": _AT,
+        "care_attempts": "integer not null default",
+        "care_deliveries": "integer not null default",
         "attempts": "integer not null",
         "deliveries": "integer not null",
         "priority": "smallint not null",
@@ -98,6 +105,8 @@ INDEXES: Final[dict[str, str]] = {
     "line": "btree (queue, ordering_key, ((id + 0))) WHERE (ordering_key IS NOT NULL)",
     "dead_pkey": "unique btree (id)",
     "dead_queue": "btree (queue, id)",
+    "dead_due": "btree (queue, care_due_at, id) WHERE (care_due_at IS NOT NULL)",
+    "dead_at": "btree (died_at)",
     "delivered_pkey": "unique btree (id)",
     "delivered_at": "btree (delivered_at)",
     "dedup_pkey": "unique btree (queue, timer_id)",
@@ -107,10 +116,8 @@ INDEXES: Final[dict[str, str]] = {
 CONSTRAINTS: Final[dict[str, str]] = {
     "meta_only_row_check": "CHECK (only_row)",
     "messages_priority": "CHECK (((priority >= 0) AND (priority <= 9)))",
-    "messages_lease": (
-        "CHECK ((((token IS NULL) = (lease_until IS NULL)) AND ((token IS NULL) = (claimed_at IS NULL))))"
-    ),
-    "dead_lease": "CHECK (((token IS NULL) = (lease_until IS NULL)))",
+    "messages_lease": _LEASE,
+    "dead_lease": _LEASE,
 }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from nightmail.clock import Clock
@@ -15,12 +15,12 @@ from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores._fairness import FairShare
+from nightmail.stores._marks import Marks, Range
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres import rows
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.errors import LOOK_AGAIN
 from nightmail.stores.postgres.lane import Lane
-from nightmail.stores.postgres.marks import Marks, Range
 from nightmail.stores.postgres.moments import duration
 
 LOOKS: Final = 5
@@ -31,6 +31,12 @@ _AGE: Final = attrgetter("due_at", "id")
 _PRIORITY: Final = attrgetter("priority")
 
 
+Place: TypeAlias = tuple[datetime, int]
+"""A due time and an id: settled messages stay in the index until they are vacuumed, many of one due time among them."""
+BEGINNING: Final[Place] = (datetime.min.replace(tzinfo=UTC), 0)
+END: Final[Place] = (datetime.max.replace(tzinfo=UTC), 0)
+
+
 class Claims:
     """What claims of one process remember from one to the next: marks, shares, whose turn it is."""
 
@@ -39,7 +45,7 @@ class Claims:
         self._claim = statements["claim"]
         self._recall = statements["recall"]
         self._clock = clock
-        self._marks = Marks()
+        self._marks: Marks[Place] = Marks()
         self._shares = FairShare()
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
 
@@ -90,8 +96,8 @@ class Claims:
     def _values(
         self, queues: Sequence[str], started: float, limit: int, lease: timedelta, token: UUID
     ) -> dict[str, Any]:
-        shares: list[tuple[Range, int]] = []
-        ranges: list[Range | str] = []
+        shares: list[tuple[Range[Place], int]] = []
+        ranges: list[Range[Place] | str] = []
         for queue in queues:
             forward = self._marks.forward(queue, started)
             if share := self._shares.reserved(queue, limit):
@@ -108,8 +114,8 @@ class Claims:
             **_columns(ranges),
             "share_queues": [level.queue for level, _ in shares],
             "share_levels": [level.level for level, _ in shares],
-            "share_from_at": [level.start[0] for level, _ in shares],
-            "share_from_id": [level.start[1] for level, _ in shares],
+            "share_from_at": [(level.start or BEGINNING)[0] for level, _ in shares],
+            "share_from_id": [(level.start or BEGINNING)[1] for level, _ in shares],
             "shares": [share for _, share in shares],
         }
 
@@ -146,14 +152,14 @@ class Claims:
         return time.monotonic() if now is None else now.timestamp()
 
 
-def _columns(ranges: Sequence[Range | str]) -> dict[str, list[Any]]:
+def _columns(ranges: Sequence[Range[Place] | str]) -> dict[str, list[Any]]:
     """Ranges as arrays. A queue alone stands for the share of its oldest messages."""
-    whole = [entry if isinstance(entry, Range) else Range(entry, -1) for entry in ranges]
+    whole: list[Range[Place]] = [entry if isinstance(entry, Range) else Range(entry, -1) for entry in ranges]
     return {
         "queues": [entry.queue for entry in whole],
         "levels": [entry.level if entry.level >= 0 else None for entry in whole],
-        "from_at": [entry.start[0] for entry in whole],
-        "from_id": [entry.start[1] for entry in whole],
-        "to_at": [entry.end[0] for entry in whole],
-        "to_id": [entry.end[1] for entry in whole],
+        "from_at": [(entry.start or BEGINNING)[0] for entry in whole],
+        "from_id": [(entry.start or BEGINNING)[1] for entry in whole],
+        "to_at": [(entry.end or END)[0] for entry in whole],
+        "to_id": [(entry.end or END)[1] for entry in whole],
     }

@@ -40,8 +40,8 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_undefined(error: BaseException) -> bool:
-    """Whether our tables are not there."""
-    return isinstance(error, asyncpg.PostgresError) and error.sqlstate in _UNDEFINED
+    """Whether our tables are not there, by whichever driver this was raised."""
+    return (getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) in _UNDEFINED
 
 
 def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from nightmail.clock import Clock
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres import rows
 from nightmail.stores.postgres.connect import Connection
-from nightmail.stores.postgres.moments import EARLIEST, LATEST, duration
+from nightmail.stores.postgres.moments import EARLIEST, LATEST, age
 from nightmail.stores.postgres.transaction import Direct, Session
 
-# Rare questions with many forms: each is planned for what it asks, and may read a whole table.
-AS_ASKED = """
-    set local plan_cache_mode to force_custom_plan; set local enable_seqscan to on; set local enable_bitmapscan to on
-"""
+# Rare questions with many forms: each is planned for what it asks.
+AS_ASKED: Final = "set local plan_cache_mode to force_custom_plan"
+# What only looks may read a whole table.
+READING: Final = f"{AS_ASKED}; set local enable_seqscan to on; set local enable_bitmapscan to on"
 
 
 class Inspecting:
@@ -51,16 +51,7 @@ class Inspecting:
         self, session: Session, which: DeadFilter, *, limit: int, cursor: int | None
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
-        values = {
-            "queue": which.queue,
-            "reason": which.reason,
-            "error": which.error,
-            "older_than": duration(which.older_than),
-            "ids": None if which.ids is None else list(which.ids),
-            "cursor": cursor,
-            "limit": limit,
-            "now": self._clock.now(),
-        }
+        values = {**filter_values(which), "cursor": cursor, "limit": limit, "now": self._clock.now()}
         return [rows.dead_letter(row) for row in await session.rows(self._statements["dead"], values)]
 
     async def stats(self, session: Session) -> dict[str, QueueStats]:
@@ -69,14 +60,26 @@ class Inspecting:
         return {row["queue"]: rows.queue_stats(row) for row in found}
 
 
+def filter_values(which: DeadFilter) -> dict[str, Any]:
+    """Which letters are meant, as parameters."""
+    return {
+        "queue": which.queue,
+        "reason": which.reason,
+        "error": which.error,
+        "older_than": age(which.older_than),
+        "ids": None if which.ids is None else list(which.ids),
+    }
+
+
 class AsAsked:
     """A session on a connection of our own, in which every statement is planned for what it asks."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, readonly: bool = True) -> None:
         self._connection = connection
+        self._readonly = readonly
 
     async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
         """See `Session.rows`."""
-        async with self._connection.transaction(readonly=True):
-            await self._connection.execute(AS_ASKED)
+        async with self._connection.transaction(readonly=self._readonly):
+            await self._connection.execute(READING if self._readonly else AS_ASKED)
             return await Direct(self._connection).rows(statement, values)

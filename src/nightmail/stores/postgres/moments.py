@@ -12,11 +12,18 @@ LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 EARLIEST: Final = datetime(1, 1, 3, tzinfo=UTC)
 LONGEST: Final = timedelta(days=2_900_000)
 """Nearly eight thousand years: added to any moment of this age it stays within the calendar."""
+LONGEST_AGO: Final = timedelta(days=1_000_000)
+"""Nearly three thousand years: the calendar of Postgres begins in 4713 BC."""
 
 
 def duration(length: timedelta | None) -> timedelta | None:
     """A duration that may be added to a moment."""
-    return None if length is None else min(max(length, -LONGEST), LONGEST)
+    return None if length is None else min(max(length, -LONGEST_AGO), LONGEST)
+
+
+def age(length: timedelta | None) -> timedelta | None:
+    """A duration that may be taken from a moment."""
+    return None if length is None else min(max(length, -LONGEST), LONGEST_AGO)
 
 
 def due_values(due: Due) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from nightmail.outcome import Standing
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores._sql import Statement
 from nightmail.stores._together import Send, Together
-from nightmail.stores.postgres.callers import Callers
+from nightmail.stores.postgres.callers import Callers, Tables
 from nightmail.stores.postgres.claiming import Claims
 from nightmail.stores.postgres.connect import Connect, Connection
 from nightmail.stores.postgres.errors import is_refusal
@@ -32,6 +32,7 @@ class Opened:
         statements: Mapping[str, Statement],
         channel: str,
         clock: Clock,
+        tables: Tables,
         *,
         send: Send[Connection],
         extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
@@ -39,7 +40,7 @@ class Opened:
         self.claim, self.settle, self.publish = (Lane(role, connect) for role in (CLAIM, SETTLE, PUBLISH))
         self.claims = Claims(self.claim, statements, clock)
         self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
-        self.callers = Callers(self.publish, statements["identity"])
+        self.callers = Callers(self.publish, tables)
         self.listener = Listener(connect, channel, self._ring)
         self.keeper = KeeperThread(lambda: Lane(KEEPER, connect), extend)
         self._ring_statement = statements["ring"]

@@ -152,6 +152,10 @@ from fence, outcome;
 -- Take back the dedup window of a publish that another one without a window overtook.
 delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
 
+-- name: there
+-- Whether the session sees tables of our names: to name one that is not there would end the caller's transaction.
+select to_regclass(:meta::text) is not null as there;
+
 -- name: identity
 -- Which tables these are.
 select identity from nightmail_meta;

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from nightmail.message import Delivery
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 
 _ZERO = timedelta(0)
@@ -15,6 +15,33 @@ _ZERO = timedelta(0)
 def delivery(row: Any, token: UUID) -> Delivery:
     """A message claimed under this token. By position, in the order of `Delivery`: this is done for every message."""
     return Delivery(row[0], token, *row[1:16])
+
+
+def dead_delivery(row: Any, token: UUID) -> DeadDelivery:
+    """A dead letter claimed under this token."""
+    return DeadDelivery(
+        id=row["id"],
+        token=token,
+        queue=row["queue"],
+        body=row["body"],
+        encoded_headers=row["headers"],
+        timer_id=row["timer_id"],
+        ordering_key=row["ordering_key"],
+        priority=row["priority"],
+        due_at=row["care_due_at"],
+        published_at=row["published_at"],
+        claimed_at=row["claimed_at"],
+        expires_at=None,
+        attempts=row["care_attempts"],
+        deliveries=row["care_deliveries"],
+        first_attempt_at=row["first_attempt_at"],
+        last_attempt_at=row["last_attempt_at"],
+        superseded=False,
+        message_id=row["message_id"],
+        reason=row["reason"],
+        error=row["error"],
+        died_at=row["died_at"],
+    )
 
 
 def pending(row: Any) -> PendingMessage:

@@ -75,9 +75,15 @@ create table nightmail_dead (
     published_at     timestamptz not null,
     first_attempt_at timestamptz,
     last_attempt_at  timestamptz,
-    -- For whoever takes dead letters as he takes messages.
+    -- For whoever takes letters as he takes messages: since when it may be looked after, or null once it was given up,
+    -- under which lease that is done, and how often it failed and was begun.
+    care_due_at      timestamptz,
     lease_until      timestamptz,
     token            uuid,
+    claimed_at       timestamptz,
+    care_attempts    integer not null default 0,
+    care_deliveries  integer not null default 0,
+    -- As the message had them.
     attempts         integer not null,
     deliveries       integer not null,
     priority         smallint not null,
@@ -88,9 +94,12 @@ create table nightmail_dead (
     error            text,
     headers          text not null,
     body             bytea not null,
-    constraint nightmail_dead_lease check ((token is null) = (lease_until is null))
+    constraint nightmail_dead_lease
+        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null))
 );
 create index nightmail_dead_queue on nightmail_dead (queue, id);
+create index nightmail_dead_due on nightmail_dead (queue, care_due_at, id) where care_due_at is not null;
+create index nightmail_dead_at on nightmail_dead (died_at);
 
 -- Messages that were done, where the store is told to keep them.
 create table nightmail_delivered (

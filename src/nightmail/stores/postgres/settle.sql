@@ -34,15 +34,16 @@ with moment as materialized (
               (:ran::boolean[])[width_bucket(m.id, :ids::bigint[])] as ran
 ), buried as (
     insert into nightmail_dead
-        (message_id, died_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
-         queue, timer_id, ordering_key, reason, error, headers, body)
-    select id, now, published_at,
+        (message_id, died_at, care_due_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries,
+         priority, queue, timer_id, ordering_key, reason, error, headers, body)
+    select id, now, now, published_at,
            case when ran then coalesce(first_attempt_at, claimed_at) else first_attempt_at end,
            case when ran then claimed_at else last_attempt_at end,
            case when ran then attempts + 1 else attempts end,
            deliveries, priority, queue, timer_id, ordering_key, reason, error, headers, body
     from gone, moment
     where reason is not null
+    returning queue
 ), kept as (
     insert into nightmail_delivered
         (message_id, published_at, due_at, delivered_at, attempts, deliveries, priority,
@@ -75,6 +76,8 @@ select array(select id from gone union all select id from back) as ids,
            from (
                select back.queue from back, moment, nightmail_meta as meta
                where back.due_at < moment.now + meta.notice_horizon
+               union
+               select buried.queue from buried
                union
                select gone.queue from gone
                where gone.head_key is not null and (

@@ -15,37 +15,53 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.message import Delivery, Message, check_name, check_queue
+from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
 from nightmail.outcome import Standing
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
-from nightmail.store import Capabilities, Claimed, Extend, Settlement
+from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
 from nightmail.stores._names import TableNames
 from nightmail.stores._sql import Statement, load
 from nightmail.stores.postgres import migrate
+from nightmail.stores.postgres.blocking import join_blocking
+from nightmail.stores.postgres.callers import Tables
 from nightmail.stores.postgres.check import LOOK_INTERVAL, check
 from nightmail.stores.postgres.connect import Connection, connector
-from nightmail.stores.postgres.inspecting import AsAsked, Inspecting
+from nightmail.stores.postgres.lane import Lane
+from nightmail.stores.postgres.leases import UnderLease
+from nightmail.stores.postgres.letters import Letters
 from nightmail.stores.postgres.moments import due_values
 from nightmail.stores.postgres.opened import Opened
+from nightmail.stores.postgres.operators import ForOperators
 from nightmail.stores.postgres.publishing import Publishing, answer
 from nightmail.stores.postgres.settling import Settling
-from nightmail.stores.postgres.transaction import Direct, Session
+from nightmail.stores.postgres.transaction import Direct, Joined, Session
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-FILES: Final = ("publish.sql", "timers.sql", "claim.sql", "settle.sql", "inspect.sql", "shape.sql")
+T = TypeVar("T")
+
+FILES: Final = (
+    "publish.sql",
+    "timers.sql",
+    "claim.sql",
+    "settle.sql",
+    "letters.sql",
+    "inspect.sql",
+    "redrive.sql",
+    "sweep.sql",
+    "shape.sql",
+)
 WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
 
 
-class PostgresStore:
+class PostgresStore(ForOperators):
     """Messages in Postgres, in the tables `nightmail_...` or as `tables` names them: `prefix` or `schema.prefix`."""
 
     capabilities: Final = Capabilities(
@@ -53,6 +69,7 @@ class PostgresStore:
         transactions=True,
         concurrent_writers=True,
         repeatable_read=True,
+        blocking=True,
         pushes_wakeups=True,
         embedded=False,
         connections=5,
@@ -75,7 +92,9 @@ class PostgresStore:
         self._channel = _channel(self._names)
         self._publishing = Publishing(self._statements, self._channel, clock)
         self._settling = Settling(self._statements, self._channel, clock, keep_delivered=keep_delivered)
-        self._inspecting = Inspecting(self._statements, clock)
+        self._letters = Letters(self._statements, self._channel, clock)
+        super().__init__(self._statements, self._channel, clock)
+        self._tables = Tables(self._statements, self._names)
         self._opened: Opened | None = None
 
     # ------------------------------------------------------------------------------------ its life
@@ -99,8 +118,9 @@ class PostgresStore:
                 self._statements,
                 self._channel,
                 self._clock,
+                self._tables,
                 send=self._publish_together,
-                extend=self._settling.extend,
+                extend=self._extend,
             )
 
     async def close(self) -> None:
@@ -115,11 +135,21 @@ class PostgresStore:
 
     async def migrate(self) -> None:
         """See `Store.migrate`."""
-        await self._here.publish.run(lambda connection: migrate.migrate(connection, self._names))
+
+        async def work(connection: Connection) -> None:
+            await migrate.migrate(connection, self._names)
+            await self._tables.learn(connection)
+
+        await self._here.publish.run(work)
 
     async def check(self) -> None:
         """See `Store.check`."""
-        await self._here.publish.run(lambda connection: check(connection, self._names, self._statements))
+
+        async def work(connection: Connection) -> None:
+            await check(connection, self._names, self._statements)
+            await self._tables.learn(connection)
+
+        await self._here.publish.run(work)
 
     # ------------------------------------------------------------------------------------- publish
 
@@ -128,7 +158,7 @@ class PostgresStore:
     ) -> int | None:
         """See `Store.publish`."""
         if transaction is not None:
-            return await self._here.callers.join(
+            return await self._join(
                 transaction,
                 lambda session, identity: self._publishing.publish(session, message, own, identity),
             )
@@ -148,7 +178,7 @@ class PostgresStore:
         if not messages:
             return []
         if transaction is not None:
-            return await self._here.callers.join(
+            return await self._join(
                 transaction,
                 lambda session, identity: self._publishing.publish_batch(session, messages, identity),
             )
@@ -169,13 +199,25 @@ class PostgresStore:
         """See `Store.recall`."""
         return await self._here.claims.recall(queues, token)
 
+    async def claim_dead(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+    ) -> Claimed:
+        """See `Store.claim_dead`."""
+        return await self._letters.claim(self._here.claim, queues, limit=limit, lease=lease, token=token)
+
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """See `Store.recall_dead`."""
+        return await self._letters.recall(self._here.claim, queues, token)
+
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """See `Store.settle`."""
-        return await self._settling.settle(self._here.settle, batch)
+        if not batch:
+            return []
+        return await self._kind([batch[0].delivery]).settle(self._here.settle, batch)
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """See `Store.extend`."""
-        return await self._settling.extend(self._here.settle, deliveries, lease)
+        return await self._extend(self._here.settle, deliveries, lease)
 
     def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """See `Store.beside`."""
@@ -184,14 +226,23 @@ class PostgresStore:
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`."""
         await self._here.callers.join(
-            transaction, lambda session, identity: self._settling.hold(session, deliveries, identity)
+            transaction,
+            lambda session, identity: self._kind(deliveries).hold(session, deliveries, identity),
         )
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.ack`."""
         await self._here.callers.join(
-            transaction, lambda session, identity: self._settling.ack(session, deliveries, identity)
+            transaction,
+            lambda session, identity: self._kind(deliveries).ack(session, deliveries, identity),
         )
+
+    async def _extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+        return await self._kind(deliveries).extend(lane, deliveries, lease)
+
+    def _kind(self, deliveries: Sequence[Delivery]) -> UnderLease:
+        """Who looks after these: they are all of one kind."""
+        return self._letters if deliveries and isinstance(deliveries[0], DeadDelivery) else self._settling
 
     # -------------------------------------------------------------------------------------- timers
 
@@ -219,42 +270,6 @@ class PostgresStore:
         """See `Store.listen`."""
         return self._here.listener.bell(*queues)
 
-    async def peek(
-        self,
-        queue: str | None = None,
-        *,
-        timer_id: str | None = None,
-        due_before: datetime | None = None,
-        limit: int = 100,
-        transaction: object | None = None,
-    ) -> list[PendingMessage]:
-        """See `Inspection.peek`."""
-
-        async def ask(session: Session) -> list[PendingMessage]:
-            return await self._inspecting.peek(
-                session, queue=queue, timer_id=timer_id, due_before=due_before, limit=limit
-            )
-
-        async def ask_if_ours(session: Session, identity: UUID) -> list[PendingMessage]:
-            await self._here.callers.is_ours(session, identity)
-            return await ask(session)
-
-        if transaction is not None:
-            return await self._here.callers.join(transaction, ask_if_ours)
-        return await self._here.publish.run(lambda connection: ask(AsAsked(connection)))
-
-    async def dead(
-        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
-    ) -> list[DeadLetter]:
-        """See `Inspection.dead`."""
-        return await self._here.publish.run(
-            lambda connection: self._inspecting.dead(AsAsked(connection), which, limit=limit, cursor=cursor)
-        )
-
-    async def stats(self) -> dict[str, QueueStats]:
-        """See `Inspection.stats`."""
-        return await self._here.publish.run(lambda connection: self._inspecting.stats(AsAsked(connection)))
-
     # ------------------------------------------------------------------------------------- inside
 
     @property
@@ -262,6 +277,17 @@ class PostgresStore:
         if self._opened is None:
             raise StoreUnavailable("the store is not open: call `open` first")
         return self._opened
+
+    async def _join(self, transaction: object, work: Callable[[Session, UUID | None], Awaitable[T]]) -> T:
+        """Do this in the caller's transaction: what may be done in synchronous code as well."""
+
+        async def work_if_seen(session: Joined, identity: UUID | None) -> T:
+            await self._tables.refuse_unless_seen(session)
+            return await work(session, identity)
+
+        if isinstance(transaction, Blocking):
+            return await work_if_seen(join_blocking(transaction.session), self._tables.identity)
+        return await self._here.callers.join(transaction, work_if_seen)
 
     async def _ask(self, name: str, values: dict[str, Any], transaction: object | None) -> Any:
         """The answer of a statement that may run in a caller's transaction."""
@@ -271,7 +297,7 @@ class PostgresStore:
         statement = self._statements[name]
         values |= {"now": self._clock.now(), "channel": self._channel}
         if transaction is not None:
-            return await self._here.callers.join(
+            return await self._join(
                 transaction,
                 lambda session, identity: _answered(session, statement, {**values, "identity": identity}),
             )

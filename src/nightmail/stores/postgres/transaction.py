@@ -1,21 +1,32 @@
-"""Statements in whatever holds the caller's transaction, and on a connection of our own."""
+"""Statements in whatever holds the caller's transaction, and on a connection of our own.
+
+psycopg is never imported here: whoever holds a connection of its has imported it already.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
 from nightmail.stores._sql import Statement
-from nightmail.stores._transaction import sqlalchemy_connection
+from nightmail.stores._transaction import sqlalchemy_connection, synchronous
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.errors import is_undefined
 
 if TYPE_CHECKING:
+    import psycopg
+    import sqlalchemy
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+NUMBERED: Final = frozenset({"asyncpg"})
+"""SQLAlchemy's drivers that take `$1`."""
+FORMATTED: Final = frozenset({"psycopg", "psycopg2"})
+"""And those that take `%(name)s`."""
 
 
 class Session(Protocol):
@@ -45,15 +56,33 @@ class ThroughSqlalchemy:
 
     async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
         """See `Session.rows`."""
-        result = await self._connection.exec_driver_sql(statement.text, statement.arguments(values))
-        return result.mappings().all()
+        text, arguments = for_driver(self._connection.dialect.driver, statement, values)
+        result = await self._connection.exec_driver_sql(text, arguments)
+        return result.mappings().all() if result.returns_rows else []
+
+
+class ThroughPsycopg:
+    """A caller's connection of psycopg's. The cursor is ours: theirs may give rows in any form."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
+        """See `Session.rows`."""
+        driver: Any = sys.modules["psycopg"]
+        async with driver.AsyncRawCursor(self._connection, row_factory=driver.rows.dict_row) as cursor:
+            await cursor.execute(statement.text, statement.arguments(values))
+            found: list[Any] = await cursor.fetchall() if cursor.description else []
+            return found
 
 
 class Joined:
     """A session inside the caller's transaction. Errors are the caller's to see, as their own driver raises them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, connection: object) -> None:
+        """`connection` is that of the driver: the same one is recognized, whatever it comes in."""
         self._session = session
+        self.connection = connection
 
     async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
         """See `Session.rows`."""
@@ -69,14 +98,64 @@ class Joined:
 async def join(transaction: object) -> Joined:
     """The session of this transaction, or a refusal that says what to pass instead."""
     if isinstance(transaction, asyncpg.Connection | PoolConnectionProxy):
-        return Joined(Direct(_in_transaction(transaction)))
+        own: Any = transaction
+        # A pool lends one connection under many names.
+        return Joined(Direct(_in_transaction(own)), getattr(own, "_con", own))
     connection = await sqlalchemy_connection(transaction)
+    if connection is not None:
+        driver_connection = driver_connection_of_ours(connection.sync_connection)
+        return Joined(ThroughSqlalchemy(connection), driver_connection)
+    psycopg: Any = sys.modules.get("psycopg")
+    if psycopg is not None:
+        if isinstance(transaction, psycopg.AsyncConnection):
+            refuse_unless_in_transaction(transaction)
+            return Joined(ThroughPsycopg(transaction), transaction)
+        if isinstance(transaction, psycopg.Connection):
+            raise synchronous(transaction)
+    raise CannotJoin(
+        f"a {type(transaction).__name__} is no transaction that the Postgres store can join: pass an AsyncSession, "
+        "an AsyncConnection or a connection of asyncpg or psycopg that is in one"
+    )
+
+
+def for_driver(driver: str, statement: Statement, values: Mapping[str, Any]) -> tuple[str, Any]:
+    """The text and the arguments of a statement as this driver of SQLAlchemy's takes them."""
+    if driver in NUMBERED:
+        return statement.text, statement.arguments(values)
+    return statement.formatted, {name: values[name] for name in statement.parameters}
+
+
+def driver_connection_of_ours(connection: sqlalchemy.Connection | None) -> object:
+    """What is below SQLAlchemy's connection; refused if of another database or driver, or not in a transaction."""
     if connection is None:
+        raise NotInTransaction("this connection is not open: publish inside its transaction")
+    dialect = connection.dialect
+    if dialect.name != "postgresql":
+        raise OtherDatabase(f"the session belongs to {dialect.name}, and the messages are in Postgres")
+    if dialect.driver not in NUMBERED | FORMATTED:
         raise CannotJoin(
-            f"a {type(transaction).__name__} is no transaction that the Postgres store can join: pass an AsyncSession, "
-            "an AsyncConnection or an asyncpg connection that is in one"
+            f"a session on {dialect.driver} cannot be joined: use postgresql+asyncpg:// or postgresql+psycopg://"
         )
-    return Joined(ThroughSqlalchemy(_of_asyncpg(connection)))
+    # Set for the whole engine, which the connection's own options do not show.
+    if getattr(connection.connection.dbapi_connection, "autocommit", False):
+        raise NotInTransaction(
+            "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
+        )
+    return connection.connection.driver_connection
+
+
+def refuse_unless_in_transaction(connection: Any) -> None:
+    """Refuse a connection of psycopg's that is in no transaction.
+
+    One that is not in autocommit always is, if only from its next statement on, and whoever sends that.
+    """
+    if connection.closed:
+        raise NotInTransaction("this connection is closed: publish before its transaction ends")
+    idle: Any = sys.modules["psycopg"].pq.TransactionStatus.IDLE
+    if connection.autocommit and connection.info.transaction_status == idle:
+        raise NotInTransaction(
+            "this psycopg connection is in autocommit and not in a transaction: use `with connection.transaction()`"
+        )
 
 
 def _in_transaction(connection: Any) -> Connection:
@@ -89,22 +168,6 @@ def _in_transaction(connection: Any) -> Connection:
             "this asyncpg connection is not in a transaction: use `async with connection.transaction()`"
         )
     return connection  # type: ignore[no-any-return]
-
-
-def _of_asyncpg(connection: AsyncConnection) -> AsyncConnection:
-    dialect = connection.dialect
-    if dialect.name != "postgresql":
-        raise OtherDatabase(f"the session belongs to {dialect.name}, and the messages are in Postgres")
-    if dialect.driver != "asyncpg":
-        raise CannotJoin(f"a session on {dialect.driver} cannot be joined yet: use postgresql+asyncpg://")
-    sync_connection = connection.sync_connection
-    driver: Any = None if sync_connection is None else sync_connection.connection.dbapi_connection
-    # Set for the whole engine, which the connection's own options do not show.
-    if getattr(driver, "autocommit", False):
-        raise NotInTransaction(
-            "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
-        )
-    return connection
 
 
 def _chain(error: BaseException | None) -> Sequence[BaseException]:

@@ -112,6 +112,7 @@ local function take(q, place, chosen)
       s.claimed = now
       s.deliveries = s.deliveries + 1
       s.started = found[5] and 1 or 0
+      s.superseded = superseded(q, id)
       found[2] = pack_state(s)
       redis.call('HSET', q.message .. id, 'state', found[2], 'token', token)
       records[#records + 1] = record(place, id, found)

@@ -28,6 +28,20 @@ _AGE: Final = attrgetter("due_at", "id")
 _PRIORITY: Final = attrgetter("priority")
 
 
+class Turns:
+    """Whose turn it is among queues that are claimed from together."""
+
+    def __init__(self) -> None:
+        self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
+
+    def next(self, queues: tuple[str, ...]) -> tuple[str, ...]:
+        """These queues, beginning with another one each time."""
+        key = frozenset(queues)
+        first = self._turns[key] % len(queues)
+        self._turns[key] += 1
+        return queues[first:] + queues[:first]
+
+
 class Claims:
     """What claims of one process remember from one to the next: shares, and whose turn it is."""
 
@@ -37,7 +51,7 @@ class Claims:
         self._asking = asking
         self._nodes = nodes
         self._shares = FairShare()
-        self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
+        self._turns = Turns()
 
     async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
         """See `Store.claim`. One call for each slot, in turn, until there are enough."""
@@ -50,7 +64,7 @@ class Claims:
         next_in: timedelta | None = None
         moving: Moving | None = None
         asked = False
-        for group in self._groups(self._in_turn(wanted)):
+        for group in self._groups(self._turns.next(wanted)):
             room = limit - len(handed_out)
             if room <= 0:
                 break
@@ -91,13 +105,6 @@ class Claims:
 
     def _groups(self, queues: Iterable[str]) -> list[list[tuple[str, str]]]:
         return by_slot(self._nodes, ((self._asking.keys.tag(queue), queue) for queue in queues))
-
-    def _in_turn(self, queues: tuple[str, ...]) -> tuple[str, ...]:
-        """These queues, beginning with another one each time."""
-        key = frozenset(queues)
-        first = self._turns[key] % len(queues)
-        self._turns[key] += 1
-        return queues[first:] + queues[:first]
 
     def _until_oldest(self, queue: str) -> int:
         """How many messages it is until one goes to the oldest."""

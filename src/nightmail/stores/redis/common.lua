@@ -15,10 +15,18 @@
 --   B:superseded  zset  id: replaced while they ran
 --   B:claims      zset  the tokens of the last claims by time
 --   B:last        the highest id
---   B:dead        zset  id of a dead letter;       B:d:<id>  hash  the letter: a message, and why
+--   B:d:<id>      hash  a dead letter: a message, and why it died; care, token once somebody has looked after it
+--   B:dead        zset  id of a dead letter
+--   B:died        zset  the same, by when it died
+--   B:offered     zset  id of a dead letter by when it may be looked after; one that was given up is not there
+--   B:held        zset  id of a dead letter by the end of the lease on it
+--   B:lapsed      zset  the same, for leases that ended and letters that are in B:offered again
+--   B:moved       zset  what came from the dead letters of another slot, see cross_store.lua
 --   B:delivered   zset  id by the time it was done; B:v:<id>  hash  the message
 -- Ids are sixteen hexadecimal digits: thirteen for microseconds, three for the process that made them.
 -- A waiting message is in exactly one of due, later and lines; a leased one in run, or in expired and due.
+-- What may change while a message runs is not in its hash, unless the lease is lost with it: whoever acknowledges it in
+-- a MULTI of theirs watches the hash.
 --
 -- ARGV[1]  now in microseconds, or nothing: the server's clock
 -- ARGV[2]  PUBLISH or SPUBLISH
@@ -54,7 +62,8 @@ for place, tag in ipairs(KEYS) do
     later = tag .. ':later', lines = tag .. ':lines', blocked = tag .. ':blocked', heads = tag .. ':heads',
     run = tag .. ':run', expired = tag .. ':expired', names = tag .. ':names', windows = tag .. ':windows',
     superseded = tag .. ':superseded', claims = tag .. ':claims', last = tag .. ':last', dead = tag .. ':dead',
-    delivered = tag .. ':delivered', bell = tag .. ARGV[3],
+    died = tag .. ':died', offered = tag .. ':offered', held = tag .. ':held', lapsed = tag .. ':lapsed',
+    moved = tag .. ':moved', delivered = tag .. ':delivered', bell = tag .. ARGV[3],
   }
 end
 
@@ -71,9 +80,10 @@ local function guard_lines(q)
   guard_due(q)
   redis.call('HLEN', q.heads)
   redis.call('HLEN', q.names)
-  for _, key in ipairs({ q.run, q.expired, q.later, q.lines, q.blocked, q.superseded, q.dead }) do
+  for _, key in ipairs({ q.run, q.expired, q.later, q.lines, q.blocked, q.dead, q.died, q.offered }) do
     redis.call('ZCARD', key)
   end
+  q.replaced = redis.call('ZCARD', q.superseded)
 end
 
 local function after(delay)
@@ -147,17 +157,25 @@ end
 
 local letter = ARGV[4]
 
+-- The id of a new dead letter. It may be looked after at once.
 local function new_letter(q)
   local last = redis.call('ZREVRANGE', q.dead, 0, 0)[1]
   local id = next_id(letter, last)
   letter = next_id(letter, id)
   redis.call('ZADD', q.dead, 0, id)
+  redis.call('ZADD', q.died, now, id)
+  redis.call('ZADD', q.offered, now, id)
+  q.rung = true
   return id
 end
 
 local function running(q, id)
   local till = redis.call('ZSCORE', q.run, id)
   return till and tonumber(till) > now
+end
+
+local function superseded(q, id)
+  return q.replaced > 0 and redis.call('ZSCORE', q.superseded, id) and 1 or 0
 end
 
 local function bears(q, id, timer)

@@ -39,3 +39,9 @@ def following(first: int, place: int) -> int:
 def digits(id_: int) -> bytes:
     """An id as it is in keys. What is no id of ours is no key either."""
     return b"%016x" % (id_ & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def stored_ids(answer: bytes) -> list[int | None]:
+    """The ids in an answer of a script, one for each message; `None` for one that was not stored."""
+    parts = (answer[at : at + DIGITS] for at in range(0, len(answer), DIGITS))
+    return [None if part == NOT_STORED else int(part, 16) for part in parts]

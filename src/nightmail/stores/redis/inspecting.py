@@ -10,8 +10,9 @@ from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.ids import digits
 from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.letter_records import letter_records
 from nightmail.stores.redis.moments import micros, moment_micros
-from nightmail.stores.redis.records import letters, records
+from nightmail.stores.redis.records import records
 from nightmail.stores.redis.registry import Registry
 
 
@@ -60,10 +61,10 @@ class Inspecting:
                 "" if which.older_than is None else micros(which.older_than),
                 "" if which.reason is None else f"!{which.reason}",
                 "" if which.error is None else f"!{which.error}",
-                *(digits(id_) for id_ in which.ids or ()),
+                *sorted({digits(id_) for id_ in which.ids or ()}, reverse=True),
             )
             ((below, part),) = await self._lane.call(call)
-            found += letters(part, queue)
+            found += [record.letter(queue) for record in letter_records(part)]
             if not below or len(found) >= limit:
                 return found
 

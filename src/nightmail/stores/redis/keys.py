@@ -10,9 +10,14 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.stores._names import TableNames
+from nightmail.stores.redis.ids import digits
 
 _UNSAFE: Final = re.compile(r"[{}%\x00-\x20\x7f]")
+
+MESSAGE: Final = ":m:"
+LETTER: Final = ":d:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,10 @@ class Keys:
         """What every key of this queue begins with."""
         safe = _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", queue)
         return f"{{{self.prefix}:{safe}}}"
+
+    def of(self, delivery: Delivery) -> str:
+        """The key of what was delivered."""
+        return f"{self.tag(delivery.queue)}{behind_the_tag(delivery)}"
 
     @property
     def meta(self) -> str:
@@ -59,3 +68,8 @@ class Keys:
     def channel(self, queue: str) -> str:
         """Where wake-ups of this queue are sent."""
         return self.tag(queue) + self.channel_suffix
+
+
+def behind_the_tag(delivery: Delivery) -> str:
+    """What the key of a message, or of a dead letter, has behind its queue's tag."""
+    return f"{LETTER if isinstance(delivery, DeadDelivery) else MESSAGE}{digits(delivery.id).decode()}"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from nightmail.stores._keeper_thread import KeeperThread
+from nightmail.stores.redis.acking import Acking
 from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.claiming import Claims
 from nightmail.stores.redis.inspecting import Inspecting
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.letters import Letters
 from nightmail.stores.redis.listen import Listener
 from nightmail.stores.redis.nodes import ClusterNodes, Nodes, OneServer
 from nightmail.stores.redis.pipelines import Pipelines
 from nightmail.stores.redis.publishing import Publishing
+from nightmail.stores.redis.redriving import Redriving
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.settling import Settling
 from nightmail.stores.redis.source import Source
+from nightmail.stores.redis.sweeping import Sweeping
 from nightmail.stores.redis.timers import Timers
 from nightmail.stores.redis.together import Together
 
@@ -32,9 +36,21 @@ class Opened:
         self.together = Together(self.publishing.publish_batch)
         self.pipelines = Pipelines(self.publish, self.registry, self.publishing, self.nodes, keys)
         self.claims = Claims(self.claim, self.registry, asking, self.nodes)
+        self.letters = Letters(self.claim, asking, self.nodes)
         self.settling = Settling(asking, self.nodes, keep_delivered=keep_delivered)
+        self.acking = Acking(
+            self.settle,
+            self.registry,
+            asking,
+            self.nodes,
+            self.settling,
+            self.pipelines,
+            clustered=source.cluster is not None,
+        )
         self.timers = Timers(self.publish, self.registry, asking)
         self.inspecting = Inspecting(self.publish, self.registry, asking)
+        self.redriving = Redriving(self.publish, self.registry, asking, self.nodes)
+        self.sweeping = Sweeping(self.publish, self.registry, asking)
         self.listener = Listener(source, self.nodes, keys)
         # The thread has an event loop of its own, and so a map of the cluster of its own.
         self.keeper = KeeperThread(lambda: Lane("keeper", source, nodes_of(source)), self.settling.extend)

@@ -19,6 +19,7 @@ local function due_early(due)
   return ARGV[6] == '' or due < tonumber(ARGV[6])
 end
 
+q.replaced = redis.call('ZCARD', q.superseded)
 if timer ~= '' then
   local id = redis.call('HGET', q.names, timer)
   local s = id and not running(q, id) and state_of(q, id)
@@ -27,7 +28,7 @@ if timer ~= '' then
   end
 else
   -- So many that there are enough once the superseded ones are left out.
-  local count = room + redis.call('ZCARD', q.superseded)
+  local count = room + q.replaced
   local places = { q.later, q.blocked }
   for level = 0, 9 do
     places[#places + 1] = q.due .. level
@@ -54,8 +55,7 @@ for _, entry in ipairs(waiting) do
     break
   end
   local found = fields(q, entry.id, 'body', 'state', 'headers', 'timer', 'key')
-  local s = found[1] and unpack_state(found[2])
-  if s and s.superseded == 0 then
+  if found[1] and unpack_state(found[2]) and superseded(q, entry.id) == 0 then
     records[#records + 1] = record(1, entry.id, found)
   end
 end

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+import redis
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterPipeline
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, SchemaMissing
 from nightmail.message import Delivery, Message
+from nightmail.store import Blocking
 from nightmail.stores.redis.ids import following
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.lane import Lane
@@ -28,6 +30,11 @@ from nightmail.stores.redis.scripts import Call
 _NO_MULTI: Final = (
     "this pipeline has no MULTI, so nothing keeps its commands together: "
     "make it with pipeline(transaction=True)"
+)
+
+_OTHER_SLOT: Final = (
+    "keys of this pipeline are in another slot of the cluster than the message: begin your keys with the queue's tag, "
+    "`store.tag(queue)`"
 )
 
 
@@ -96,11 +103,22 @@ class _InACluster:
         self._pipeline.execute_command(*call.in_full)
 
 
-def _joined(transaction: object) -> _Joined:
+def refuse_synchronous(transaction: object) -> None:
+    """Refuse a pipeline of synchronous code, for which nothing could be asked on connections of ours."""
+    if isinstance(transaction, Blocking | redis.client.Pipeline):
+        raise CannotJoin(
+            "a pipeline of synchronous code cannot be joined. Publish in a pipeline of redis.asyncio, or without one, "
+            "once yours is executed"
+        )
+
+
+def joined(transaction: object) -> _Joined:
+    """What a caller has passed, if it can carry a message."""
     if isinstance(transaction, ClusterPipeline):
         return _InACluster(transaction)
     if isinstance(transaction, Pipeline):
         return _OnOneServer(transaction)
+    refuse_synchronous(transaction)
     if isinstance(transaction, Redis | RedisCluster):
         raise CannotJoin("a client is not a transaction: pass a pipeline(transaction=True) of it")
     raise CannotJoin(
@@ -123,7 +141,7 @@ class Pipelines:
 
     async def publish(self, transaction: object, message: Message, own: Delivery | None) -> int:
         """Queue one message; the id that it gets if it is a new one."""
-        pipeline = _joined(transaction)
+        pipeline = joined(transaction)
         if message.on_conflict == "raise":
             raise CannotJoin(
                 'on_conflict="raise" cannot be used in a pipeline: whether the timer id is taken is known only when '
@@ -133,15 +151,12 @@ class Pipelines:
 
     async def publish_batch(self, transaction: object, messages: Sequence[Message]) -> list[int]:
         """Queue messages; their ids."""
-        return await self._queue(_joined(transaction), messages, None)
+        return await self._queue(joined(transaction), messages, None)
 
     async def _queue(self, pipeline: _Joined, messages: Sequence[Message], own: Delivery | None) -> list[int]:
         slots = {self._nodes.slot(self._keys.tag(message.queue)) for message in messages}
         if len(slots | pipeline.slots) > 1:
-            raise CannotJoin(
-                "the keys of this pipeline are in another slot of the cluster than the message would be: begin your "
-                "keys with the queue's tag, `store.tag(queue)`"
-            )
+            raise CannotJoin(_OTHER_SLOT)
         await self._check_ours(pipeline)
         ids = await self._registry.enter(message.queue for message in messages)
         fence = None
@@ -153,8 +168,17 @@ class Pipelines:
         pipeline.queue(self._publishing.prepared(messages, fence, first, final=True))
         return [following(first, place) for place in range(len(messages))]
 
+    async def check_ours(self, transaction: object) -> None:
+        """Refuse a pipeline to another database."""
+        await self._check_ours(joined(transaction))
+
+    def check_slots(self, transaction: object) -> None:
+        """Refuse a pipeline with keys that no single node has."""
+        if len(joined(transaction).slots) > 1:
+            raise CannotJoin(_OTHER_SLOT)
+
     async def _check_ours(self, pipeline: _Joined) -> None:
-        """Refuse a pipeline to another database: asked once for each client, and by that client."""
+        # Asked once for each client, and by that client.
         (identity,) = await self._lane.ask(self._keys.meta, ("HGET", self._keys.meta, "identity"))
         if identity is None:
             raise SchemaMissing

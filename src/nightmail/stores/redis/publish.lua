@@ -1,7 +1,7 @@
 -- Store messages by the rules of `Store.publish`: all of them, or none.
 --
 -- KEYS     the queues' tags, and last the tag of the queue that the publishing handler's own message is in
--- ARGV[5]  the place of that tag, or nothing; ARGV[6] the own message's id; ARGV[7] its token
+-- ARGV[5]  the place of that tag, or nothing; ARGV[6] what its key has behind the tag; ARGV[7] its token
 -- ARGV[8]  1: the ids are final, because they were told already; 0: a higher one may be given
 -- then for each message: what is known about it, see `FACTS`; its body
 --
@@ -15,8 +15,12 @@ local SKIP, EARLIEST, LATER = 0, 2, 3
 local NOW, IN = 0, 1
 local NOTHING = string.rep(' ', 16)
 
-if ARGV[5] ~= '' and fields(queues[tonumber(ARGV[5])], ARGV[6], 'token')[1] ~= ARGV[7] then
-  return 'lost'
+local own
+if ARGV[5] ~= '' then
+  own = KEYS[tonumber(ARGV[5])] .. ARGV[6]
+  if redis.pcall('HGET', own, 'token') ~= ARGV[7] then
+    return 'lost'
+  end
 end
 
 local function read(facts, body)
@@ -111,9 +115,7 @@ local function overwrite(m, id, s, key)
   if started == 0 then
     free(q, id, key)
   end
-  if s.superseded == 1 then
-    redis.call('ZREM', q.superseded, id)
-  end
+  redis.call('ZREM', q.superseded, id)
   redis.call('DEL', q.message .. id)
   write(m, id, fresh_state(m, started))
   return id
@@ -130,7 +132,7 @@ local function publish(m)
   if not s then
     bearer = nil -- Nobody, or one that was tampered with.
   end
-  if bearer and ARGV[5] ~= '' and bearer == ARGV[6] and queues[tonumber(ARGV[5])].message == q.message then
+  if bearer and q.message .. bearer == own then
     return store(m) -- A handler arms its own timer again: that one goes on without the name.
   end
   if m.policy == SKIP then
@@ -144,8 +146,6 @@ local function publish(m)
   end
   if running(q, bearer) then
     -- Due times are not compared: a running message is in no schedule any more.
-    s.superseded = 1
-    redis.call('HSET', q.message .. bearer, 'state', pack_state(s))
     redis.call('ZADD', q.superseded, 0, bearer)
     return store(m)
   end

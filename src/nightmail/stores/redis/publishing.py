@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable, TimerExists
 from nightmail.message import Delivery, Message
 from nightmail.stores.redis.asking import Asking
-from nightmail.stores.redis.ids import DIGITS, NOT_STORED, digits, following
+from nightmail.stores.redis.ids import following, stored_ids
+from nightmail.stores.redis.keys import behind_the_tag
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
@@ -78,7 +79,7 @@ class Publishing:
 
     async def check_held(self, own: Delivery) -> None:
         """Raise `LeaseLost` unless this lease holds."""
-        key = f"{self._asking.keys.tag(own.queue)}:m:{digits(own.id).decode()}"
+        key = self._asking.keys.of(own)
         (token,) = await self._lane.ask(key, ("HGET", key, "token"))
         if token != own.token.bytes:
             raise LeaseLost((own.id,))
@@ -91,7 +92,7 @@ class Publishing:
             queues[own.queue] = None
         place_of = {queue: place for place, queue in enumerate(queues, 1)}
         if own is not None:
-            fence = (place_of[own.queue], digits(own.id), own.token.bytes)
+            fence = (place_of[own.queue], behind_the_tag(own), own.token.bytes)
         arguments: list[Argument] = [*fence, int(final)]
         for at, message in enumerate(messages):
             arguments.append(facts(message, following(first, at), place_of[message.queue]))
@@ -106,16 +107,10 @@ class Publishing:
         answers = await self._lane.call(call, also=also, lost=PublishUncertain)
         if answers[0] == b"lost":
             raise LeaseLost(() if own is None else (own.id,))
-        ids = list(_ids(answers[0]))
+        ids = stored_ids(answers[0])
         if also and answers[1] < self._waiting.replicas and any(id_ is not None for id_ in ids):
             raise PublishUncertain(
                 f"the message is stored, but only {answers[1]} of {self._waiting.replicas} replicas confirmed it in "
                 "time: a failover now may lose it"
             )
         return ids
-
-
-def _ids(answer: bytes) -> Iterable[int | None]:
-    for at in range(0, len(answer), DIGITS):
-        part = answer[at : at + DIGITS]
-        yield None if part == NOT_STORED else int(part, 16)

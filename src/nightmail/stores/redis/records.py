@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from nightmail.message import Delivery, Due, Message
-from nightmail.records import DeadLetter, PendingMessage
+from nightmail.records import PendingMessage
 from nightmail.stores.redis.ids import digits
 from nightmail.stores.redis.moments import micros, moment, moment_micros, moment_or_none
 
@@ -21,8 +21,6 @@ _FACTS: Final = Struct(">16sHBBBdddHH")
 _POLICIES: Final = {"skip": 0, "raise": 0, "replace": 1, "earliest": 2, "latest": 3}
 # As in common.lua: queue, id, the state, sizes of timer id, ordering key, headers and body.
 _RECORD: Final = Struct(">H16s6dIIBBBHHII")
-# As in dead.lua: the message's id, when it died, sizes of reason and error.
-_LETTER: Final = Struct(">16sdHI")
 
 
 def facts(message: Message, id_: int, place: int) -> bytes:
@@ -118,40 +116,12 @@ def records(reply: bytes) -> Iterator[Record]:
     """The messages of a reply."""
     at = 0
     while at < len(reply):
-        record, at = _record(reply, at)
+        record, at = read_record(reply, at)
         yield record
 
 
-def letters(reply: bytes, queue: str) -> Iterator[DeadLetter]:
-    """The dead letters of a reply."""
-    at = 0
-    while at < len(reply):
-        record, at = _record(reply, at)
-        message_id, died, reason_size, error_size = _LETTER.unpack_from(reply, at)
-        reason_at = at + _LETTER.size
-        error_at = reason_at + reason_size
-        at = error_at + error_size
-        yield DeadLetter(
-            id=record.id,
-            message_id=int(message_id, 16),
-            queue=queue,
-            reason=_text(reply[reason_at:error_at]),
-            error=_text(reply[error_at + 1 : at]) if error_size else None,
-            timer_id=record.timer_id,
-            ordering_key=record.ordering_key,
-            priority=record.priority,
-            attempts=record.attempts,
-            deliveries=record.deliveries,
-            published_at=moment(record.published),
-            first_attempt_at=moment_or_none(record.first),
-            last_attempt_at=moment_or_none(record.last),
-            died_at=moment(died),
-            body=record.body,
-            encoded_headers=record.headers,
-        )
-
-
-def _record(reply: bytes, at: int) -> tuple[Record, int]:
+def read_record(reply: bytes, at: int) -> tuple[Record, int]:
+    """The message that begins here, and where it ends."""
     (
         place,
         id_,
@@ -189,14 +159,15 @@ def _record(reply: bytes, at: int) -> tuple[Record, int]:
         deliveries,
         priority,
         superseded,
-        _text(reply[timer_at:key_at]) if timer_size else None,
-        _text(reply[key_at:headers_at]) if key_size else None,
-        _text(reply[headers_at:body_at]) if headers_size else "{}",
+        text(reply[timer_at:key_at]) if timer_size else None,
+        text(reply[key_at:headers_at]) if key_size else None,
+        text(reply[headers_at:body_at]) if headers_size else "{}",
         reply[body_at:end],
     )
     return record, end
 
 
-def _text(raw: bytes) -> str:
+def text(raw: bytes) -> str:
+    """What is written in a hash."""
     # Somebody else may have written there what is no text: it is shown, and not a reason to fail.
     return raw.decode("utf-8", "backslashreplace")

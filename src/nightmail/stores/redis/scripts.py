@@ -1,4 +1,4 @@
-"""The scripts: each a file of its own, behind the beginning that all share."""
+"""The scripts: each a file of its own, behind the beginning that all share, or all that are about dead letters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ from typing import Final
 
 PACKAGE: Final = "nightmail.stores.redis"
 COMMON: Final = "common.lua"
+LETTERS: Final = "letters.lua"
+_ABOUT_LETTERS: Final = frozenset(
+    {
+        "claim_dead",
+        "cross_end",
+        "cross_hold",
+        "dead",
+        "extend_dead",
+        "purge",
+        "purge_find",
+        "recall_dead",
+        "redrive",
+        "settle_dead",
+        "sweep",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +60,6 @@ class Call:
 def script(name: str) -> Script:
     """The script in the file of this name."""
     files = resources.files(PACKAGE)
-    text = "".join(files.joinpath(file).read_text("utf-8") for file in (COMMON, f"{name}.lua"))
+    parts = [COMMON, *([LETTERS] if name in _ABOUT_LETTERS else []), f"{name}.lua"]
+    text = "".join(files.joinpath(part).read_text("utf-8") for part in parts)
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -56,7 +56,7 @@ local function bring_back(q, id, s, key, kind, delay)
     s.deliveries = math.max(s.deliveries - 1, 0)
   end
   s.claimed = 0
-  s.due = s.superseded == 1 and now or after(delay)
+  s.due = superseded(q, id) == 1 and now or after(delay)
   redis.call('HSET', q.message .. id, 'state', pack_state(s), 'token', '')
   enter(q, id, s, key)
   ring_if_soon(q, s.due)
@@ -98,7 +98,7 @@ end
 
 -- All that is done in a few commands, whatever their number.
 local function remove_done(q)
-  if redis.call('ZCARD', q.superseded) > 0 then
+  if q.replaced > 0 then
     in_parts('ZREM', q.superseded, q.done)
   end
   if in_parts('ZREM', q.run, q.done) < #q.done then

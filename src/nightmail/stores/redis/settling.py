@@ -7,11 +7,11 @@ from datetime import timedelta
 from struct import Struct
 from typing import Final, TypeAlias, TypeVar
 
-from nightmail.message import Delivery
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
 from nightmail.store import Settlement
 from nightmail.stores.redis.asking import Asking
-from nightmail.stores.redis.ids import digits
+from nightmail.stores.redis.ids import Ids, digits
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _Prepare: TypeAlias = Callable[[Sequence[str], Sequence[int], Sequence[T]], Call]
 """From the tags of one slot, the place of each item's tag among them, and the items, to a call."""
 
-# As in settle.lua: queue, kind, delay, id, token; and in extend.lua: queue, id, token.
+# As in settle.lua: queue, kind, delay, id, token; and in extend.lua and held.lua: queue, id, token.
 _SETTLEMENT: Final = Struct(">HBd16s16s")
 _LEASE: Final = Struct(">H16s16s")
 _HELD: Final = ord("h")
@@ -39,22 +39,10 @@ class Settling:
 
     async def settle(self, lane: Lane, registry: Registry, batch: Sequence[Settlement]) -> list[Standing]:
         """See `Store.settle`."""
-        given_up = sum(isinstance(settlement.outcome, Dead) for settlement in batch)
         ids = await registry.enter()
 
         def prepare(tags: Sequence[str], places: Sequence[int], settlements: Sequence[Settlement]) -> Call:
-            texts: list[Argument] = []
-            parts: list[bytes] = []
-            for place, settlement in zip(places, settlements, strict=True):
-                delivery, outcome = settlement.delivery, settlement.outcome
-                kind, delay = _kind(outcome)
-                parts.append(_SETTLEMENT.pack(place, kind, delay, digits(delivery.id), delivery.token.bytes))
-                if isinstance(outcome, Dead):
-                    texts += [outcome.reason, "" if outcome.error is None else f"!{outcome.error}"]
-            letter = ids.next(given_up + 1)
-            return self._asking.call(
-                "settle", tags, int(self._keep_delivered), b"".join(parts), *texts, letter=letter
-            )
+            return self.prepared(tags, places, settlements, ids)
 
         held = await self._each(
             lane, [(settlement.delivery.queue, settlement) for settlement in batch], prepare
@@ -64,15 +52,31 @@ class Settling:
             for yes, settlement in zip(held, batch, strict=True)
         ]
 
+    def prepared(
+        self, tags: Sequence[str], places: Sequence[int], settlements: Sequence[Settlement], ids: Ids
+    ) -> Call:
+        """The call that settles these, all of one kind and in one slot, each with the place of its tag."""
+        texts: list[Argument] = []
+        parts: list[bytes] = []
+        for place, settlement in zip(places, settlements, strict=True):
+            delivery, outcome = settlement.delivery, settlement.outcome
+            kind, delay = _kind(outcome)
+            parts.append(_SETTLEMENT.pack(place, kind, delay, digits(delivery.id), delivery.token.bytes))
+            if isinstance(outcome, Dead):
+                texts += [outcome.reason, "" if outcome.error is None else f"!{outcome.error}"]
+        if isinstance(settlements[0].delivery, DeadDelivery):
+            return self._asking.call("settle_dead", tags, b"".join(parts))
+        letter = ids.next(len(texts) // 2 + 1)
+        return self._asking.call(
+            "settle", tags, int(self._keep_delivered), b"".join(parts), *texts, letter=letter
+        )
+
     async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """See `Store.extend`."""
 
         def prepare(tags: Sequence[str], places: Sequence[int], some: Sequence[Delivery]) -> Call:
-            leases = b"".join(
-                _LEASE.pack(place, digits(delivery.id), delivery.token.bytes)
-                for place, delivery in zip(places, some, strict=True)
-            )
-            return self._asking.call("extend", tags, micros(lease), leases)
+            script = "extend_dead" if isinstance(some[0], DeadDelivery) else "extend"
+            return self._asking.call(script, tags, micros(lease), leases(places, some))
 
         held = await self._each(lane, [(delivery.queue, delivery) for delivery in deliveries], prepare)
         return [Standing.HELD if yes else Standing.LOST for yes in held]
@@ -95,6 +99,14 @@ class Settling:
         if failure is not None:
             raise failure
         return [held[at] for at in range(len(items))]
+
+
+def leases(places: Sequence[int], deliveries: Sequence[Delivery]) -> bytes:
+    """Ids and tokens, each with the place of its queue's tag, for a script."""
+    return b"".join(
+        _LEASE.pack(place, digits(delivery.id), delivery.token.bytes)
+        for place, delivery in zip(places, deliveries, strict=True)
+    )
 
 
 def _kind(outcome: Outcome) -> tuple[int, int]:

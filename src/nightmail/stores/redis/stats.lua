@@ -6,6 +6,7 @@
 -- those that are ready has been due (-1: none is).
 
 local q = queues[1]
+q.replaced = redis.call('ZCARD', q.superseded)
 local ready, scheduled = redis.call('ZCARD', q.blocked), 0
 local oldest = math.huge
 
@@ -45,7 +46,7 @@ local ended = redis.call('ZRANGEBYSCORE', q.run, '-inf', now)
 ready = ready + #ended
 for _, id in ipairs(ended) do
   local s = state_of(q, id)
-  if s and s.superseded == 0 then
+  if s and superseded(q, id) == 0 then
     since(s.due)
   end
 end

@@ -23,17 +23,19 @@ from nightmail.clock import Clock, StoreClock
 from nightmail.errors import CannotJoin, StoreUnavailable
 from nightmail.message import Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, Settlement
 from nightmail.stores.redis import schema
 from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.opened import Opened
+from nightmail.stores.redis.pipelines import refuse_synchronous
 from nightmail.stores.redis.server import check_server
 from nightmail.stores.redis.source import Waiting, source_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
+    from redis.asyncio.client import Pipeline
 
 WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
@@ -52,6 +54,7 @@ class RedisStore:
         transactions=False,
         concurrent_writers=True,
         repeatable_read=False,
+        blocking=False,
         pushes_wakeups=True,
         embedded=False,
         connections=5,
@@ -135,6 +138,7 @@ class RedisStore:
     ) -> int | None:
         """See `Store.publish`. In a pipeline the id is that of a new message: with a timer id it may not be stored."""
         if transaction is not None:
+            refuse_synchronous(transaction)
             return await self._here.pipelines.publish(transaction, message, own)
         if message.timer_id is None and own is None:
             return await self._here.together.publish(message)
@@ -146,6 +150,8 @@ class RedisStore:
         """See `Store.publish_batch`. In a cluster, all or none of those that are in one slot."""
         if any(message.timer_id is not None for message in messages):
             raise ValueError("a batch takes no messages with a timer id: publish them one by one")
+        if transaction is not None:
+            refuse_synchronous(transaction)
         if not messages:
             return []
         if transaction is not None:
@@ -161,6 +167,16 @@ class RedisStore:
     async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
         """See `Store.recall`."""
         return await self._here.claims.recall(queues, token)
+
+    async def claim_dead(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+    ) -> Claimed:
+        """See `Store.claim_dead`. In a cluster, the longest due of one slot first."""
+        return await self._here.letters.claim(queues, limit=limit, lease=lease, token=token)
+
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """See `Store.recall_dead`."""
+        return await self._here.letters.recall(queues, token)
 
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """See `Store.settle`."""
@@ -178,14 +194,26 @@ class RedisStore:
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`. Not possible here: a pipeline locks nothing."""
-        raise CannotJoin("a pipeline cannot hold a message: nothing is locked before it is executed")
+        raise CannotJoin(
+            "a pipeline cannot hold a message: nothing is locked before it is executed. `transaction` watches it"
+        )
+
+    def transaction(
+        self, deliveries: Sequence[Delivery], client: object
+    ) -> AbstractAsyncContextManager[Pipeline]:
+        """A pipeline of this client's for the block, at whose end it is executed and these deliveries are `Done`.
+
+        `LeaseLost` before the block runs, or at its end: then nothing in the pipeline was carried out, and nothing is
+        when the block raises. `StoreUnavailable` at the end tells whether that is certain. A command of the caller's
+        that fails alone is raised, and undoes nothing: so it is with every MULTI.
+
+        In a cluster the caller's keys begin with the queue's `tag`.
+        """
+        return self._here.acking.transaction(deliveries, client)
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
-        """See `Store.ack`. Not possible here: a lost lease would not undo the rest of the pipeline."""
-        raise CannotJoin(
-            "a message cannot be acknowledged in a pipeline: were its lease lost, the rest would be carried out all "
-            "the same. Let the handler return instead"
-        )
+        """See `Store.ack`. Only in the pipeline of `transaction`, at whose end they are acknowledged anyway."""
+        self._here.acking.check_watched(transaction, deliveries)
 
     # -------------------------------------------------------------------------------------- timers
 
@@ -234,6 +262,28 @@ class RedisStore:
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
         return await self._here.inspecting.dead(which, limit=limit, cursor=cursor)
+
+    async def redrive(
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+    ) -> list[int]:
+        """See `Inspection.redrive`. All of them in one step, except to another slot of a cluster.
+
+        There each is held, stored, and only then deleted. If that is broken off, which `StoreUnavailable` tells, a
+        letter may be held for a minute, and its message may be there already: moving it to the same queue once more
+        ends it and stores nothing twice. At worst, if something else is done with the letter then, it is delivered
+        twice. It is never lost.
+        """
+        if to is not None:
+            check_queue(to)
+        return await self._here.redriving.redrive(letters, to, keep_names=keep_names)
+
+    async def purge(self, which: DeadFilter, *, limit: int) -> int:
+        """See `Inspection.purge`."""
+        return await self._here.sweeping.purge(which, limit=limit)
+
+    async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
+        """See `Inspection.sweep`."""
+        return await self._here.sweeping.sweep(older_than=older_than, limit=limit)
 
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""

@@ -1,4 +1,7 @@
-"""The connections a caller's transaction may live on: of SQLAlchemy over aiosqlite, or of aiosqlite itself."""
+"""The connections a caller's transaction may live on: of SQLAlchemy over aiosqlite, or of aiosqlite itself.
+
+Those of synchronous code are in `blocking`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import sqlite3
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
+from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StaleTransaction
 from nightmail.stores._sql import Statement
-from nightmail.stores._transaction import sqlalchemy_connection
+from nightmail.stores._transaction import sqlalchemy_connection, synchronous
 from nightmail.stores.sqlite.errors import translated
 from nightmail.stores.sqlite.steps import Ask, Row
 
@@ -18,15 +21,22 @@ if TYPE_CHECKING:
     from aiosqlite import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-_NOTHING: Final = Ask(Statement("nothing", "SELECT 1", ()), {})
-_BEGIN: Final = Ask(Statement("begin", "BEGIN IMMEDIATE", ()), {})
+NOTHING: Final = Ask(Statement("nothing", "SELECT 1", ()), {})
+BEGIN: Final = Ask(Statement("begin", "BEGIN IMMEDIATE", ()), {})
+
+
+CLOSED: Final = "this connection is closed: publish before its transaction ends"
+COMMITS_BY_ITSELF: Final = (
+    "this connection commits every statement by itself, so that no transaction could carry the message:"
+    " begin with nightmail.stores.sqlite.begin_immediate(engine)"
+)
 
 
 class Caller(ABC):
     """A caller's connection, and how it wants to be asked."""
 
-    def __init__(self, driver: Connection) -> None:
-        self.driver = driver
+    when_stale: ClassVar[str | None] = None
+    """What to tell whoever read before somebody else wrote; `None` is the advice for everybody."""
 
     async def ask(self, ask: Ask) -> list[Row]:
         """The rows that a statement gives."""
@@ -38,7 +48,7 @@ class Caller(ABC):
             if not isinstance(original, sqlite3.Error):
                 raise
             failed = translated(original)
-        raise failed
+        raise StaleTransaction(self.when_stale) if isinstance(failed, StaleTransaction) else failed
 
     @abstractmethod
     async def begin(self) -> bool:
@@ -48,7 +58,14 @@ class Caller(ABC):
     async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]: ...
 
 
-async def caller_of(transaction: object) -> Caller:
+class AwaitedCaller(Caller):
+    """A connection of aiosqlite, by itself or below one of SQLAlchemy."""
+
+    def __init__(self, driver: Connection) -> None:
+        self.driver = driver
+
+
+async def caller_of(transaction: object) -> AwaitedCaller:
     """The connection of this transaction, if we can take part in it."""
     connection = await sqlalchemy_connection(transaction)
     if connection is not None:
@@ -58,18 +75,18 @@ async def caller_of(transaction: object) -> Caller:
         if not _in_transaction(transaction):
             raise NotInTransaction
         return _OfDriver(transaction)
+    if isinstance(transaction, sqlite3.Connection):
+        raise synchronous(transaction)
     raise CannotJoin(
         f"a {type(transaction).__name__} is not a transaction of SQLite that can be joined:"
         " pass an AsyncSession, an AsyncConnection or an aiosqlite.Connection"
     )
 
 
-async def _of_sqlalchemy(connection: AsyncConnection) -> Caller:
+async def _of_sqlalchemy(connection: AsyncConnection) -> AwaitedCaller:
     dialect = connection.dialect
     if dialect.name != "sqlite":
-        raise OtherDatabase(
-            f"the session belongs to a {dialect.name} database, and the store to an SQLite file"
-        )
+        raise other_kind(dialect.name)
     if dialect.driver != "aiosqlite":
         raise CannotJoin(
             f"a connection of the driver {dialect.driver} cannot be joined: use sqlite+aiosqlite"
@@ -78,7 +95,7 @@ async def _of_sqlalchemy(connection: AsyncConnection) -> Caller:
     return _OfSQLAlchemy(connection, driver)
 
 
-class _OfSQLAlchemy(Caller):
+class _OfSQLAlchemy(AwaitedCaller):
     def __init__(self, connection: AsyncConnection, driver: Any) -> None:
         super().__init__(driver)
         self._connection = connection
@@ -86,17 +103,14 @@ class _OfSQLAlchemy(Caller):
     async def begin(self) -> bool:
         if not self._connection.in_transaction():
             # SQLAlchemy begins with the first statement, and calls its listeners, who may begin in their own way.
-            _ = await self.ask(_NOTHING)
+            _ = await self.ask(NOTHING)
         if self.driver.in_transaction:
             return False
-        if self.driver.isolation_level is None or _commits_by_itself(self.driver):
-            raise NotInTransaction(
-                "this connection commits every statement by itself, so that no transaction could carry the message:"
-                " begin with nightmail.stores.sqlite.begin_immediate(engine)"
-            )
+        if self.driver.isolation_level is None or commits_by_itself(getattr(self.driver, "_conn", None)):
+            raise NotInTransaction(COMMITS_BY_ITSELF)
         # SQLAlchemy has promised a transaction, and the driver puts off beginning it until a statement starts with a
         # word that it knows for a write. Ours need not: it would be committed at once, whatever the caller decides.
-        _ = await self.ask(_BEGIN)
+        _ = await self.ask(BEGIN)
         return True
 
     async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]:
@@ -104,7 +118,7 @@ class _OfSQLAlchemy(Caller):
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-class _OfDriver(Caller):
+class _OfDriver(AwaitedCaller):
     async def begin(self) -> bool:
         return False
 
@@ -116,13 +130,18 @@ class _OfDriver(Caller):
             return [tuple(row) for row in await cursor.fetchall()]
 
 
+def other_kind(name: str) -> OtherDatabase:
+    """The refusal of a session of another kind of database."""
+    return OtherDatabase(f"the session belongs to a {name} database, and the store to an SQLite file")
+
+
+def commits_by_itself(driver: object) -> bool:
+    """Whether it was opened with `autocommit=True` (since Python 3.12): then its `commit` does nothing."""
+    return getattr(driver, "autocommit", None) is True
+
+
 def _in_transaction(connection: Connection) -> bool:
     try:
         return connection.in_transaction
     except ValueError:
-        raise NotInTransaction("this connection is closed: publish before its transaction ends") from None
-
-
-def _commits_by_itself(connection: Connection) -> bool:
-    """Whether it was opened with `autocommit=True` (since Python 3.12): then its `commit` does nothing."""
-    return getattr(getattr(connection, "_conn", None), "autocommit", None) is True
+        raise NotInTransaction(CLOSED) from None

@@ -12,8 +12,8 @@ WHERE EXISTS (
 );
 
 -- name: available
--- What could be claimed at one priority of a queue, in order, as its holder will get it: bodies in hexadecimal, though
--- large ones only by their size, which comes last. With an ordering key, only the message that holds it, or the first of
+-- What could be claimed at one priority of a queue, due between two moments, in order, as its holder will get it: bodies
+-- in hexadecimal, though large ones only by their size, which comes last. With an ordering key, only the message that holds it, or the first of
 -- those who are due if nobody does.
 -- Casts: a value of another kind that somebody put there by hand would otherwise fail the claim, for ever.
 SELECT json_group_array(json_array(
@@ -27,7 +27,7 @@ FROM (
     WHERE
         queue = :queue
         AND priority = :priority
-        AND due_at <= :now
+        AND due_at BETWEEN :first AND :last
         AND (lease_until IS NULL OR lease_until <= :now)
         AND (
             ordering_key IS NULL

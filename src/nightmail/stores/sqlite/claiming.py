@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -15,6 +15,7 @@ from uuid import UUID
 from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores._fairness import FairShare
+from nightmail.stores._marks import Marks, Range
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.moments import StoreTime, after
 from nightmail.stores.sqlite.steps import Queries, Steps, gathered
@@ -29,7 +30,10 @@ Found: TypeAlias = list[Any]
 _ID: Final = 0
 _BODY: Final = 2
 _SIZE: Final = 16
-_AGE: Final = itemgetter(7, _ID)
+_LEVEL: Final = 6
+_DUE: Final = 7
+_AGE: Final = itemgetter(_DUE, _ID)
+_EVER: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,10 @@ class Wanted:
     limit: int
     lease: timedelta
     token: UUID
+
+
+def _order(found: Found) -> tuple[int, int, int]:
+    return -found[_LEVEL], found[_DUE], found[_ID]
 
 
 class Claiming:
@@ -53,6 +61,7 @@ class Claiming:
         self._sql = sql
         self._time = time
         self._share = FairShare()
+        self._marks: Marks[int] = Marks()
         self._claims = count(1)
         self._served: Counter[str] = Counter()
         self.is_busy = False
@@ -63,7 +72,7 @@ class Claiming:
         now = self._time.now()
         for queue in wanted.queues:
             for level in (yield from self._levels(queue, now)):
-                if (yield from self._available(queue, level, 1, now)):
+                if (yield from self._available(Range(queue, level), 1, now)):
                     return None
         return Claimed((), (yield from self._next_in(wanted.queues, now)))
 
@@ -105,26 +114,46 @@ class Claiming:
     def _choose(self, queue: str, room: int, now: int) -> Steps[list[Found]]:
         """Up to `room` available messages: the share of the oldest, then by priority."""
         levels = yield from self._levels(queue, now)
-        chosen: list[Found] = []
-        for level in levels:
-            if len(chosen) < room:
-                chosen += yield from self._available(queue, level, room - len(chosen), now)
+        chosen: list[Found] = yield from self._in(self._marks.forward(queue, now / 1e6), levels, room, now)
+        if len(chosen) < room:
+            behind = yield from self._in(self._marks.behind(queue), levels, room - len(chosen), now)
+            if behind:
+                chosen = sorted(chosen + behind, key=_order)
         share = self._share.reserved(queue, len(chosen))
-        if share == 0 or len(levels) == 1:
-            return chosen
-        firsts: list[Found] = []
-        for level in levels:
-            firsts += yield from self._available(queue, level, share, now)
-        oldest = sorted(firsts, key=_AGE)[:share]
-        return list({found[_ID]: found for found in oldest + chosen}.values())[: len(chosen)]
+        if share and len(levels) > 1:
+            firsts: list[Found] = []
+            for level in levels:
+                firsts += yield from self._available(Range(queue, level), share, now)
+            oldest = sorted(firsts, key=_AGE)[:share]
+            chosen = list({found[_ID]: found for found in oldest + chosen}.values())[: len(chosen)]
+        self._marks.found((queue, found[_LEVEL], found[_DUE]) for found in chosen)
+        return chosen
+
+    def _in(
+        self, ranges: Iterable[Range[int]], levels: Collection[int], room: int, now: int
+    ) -> Steps[list[Found]]:
+        found: list[Found] = []
+        for each in ranges:
+            if each.level in levels and len(found) < room:
+                found += yield from self._available(each, room - len(found), now)
+        return found
 
     def _levels(self, queue: str, now: int) -> Steps[list[int]]:
         """The priorities at which something of this queue is due, highest first."""
         found = yield self._sql("levels", queue=queue, now=now)
         return sorted((level for (level,) in found), reverse=True)
 
-    def _available(self, queue: str, level: int, limit: int, now: int) -> Steps[list[Found]]:
-        ask = self._sql("available", queue=queue, priority=level, limit=limit, now=now, small=SMALL)
+    def _available(self, within: Range[int], limit: int, now: int) -> Steps[list[Found]]:
+        ask = self._sql(
+            "available",
+            queue=within.queue,
+            priority=within.level,
+            first=_EVER if within.start is None else within.start,
+            last=now if within.end is None else min(now, within.end - 1),
+            limit=limit,
+            now=now,
+            small=SMALL,
+        )
         found: list[Found] = yield from gathered(ask)
         return found
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 
-def begin_immediate(engine: AsyncEngine) -> None:
+def begin_immediate(engine: AsyncEngine | Engine) -> None:
     """Have every transaction of this SQLAlchemy engine begin with BEGIN IMMEDIATE.
 
     Left to themselves SQLAlchemy and its driver begin late and without the write lock. A transaction that reads, and

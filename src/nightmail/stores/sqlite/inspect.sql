@@ -49,18 +49,51 @@ WHERE
 LIMIT :limit;
 
 -- name: dead
--- Dead letters, newest first, from below the cursor.
+-- Dead letters of all queues, newest first, from below the cursor. Casts: one that somebody has changed by hand must
+-- not hide the others.
 SELECT
-    id, message_id, queue, reason, error, timer_id, ordering_key, priority, attempts, deliveries, published_at,
-    first_attempt_at, last_attempt_at, died_at, body, headers
+    id, message_id, queue, cast(reason AS TEXT), cast(error AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT),
+    priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at, cast(body AS BLOB),
+    cast(headers AS TEXT)
 FROM nightmail_dead
 WHERE
     (:cursor IS NULL OR id < :cursor)
+    AND (:reason IS NULL OR reason = :reason)
+    AND (:error IS NULL OR instr(error, :error) > 0)
+    AND (:died_before IS NULL OR died_at < :died_before)
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: dead_queue
+-- Dead letters of one queue, newest first, from below the cursor.
+SELECT
+    id, message_id, queue, cast(reason AS TEXT), cast(error AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT),
+    priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at, cast(body AS BLOB),
+    cast(headers AS TEXT)
+FROM nightmail_dead
+WHERE
+    queue = :queue
+    AND (:cursor IS NULL OR id < :cursor)
+    AND (:reason IS NULL OR reason = :reason)
+    AND (:error IS NULL OR instr(error, :error) > 0)
+    AND (:died_before IS NULL OR died_at < :died_before)
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: dead_ids
+-- Those of these dead letters that are there, newest first, from below the cursor.
+SELECT
+    id, message_id, queue, cast(reason AS TEXT), cast(error AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT),
+    priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at, cast(body AS BLOB),
+    cast(headers AS TEXT)
+FROM nightmail_dead
+WHERE
+    id IN (SELECT value FROM json_each(:ids))
+    AND (:cursor IS NULL OR id < :cursor)
     AND (:queue IS NULL OR queue = :queue)
     AND (:reason IS NULL OR reason = :reason)
     AND (:error IS NULL OR instr(error, :error) > 0)
     AND (:died_before IS NULL OR died_at < :died_before)
-    AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))
 ORDER BY id DESC
 LIMIT :limit;
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.stores.sqlite import rows
-from nightmail.stores.sqlite.moments import StoreTime, in_microseconds, stored_moment
+from nightmail.stores.sqlite.moments import StoreTime, before, stored_moment
 from nightmail.stores.sqlite.steps import Queries, Steps
 
 
@@ -39,17 +39,9 @@ class Inspecting:
 
     def dead(self, which: DeadFilter, *, limit: int, cursor: int | None) -> Steps[list[DeadLetter]]:
         """Dead letters, newest first."""
-        older_than = which.older_than
-        found = yield self._sql(
-            "dead",
-            queue=which.queue,
-            reason=which.reason,
-            error=which.error,
-            died_before=None if older_than is None else self._time.now() - in_microseconds(older_than),
-            ids=None if which.ids is None else json.dumps(which.ids),
-            cursor=cursor,
-            limit=max(limit, 0),
-        )
+        wanted = conditions(which, self._time.now())
+        statement = narrowed("dead", which)
+        found = yield self._sql(statement, cursor=cursor, limit=max(limit, 0), **wanted)
         return [rows.dead_letter(row) for row in found]
 
     def stats(self) -> Steps[dict[str, QueueStats]]:
@@ -67,3 +59,21 @@ class Inspecting:
                 oldest_due_age=None if oldest is None else timedelta(microseconds=now - oldest),
             )
         return stats
+
+
+def narrowed(statement: str, which: DeadFilter) -> str:
+    """The form of a statement about dead letters that finds those which are meant without looking at all others."""
+    if which.ids is not None:
+        return f"{statement}_ids"
+    return statement if which.queue is None else f"{statement}_queue"
+
+
+def conditions(which: DeadFilter, now: int) -> dict[str, Any]:
+    """Which dead letters are meant, as the statements take it."""
+    return {
+        "queue": which.queue,
+        "reason": which.reason,
+        "error": which.error,
+        "died_before": None if which.older_than is None else before(now, which.older_than),
+        "ids": None if which.ids is None else json.dumps(which.ids),
+    }

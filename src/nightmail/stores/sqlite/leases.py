@@ -1,4 +1,7 @@
-"""A lease is an id and a token together: which still hold, and what is done under them."""
+"""A lease is an id and a token together: which still hold, and what is done under them.
+
+Leases are on messages or on dead letters. A batch is all of one kind, so its first delivery tells for all.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,16 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from nightmail.errors import LeaseLost
-from nightmail.message import Delivery
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Standing
 from nightmail.stores.sqlite.moments import StoreTime, after
-from nightmail.stores.sqlite.notice import ring
+from nightmail.stores.sqlite.notice import NOBODY, ring
 from nightmail.stores.sqlite.steps import Change, Queries, Steps, gathered
 
 
-def leases(deliveries: Sequence[Delivery]) -> str:
-    """These leases as the statement `held` takes them."""
-    listed = []
-    token, written = None, ""
-    for delivery in deliveries:
-        if delivery.token is not token:  # The same for all that were claimed together.
-            token, written = delivery.token, delivery.token.hex.upper()
-        listed.append((delivery.id, written))
-    return json.dumps(listed)
+def are_letters(deliveries: Sequence[Delivery]) -> bool:
+    """Whether these are dead letters."""
+    return bool(deliveries) and isinstance(deliveries[0], DeadDelivery)
 
 
 class Leases:
@@ -33,18 +30,28 @@ class Leases:
         self._time = time
         self._keep_delivered = keep_delivered
 
+    def held(self, deliveries: Sequence[Delivery]) -> Steps[dict[int, int]]:
+        """The places of those whose leases hold, and for each whether it is superseded."""
+        statement = "letters_held" if are_letters(deliveries) else "held"
+        held: dict[int, int] = dict((yield from gathered(self._sql(statement, leases=_listed(deliveries)))))
+        return held
+
     def hold(self, deliveries: Sequence[Delivery]) -> Steps[Change[None]]:
         """Make sure that all these leases hold. The write lock is what keeps them as they are."""
-        held: dict[int, int] = dict((yield from gathered(self._sql("held", leases=leases(deliveries)))))
+        held = yield from self.held(deliveries)
         lost = [delivery.id for place, delivery in enumerate(deliveries) if place not in held]
         if lost:
             raise LeaseLost(lost)
         return Change(None)
 
     def ack(self, deliveries: Sequence[Delivery]) -> Steps[Change[None]]:
-        """Remove these messages as handled: all of them, or none."""
+        """Remove these as handled: all of them, or none."""
         yield from self.hold(deliveries)
-        yield from self.finish([delivery.id for delivery in deliveries])
+        ids = [delivery.id for delivery in deliveries]
+        if are_letters(deliveries):
+            yield self._sql("remove_letters", ids=json.dumps(ids))
+            return Change(None, NOBODY)
+        yield from self.finish(ids)
         return Change(None, (yield from ring(self._sql, released(deliveries))))
 
     def finish(self, ids: Sequence[int]) -> Steps[None]:
@@ -56,13 +63,25 @@ class Leases:
 
     def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Steps[list[Standing]]:
         """Let these leases run on; how each stood."""
-        held: dict[int, int] = dict((yield from gathered(self._sql("held", leases=leases(deliveries)))))
+        held = yield from self.held(deliveries)
         if held:
+            statement = "extend_letters" if are_letters(deliveries) else "extend"
             ids = json.dumps([deliveries[place].id for place in held])
-            yield self._sql("extend", ids=ids, until=after(self._time.stamp(), lease))
+            yield self._sql(statement, ids=ids, until=after(self._time.stamp(), lease))
         return [Standing.HELD if place in held else Standing.LOST for place in range(len(deliveries))]
 
 
 def released(ended: Sequence[Delivery]) -> frozenset[str]:
-    """The queues in which the next of a line may go once these have ended."""
+    """The queues in which the next of a line may go once these messages have ended."""
     return frozenset(delivery.queue for delivery in ended if delivery.ordering_key is not None)
+
+
+def _listed(deliveries: Sequence[Delivery]) -> str:
+    """These leases as the statements take them that tell which hold."""
+    listed = []
+    token, written = None, ""
+    for delivery in deliveries:
+        if delivery.token is not token:  # The same for all that were claimed together.
+            token, written = delivery.token, delivery.token.hex.upper()
+        listed.append((delivery.id, written))
+    return json.dumps(listed)

@@ -34,19 +34,25 @@ def stored_moment(moment: datetime) -> int:
     return in_microseconds(moment - _EPOCH)
 
 
-_END_OF_TIME: Final = stored_moment(datetime.max.replace(tzinfo=UTC))
+_BEGINNING_OF_TIME: Final = stored_moment(datetime.min.replace(tzinfo=UTC))
+END_OF_TIME: Final = stored_moment(datetime.max.replace(tzinfo=UTC))
 
 
 def after(now: int, delay: timedelta) -> int:
     """The moment `delay` from now; the end of the calendar when that lies beyond it."""
-    return min(now + in_microseconds(delay), _END_OF_TIME)
+    return min(now + in_microseconds(delay), END_OF_TIME)
+
+
+def before(now: int, age: timedelta) -> int:
+    """The moment that was `age` ago; the beginning of the calendar when that lies before it."""
+    return max(now - in_microseconds(age), _BEGINNING_OF_TIME)
 
 
 def due_moment(due: Due, now: int) -> int:
     """When a message is due. What lies in the past is due now."""
     if due is None:
         return now
-    moment = after(now, due) if isinstance(due, timedelta) else min(stored_moment(due), _END_OF_TIME)
+    moment = after(now, due) if isinstance(due, timedelta) else min(stored_moment(due), END_OF_TIME)
     return max(moment, now)
 
 

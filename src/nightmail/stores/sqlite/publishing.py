@@ -9,12 +9,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from nightmail.errors import LeaseLost, TimerExists
-from nightmail.message import Delivery, Message
-from nightmail.stores.sqlite.leases import leases
+from nightmail.errors import TimerExists
+from nightmail.message import DeadDelivery, Delivery, Message
+from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.moments import StoreTime, after, due_moment
 from nightmail.stores.sqlite.notice import NOBODY, if_soon, ring
-from nightmail.stores.sqlite.steps import Change, Queries, Steps, gathered
+from nightmail.stores.sqlite.steps import Change, Queries, Steps
 
 
 class _Bearer(NamedTuple):
@@ -28,20 +28,21 @@ class _Bearer(NamedTuple):
 class Publishing:
     """The steps of `publish` and `publish_batch`."""
 
-    def __init__(self, sql: Queries, time: StoreTime) -> None:
+    def __init__(self, sql: Queries, time: StoreTime, leases: Leases) -> None:
         self._sql = sql
         self._time = time
+        self._leases = leases
 
     def publish(self, message: Message, own: Delivery | None) -> Steps[Change[int | None]]:
         """Store a message; its id, or `None`."""
-        if own is not None and not (yield from gathered(self._sql("held", leases=leases([own])))):
-            raise LeaseLost([own.id])
+        if own is not None:
+            yield from self._leases.hold([own])
         now = self._time.stamp()
         if message.timer_id is None:
             return (yield from self._insert(message, now))
         found = yield self._sql("bearer", queue=message.queue, timer_id=message.timer_id)
         bearer = _Bearer(*found[0]) if found else None
-        if own is not None and bearer is not None and bearer.id == own.id:
+        if bearer is not None and _is_own(bearer, own):
             return (yield from self._take_name(message, bearer, now, superseded=False))
         match message.on_conflict:
             case "skip" | "raise":
@@ -108,6 +109,11 @@ class Publishing:
             yield self._sql("clear_windows", now=now)
             yield self._sql("open_window", queue=message.queue, timer_id=message.timer_id, until=until)
         return Change(id_, if_soon(message.queue, fields["due_at"], now))
+
+
+def _is_own(bearer: _Bearer, own: Delivery | None) -> bool:
+    # A dead letter bears no name, and its id may be that of any message.
+    return own is not None and not isinstance(own, DeadDelivery) and own.id == bearer.id
 
 
 def _fields(message: Message, now: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from nightmail.message import Delivery
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage
 from nightmail.stores.sqlite.moments import moment_of
 from nightmail.stores.sqlite.steps import Row
@@ -29,6 +29,37 @@ def leased(row: Sequence[Any], token: UUID) -> Delivery:
         None if last_attempt_at is None else moment_of(last_attempt_at),
         superseded == 1,
     )  # fmt: skip
+
+
+def leased_letter(row: Row, token: UUID) -> DeadDelivery:
+    """A dead letter leased under this token, from the columns of `lease_letters` or `recall_letters`."""
+    (
+        id_, queue, body, headers, timer_id, ordering_key, priority, offered_at, published_at, claimed_at,
+        care_attempts, care_deliveries, first_attempt_at, last_attempt_at, message_id, reason, error, died_at,
+    ) = row  # fmt: skip
+    return DeadDelivery(
+        id=id_,
+        token=token,
+        queue=queue,
+        body=body,
+        encoded_headers=headers,
+        timer_id=timer_id,
+        ordering_key=ordering_key,
+        priority=priority,
+        due_at=moment_of(offered_at),
+        published_at=moment_of(published_at),
+        claimed_at=moment_of(claimed_at),
+        expires_at=None,
+        attempts=care_attempts,
+        deliveries=care_deliveries,
+        first_attempt_at=_perhaps(first_attempt_at),
+        last_attempt_at=_perhaps(last_attempt_at),
+        superseded=False,
+        message_id=message_id,
+        reason=reason,
+        error=error,
+        died_at=moment_of(died_at),
+    )
 
 
 def pending_message(row: Row) -> PendingMessage:

@@ -41,31 +41,45 @@ WHERE head_key IS NOT NULL;
 CREATE INDEX IF NOT EXISTS nightmail_messages_line ON nightmail_messages (queue, ordering_key, id, due_at)
 WHERE ordering_key IS NOT NULL;
 
--- Messages that were given up. A letter has an id of its own: the same timer id may die many times.
+-- Messages that were given up. A letter has an id of its own: the same timer id may die many times. From `offered_at` on
+-- it may be looked after, never again once that is NULL; `care_attempts` and `care_deliveries` count how that went,
+-- `attempts` and `deliveries` how it went with the message.
 CREATE TABLE IF NOT EXISTS nightmail_dead (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     message_id INTEGER NOT NULL,
     queue TEXT NOT NULL,
     priority INTEGER NOT NULL,
+    offered_at INTEGER,
+    lease_until INTEGER,
+    token BLOB CHECK (token IS NULL OR length(token) = 16),
+    claimed_at INTEGER,
+    care_attempts INTEGER NOT NULL DEFAULT 0 CHECK (care_attempts >= 0),
+    care_deliveries INTEGER NOT NULL DEFAULT 0 CHECK (care_deliveries >= 0),
     attempts INTEGER NOT NULL,
     deliveries INTEGER NOT NULL,
     published_at INTEGER NOT NULL,
     first_attempt_at INTEGER,
     last_attempt_at INTEGER,
     died_at INTEGER NOT NULL,
-    lease_until INTEGER,
-    token BLOB CHECK (token IS NULL OR length(token) = 16),
     timer_id TEXT,
     ordering_key TEXT,
     reason TEXT NOT NULL,
     error TEXT,
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
-    CHECK ((token IS NULL) = (lease_until IS NULL))
+    CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL)),
+    CHECK (token IS NULL OR offered_at IS NOT NULL)
 );
 
 -- One queue's dead letters, newest first.
 CREATE INDEX IF NOT EXISTS nightmail_dead_queue ON nightmail_dead (queue, id);
+
+-- The order in which dead letters are looked after. Those that were given up are not in it, however many they become.
+CREATE INDEX IF NOT EXISTS nightmail_dead_offered ON nightmail_dead (queue, offered_at, id)
+WHERE offered_at IS NOT NULL;
+
+-- Dead letters by age, for whoever clears them away.
+CREATE INDEX IF NOT EXISTS nightmail_dead_age ON nightmail_dead (died_at);
 
 -- The delivered history, for stores that keep it.
 CREATE TABLE IF NOT EXISTS nightmail_delivered (

@@ -58,13 +58,14 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 -- name: bury
 -- Copy these messages to the dead letters: lists of an id, a reason, an error, and 1 if the handler ran, else 0.
 INSERT INTO nightmail_dead (
-    message_id, queue, priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at,
-    timer_id, ordering_key, reason, error, headers, body
+    message_id, queue, priority, offered_at, attempts, deliveries, published_at, first_attempt_at, last_attempt_at,
+    died_at, timer_id, ordering_key, reason, error, headers, body
 )
 SELECT
     m.id,
     m.queue,
     m.priority,
+    :now,
     m.attempts + json_extract(letter.value, '$[3]'),
     m.deliveries,
     m.published_at,

@@ -17,7 +17,17 @@ from nightmail.stores._sql import Statement, load
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
-_FILES: Final = ("publish.sql", "claim.sql", "settle.sql", "timers.sql", "inspect.sql", "tables.sql")
+_FILES: Final = (
+    "publish.sql",
+    "claim.sql",
+    "settle.sql",
+    "letters.sql",
+    "timers.sql",
+    "inspect.sql",
+    "redrive.sql",
+    "sweep.sql",
+    "tables.sql",
+)
 
 
 class Ask(NamedTuple):

@@ -14,10 +14,10 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.message import Delivery, Message, check_due
+from nightmail.message import Delivery, Message, check_due, check_queue
 from nightmail.outcome import Standing
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
-from nightmail.store import Capabilities, Claimed, Extend, Settlement
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
 from nightmail.stores._names import TableNames
 from nightmail.stores.sqlite.check import Schema
 from nightmail.stores.sqlite.claiming import Claiming, Wanted
@@ -25,13 +25,16 @@ from nightmail.stores.sqlite.errors import CommitInDoubt, Refused
 from nightmail.stores.sqlite.inspecting import Inspecting
 from nightmail.stores.sqlite.jobs import Work
 from nightmail.stores.sqlite.keeper import EXTEND_SECONDS
-from nightmail.stores.sqlite.leases import Leases
+from nightmail.stores.sqlite.leases import Leases, are_letters
+from nightmail.stores.sqlite.letters import Letters
 from nightmail.stores.sqlite.moments import StoreTime
 from nightmail.stores.sqlite.notice import LOOK_INTERVAL
 from nightmail.stores.sqlite.publishing import Publishing
+from nightmail.stores.sqlite.redriving import Redriving
 from nightmail.stores.sqlite.settling import Settling, settle_apart
 from nightmail.stores.sqlite.source import database_file
 from nightmail.stores.sqlite.steps import Change, Queries, Steps, carry_out
+from nightmail.stores.sqlite.sweeping import Sweeping
 from nightmail.stores.sqlite.threads import Threads
 from nightmail.stores.sqlite.timers import Timers
 from nightmail.stores.sqlite.transaction import CallersTransactions
@@ -47,6 +50,7 @@ _CAPABILITIES: Final = Capabilities(
     transactions=True,
     concurrent_writers=False,
     repeatable_read=False,
+    blocking=True,
     pushes_wakeups=True,
     embedded=True,
     connections=3,
@@ -74,12 +78,15 @@ class SQLiteStore:
         self._sql = sql = Queries(names)
         time = StoreTime(clock)
         self._schema = Schema(names, sql)
-        self._publishing = Publishing(sql, time)
-        self._claiming = Claiming(sql, time)
         self._leases = Leases(sql, time, keep_delivered=keep_delivered)
+        self._publishing = Publishing(sql, time, self._leases)
+        self._claiming = Claiming(sql, time)
         self._settling = Settling(sql, time, self._leases)
+        self._letters = Letters(sql, time, self._leases)
         self._timers = Timers(sql, time)
         self._inspecting = Inspecting(sql, time)
+        self._redriving = Redriving(sql, time)
+        self._sweeping = Sweeping(sql, time)
         self._callers = CallersTransactions(self.file, sql)
         self._tower = WatchedTower(sql, f"{names.prefix}_messages", self._watch)
         self._opened: Threads | None = None
@@ -173,16 +180,35 @@ class SQLiteStore:
         named = tuple(dict.fromkeys(queues))
         return await self._read(lambda: self._claiming.recall(named, token))
 
+    async def claim_dead(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+    ) -> Claimed:
+        """Lease dead letters."""
+        wanted = Wanted(tuple(dict.fromkeys(queues)), limit, lease, token)
+        if not wanted.queues or limit <= 0:
+            return Claimed((), None)
+        return await self._threads.writer.write(
+            lambda connection: carry_out(connection, self._letters.take(wanted)),
+            look=lambda connection: carry_out(connection, self._letters.look(wanted)),
+            lasting=False,
+        )
+
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """The letters that a claim under this token leased."""
+        named = tuple(dict.fromkeys(queues))
+        return await self._read(lambda: self._letters.recall(named, token))
+
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """Write how these deliveries ended."""
         if not batch:
             return []
+        verb = self._letters if are_letters([batch[0].delivery]) else self._settling
         try:
             return await self._settle(
-                lambda connection: carry_out(connection, self._settling.settle(batch)), len(batch)
+                lambda connection: carry_out(connection, verb.settle(batch)), len(batch)
             )
         except Refused:
-            return await self._settle(partial(settle_apart, settling=self._settling, batch=batch), len(batch))
+            return await self._settle(partial(settle_apart, settle=verb.settle, batch=batch), len(batch))
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """Let these leases run on."""
@@ -249,6 +275,35 @@ class SQLiteStore:
         """Dead letters, newest first."""
         return await self._read(lambda: self._inspecting.dead(which, limit=limit, cursor=cursor))
 
+    async def redrive(
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+    ) -> list[int]:
+        """Move dead letters back among the messages."""
+        if to is not None:
+            check_queue(to)
+        if not letters:
+            return []
+        return await self._write(
+            lambda: self._redriving.redrive(letters, to=to, keep_names=keep_names), transaction=None
+        )
+
+    async def purge(self, which: DeadFilter, *, limit: int) -> int:
+        """Delete dead letters, oldest first."""
+        return await self._threads.writer.write(
+            lambda connection: carry_out(connection, self._sweeping.purge(which, limit=limit))
+        )
+
+    async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
+        """Delete what was delivered or died longer ago, and windows that have ended."""
+        # What is swept away need not stay away after a power cut: it would be swept again.
+        return await self._threads.writer.write(
+            lambda connection: carry_out(
+                connection, self._sweeping.sweep(older_than=older_than, limit=limit)
+            ),
+            look=lambda connection: carry_out(connection, self._sweeping.is_clean(older_than)),
+            lasting=False,
+        )
+
     async def stats(self) -> dict[str, QueueStats]:
         """How each queue that has anything stands."""
         return await self._read(self._inspecting.stats)
@@ -262,8 +317,10 @@ class SQLiteStore:
         return self._opened
 
     async def _write(self, steps: Callable[[], Steps[Change[T]]], transaction: object | None) -> T:
+        # Whom it wakes is found out by those who watch the file, once the caller commits.
+        if isinstance(transaction, Blocking):
+            return (await self._callers.write_blocking(transaction, steps())).result
         if transaction is not None:
-            # Whom it wakes is found out by those who watch the file, once the caller commits.
             return (await self._callers.write(transaction, steps())).result
         change = await self._threads.writer.write(
             lambda connection: carry_out(connection, steps()), then=self._ring

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
 from nightmail.errors import OtherDatabase
+from nightmail.store import Blocking
 from nightmail.stores._sql import Statement
-from nightmail.stores.sqlite.callers import Caller, caller_of
+from nightmail.stores.sqlite.blocking import blocking_caller
+from nightmail.stores.sqlite.callers import AwaitedCaller, Caller, caller_of
 from nightmail.stores.sqlite.steps import Ask, Queries, Steps
 
 if TYPE_CHECKING:
@@ -43,22 +45,35 @@ class CallersTransactions:
         caller = await caller_of(transaction)
         return await _to_the_end(self._read(caller, steps))
 
-    async def _write(self, caller: Caller, steps: Steps[T]) -> T:
+    async def write_blocking(self, transaction: Blocking, steps: Steps[T]) -> T:
+        """Take these steps in a transaction of synchronous code, without ever suspending.
+
+        Nobody can cancel it in between, and it may run on any thread: it touches nothing that others use.
+        """
+        caller = blocking_caller(transaction.session)
+        await self._refuse_other_files(caller)
+        return await self._carry_out(caller, steps, locked=await caller.begin())
+
+    async def _write(self, caller: AwaitedCaller, steps: Steps[T]) -> T:
         await self._make_sure_of_the_file(caller)
         locked = await caller.begin()
         return await self._carry_out(caller, steps, locked=locked)
 
-    async def _read(self, caller: Caller, steps: Steps[T]) -> T:
+    async def _read(self, caller: AwaitedCaller, steps: Steps[T]) -> T:
         await self._make_sure_of_the_file(caller)
         return await self._carry_out(caller, steps, locked=True)
 
-    async def _make_sure_of_the_file(self, caller: Caller) -> None:
+    async def _make_sure_of_the_file(self, caller: AwaitedCaller) -> None:
         if caller.driver in self._known:
             return
-        files = {name: file for _, name, file in await caller.ask(_FILES)}
+        await self._refuse_other_files(caller)
+        self._known.add(caller.driver)
+
+    async def _refuse_other_files(self, caller: Caller) -> None:
+        # A connection may give its text as bytes.
+        files = {os.fsdecode(name): file for _, name, file in await caller.ask(_FILES)}
         if not files.get("main") or not _same(files["main"], self._file):
             raise OtherDatabase
-        self._known.add(caller.driver)
 
     async def _carry_out(self, caller: Caller, steps: Steps[T], *, locked: bool) -> T:
         try:
@@ -72,7 +87,7 @@ class CallersTransactions:
             return result
 
 
-def _same(file: str, other: str) -> bool:
+def _same(file: str | bytes, other: str) -> bool:
     try:
         return os.path.samefile(file, other)
     except FileNotFoundError:

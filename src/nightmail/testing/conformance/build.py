@@ -9,9 +9,10 @@ from datetime import timedelta
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 from uuid import UUID, uuid4
 
-from nightmail.message import Delivery, Due, Message, OnConflict
-from nightmail.outcome import Outcome, Standing
-from nightmail.store import Inspection, Settlement, Store
+from nightmail.message import DeadDelivery, Delivery, Due, Message, OnConflict
+from nightmail.outcome import Dead, Outcome, Standing
+from nightmail.records import DeadFilter, DeadLetter
+from nightmail.store import FullStore, Inspection, Settlement, Store
 from nightmail.testing.clock import ManualClock
 
 QUEUE: Final = "orders"
@@ -21,8 +22,11 @@ SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
 HOUR: Final = timedelta(hours=1)
 MICROSECOND: Final = timedelta(microseconds=1)
+REJECTED: Final = Dead("rejected", "ValueError: no")
 
-Capability: TypeAlias = Literal["transactions", "concurrent_writers", "repeatable_read", "pushes_wakeups"]
+Capability: TypeAlias = Literal[
+    "transactions", "concurrent_writers", "repeatable_read", "blocking", "pushes_wakeups"
+]
 """A yes-or-no field of `Capabilities`."""
 
 _Test = TypeVar("_Test", bound=Callable[..., Any])
@@ -143,6 +147,40 @@ async def expired_timer(
 async def bearer(store: Inspection, timer_id: str = "reminder") -> list[tuple[int, bytes]]:
     """The message that waits under this name in the usual queue, if one does: its id and body."""
     return [(found.id, found.body) for found in await store.peek(QUEUE, timer_id=timer_id)]
+
+
+async def bury(store: FullStore, message: Message, why: Dead = REJECTED) -> DeadLetter:
+    """Publish what is due now, be the only one to claim it, and give it up; the letter it became."""
+    await stored(store, message)
+    delivery = await claim_one(store, message.queue)
+    assert await settle_one(store, delivery, why) is Standing.HELD
+    (letter,) = await store.dead(DeadFilter(queue=message.queue), limit=1)
+    return letter
+
+
+async def claim_letters(
+    store: Store, *queues: str, limit: int = 100, lease: timedelta = LEASE, token: UUID | None = None
+) -> list[DeadDelivery]:
+    """Take what dead letters there are in these queues (the usual one), up to `limit`."""
+    claimed = await store.claim_dead(
+        queues or (QUEUE,), limit=limit, lease=lease, token=token or fresh_token()
+    )
+    return [as_letter(delivery) for delivery in claimed.deliveries]
+
+
+async def claim_letter(
+    store: Store, *queues: str, lease: timedelta = LEASE, token: UUID | None = None
+) -> DeadDelivery:
+    """Take the one dead letter that is to be had, and make sure that it is the only one."""
+    letters = await claim_letters(store, *queues, lease=lease, token=token)
+    assert len(letters) == 1, f"expected one dead letter to be had, not {len(letters)}"
+    return letters[0]
+
+
+def as_letter(delivery: Delivery) -> DeadDelivery:
+    """A delivery that must be a dead letter's."""
+    assert isinstance(delivery, DeadDelivery), f"a dead letter came as a {type(delivery).__name__}"
+    return delivery
 
 
 def bodies(records: Iterable[WithBody]) -> list[bytes]:

@@ -50,3 +50,8 @@ class StoreFixtures:
             yield other
         finally:
             await other.close()
+
+    @pytest.fixture
+    def sender(self, store: FullStore, other: FullStore) -> FullStore:
+        """Who writes when `store` listens: another process where that is pushed to the listener, else itself."""
+        return other if store.capabilities.pushes_wakeups else store

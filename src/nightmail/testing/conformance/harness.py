@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
-from nightmail.store import FullStore
+from nightmail.store import Blocking, FullStore
 from nightmail.testing.clock import ManualClock
 
 
@@ -21,11 +21,15 @@ class Harness(ABC):
         self.clock = ManualClock()
 
     @abstractmethod
-    async def open(self) -> FullStore:
+    async def open(self, *, keep_delivered: bool = False) -> FullStore:
         """A store over this database, migrated and open, on `self.clock`; each call is like another process.
 
         The test closes it.
         """
+
+    def unopened(self) -> FullStore:
+        """A store over this database, on `self.clock`, that nobody has opened: where `blocking` is offered."""
+        raise NotImplementedError
 
     @abstractmethod
     def transaction(self, *, repeatable_read: bool = False) -> AbstractAsyncContextManager[Any]:
@@ -33,6 +37,10 @@ class Harness(ABC):
 
         Commits when the block ends. When the block raises it rolls back and raises on (also `RolledBack`).
         """
+
+    def blocking(self) -> AbstractContextManager[Blocking]:
+        """The same for synchronous code: only where the store's capabilities say so."""
+        raise NotImplementedError
 
     @abstractmethod
     async def write(self, transaction: Any, value: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from nightmail.testing.conformance.blocking import BlockingConformance
 from nightmail.testing.conformance.cancel import CancelConformance
 from nightmail.testing.conformance.claim import ClaimConformance
+from nightmail.testing.conformance.dead import DeadConformance
 from nightmail.testing.conformance.dedup import DedupConformance
 from nightmail.testing.conformance.delay import DelayConformance
 from nightmail.testing.conformance.fixtures import StoreFixtures
@@ -16,9 +18,11 @@ from nightmail.testing.conformance.ordering import OrderingConformance
 from nightmail.testing.conformance.priority import PriorityConformance
 from nightmail.testing.conformance.publish import PublishConformance
 from nightmail.testing.conformance.rearm import RearmConformance
+from nightmail.testing.conformance.redrive import RedriveConformance
 from nightmail.testing.conformance.schema import SchemaConformance
 from nightmail.testing.conformance.settle import SettleConformance
 from nightmail.testing.conformance.supersede import SupersedeConformance
+from nightmail.testing.conformance.sweep import SweepConformance
 from nightmail.testing.conformance.timers import TimersConformance
 from nightmail.testing.conformance.transaction import TransactionConformance
 from nightmail.testing.conformance.wakeup import WakeupConformance
@@ -39,8 +43,12 @@ class StoreConformance(
     LeaseConformance,
     SettleConformance,
     TransactionConformance,
+    BlockingConformance,
     WakeupConformance,
     InspectConformance,
+    DeadConformance,
+    RedriveConformance,
+    SweepConformance,
     SchemaConformance,
     StoreFixtures,
 ):

@@ -1,26 +1,23 @@
 """Where a claim starts to look.
 
-A claim that always begins at the oldest due time walks over every message that was settled since the last vacuum, and
-vacuum may not remove them while somebody's snapshot is open. So it begins where the last one found something: at the
-mark, a place in the order of (due time, id), one for each queue and level.
+A claim that always begins at the oldest due time walks over whatever it may not take: followers of an ordering key that
+is held and, where the database cannot remove at once what was settled, all of that too. So it begins where the last one
+found something: at the mark, a place in the order of due times, one for each queue and level.
 
 Something may become available behind the mark: the commit of a slow transaction, an expired lease, a row that was
 locked, a follower whose ordering key was freed, a clock set back. Hence a mark goes down as easily as up, a look that
-comes back short goes on behind the marks in the same statement, and once a second there are no marks.
+comes back short goes on behind the marks, and once a second there are no marks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, Generic, TypeVar
 
-Place: TypeAlias = tuple[datetime, int]
-"""A due time and an id."""
+P = TypeVar("P", bound=Any)
+"""A place in the order in which messages are due, as the store writes it."""
 
-BEGINNING: Final[Place] = (datetime.min.replace(tzinfo=UTC), 0)
-END: Final[Place] = (datetime.max.replace(tzinfo=UTC), 0)
 LEVELS: Final = tuple(range(9, -1, -1))
 
 LOOK_BEHIND_EVERY: Final = 1.0
@@ -30,39 +27,39 @@ WORTH: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """What to look through: a level of a queue, from a place (inclusive) to a place (exclusive)."""
+class Range(Generic[P]):
+    """What to look through: a level of a queue, from a place (inclusive) or up to a place (exclusive), or all of it."""
 
     queue: str
     level: int
-    start: Place = BEGINNING
-    end: Place = END
+    start: P | None = None
+    end: P | None = None
 
 
-class Marks:
+class Marks(Generic[P]):
     """The marks of one process. Times are seconds of any clock that goes on."""
 
     def __init__(self) -> None:
-        self._marks: dict[tuple[str, int], Place] = {}
+        self._marks: dict[tuple[str, int], P] = {}
         self._looked_behind: dict[str, float] = {}
         self._interval: dict[str, float] = {}
 
-    def forward(self, queue: str, now: float) -> list[Range]:
+    def forward(self, queue: str, now: float) -> list[Range[P]]:
         """From the marks on, the highest level first; from the beginning when it is time to look behind them."""
         if self._time_to_look_behind(queue, now):
             self._drop(queue)
             self._looked_behind[queue] = now
-        return [Range(queue, level, start=self._marks.get((queue, level), BEGINNING)) for level in LEVELS]
+        return [Range(queue, level, start=self._marks.get((queue, level))) for level in LEVELS]
 
-    def behind(self, queue: str) -> Iterator[Range]:
+    def behind(self, queue: str) -> Iterator[Range[P]]:
         """What lies behind the marks: for a look that found too little before it."""
         for level in LEVELS:
-            if mark := self._marks.get((queue, level)):
+            if (mark := self._marks.get((queue, level))) is not None:
                 yield Range(queue, level, end=mark)
 
-    def found(self, taken: Iterable[tuple[str, int, Place]]) -> None:
+    def found(self, taken: Iterable[tuple[str, int, P]]) -> None:
         """The last look took these messages, each with its queue and level: the next begins at the first of them."""
-        lowest: dict[tuple[str, int], Place] = {}
+        lowest: dict[tuple[str, int], P] = {}
         for queue, level, place in taken:
             before = lowest.get((queue, level))
             if before is None or place < before:

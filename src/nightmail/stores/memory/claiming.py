@@ -1,0 +1,46 @@
+"""Which messages a claim takes, from which queue first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import count
+from operator import attrgetter
+from uuid import UUID
+
+from nightmail.stores._fairness import FairShare
+from nightmail.stores.memory.queue import Queue
+from nightmail.stores.memory.rows import Row
+
+
+class Claiming:
+    """The claims of one store: whose turn it is among the queues, and among the priorities of each."""
+
+    def __init__(self) -> None:
+        self._share = FairShare()
+        self._claims = count(1)
+        self._served: Counter[str] = Counter()
+
+    def claim(
+        self, queues: Iterable[Queue], *, limit: int, token: UUID, until: datetime, now: datetime
+    ) -> list[Row]:
+        """Lease up to `limit` available messages of these queues."""
+        claim = next(self._claims)
+        rows: list[Row] = []
+        # Whichever queue has gone longest without giving anything comes first.
+        for queue in sorted(queues, key=lambda queue: self._served[queue.name]):
+            room = limit - len(rows)
+            oldest = self._share.reserved(queue.name, room)
+            taken = list(queue.claim(room, oldest=oldest, token=token, until=until, now=now))
+            if taken:
+                rows += taken if len(taken) == room else self._in_order(queue.name, taken)
+                self._share.claimed(queue.name, len(taken))
+                self._served[queue.name] = claim
+        return rows
+
+    def _in_order(self, queue: str, taken: list[Row]) -> list[Row]:
+        """All there was, in order: the share of the oldest is one of so many claimed, not of so many asked for."""
+        by_age = sorted(taken, key=attrgetter("due_at", "id"))
+        share = self._share.reserved(queue, len(taken))
+        return by_age[:share] + sorted(by_age[share:], key=attrgetter("priority"), reverse=True)

@@ -1,0 +1,56 @@
+"""Dead letters moved back among the messages, and dead letters deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from nightmail.records import DeadLetter
+from nightmail.stores._provenance import redriven_headers
+from nightmail.stores.memory.changes import Changes
+from nightmail.stores.memory.letters import Letter
+from nightmail.stores.memory.rows import Row
+
+
+def redrive(
+    changes: Changes, records: Sequence[DeadLetter], *, to: str | None, keep_names: bool, now: datetime
+) -> list[int]:
+    """Move these letters by the rules of `Inspection.redrive`; the ids of the messages that they became."""
+    letters = _free(changes, records, now)
+    names = {letter.id: _name(letter, to) if keep_names else None for letter in letters}
+    # Later ones overwrite earlier ones: of several with one name, the last may have it.
+    bearers = {name: id_ for id_, name in names.items()}
+    ids: list[int] = []
+    for letter in letters:
+        name = names[letter.id]
+        if name is not None and (bearers[name] != letter.id or _taken(changes, name)):
+            continue
+        row = Row.redriven(
+            letter.record,
+            id_=changes.new_id(),
+            queue=letter.queue if to is None else to,
+            timer_id=None if name is None else letter.record.timer_id,
+            encoded_headers=redriven_headers(letter.record),
+            now=now,
+        )
+        changes.remove_letter(letter)
+        changes.store(row, now)
+        ids.append(row.id)
+    return ids
+
+
+def _free(changes: Changes, records: Iterable[DeadLetter], now: datetime) -> list[Letter]:
+    """Those that are still there and that nobody holds, each once."""
+    found = {record.id: changes.letter(record.queue, record.id) for record in records}
+    return [letter for letter in found.values() if letter is not None and not letter.held(now)]
+
+
+def _name(letter: Letter, to: str | None) -> tuple[str, str] | None:
+    """The queue that the letter would go to, and the timer id that it would bear there."""
+    timer_id = letter.record.timer_id
+    return None if timer_id is None else (letter.queue if to is None else to, timer_id)
+
+
+def _taken(changes: Changes, name: tuple[str, str]) -> bool:
+    queue, timer_id = name
+    return changes.queue(queue).bearer(timer_id) is not None

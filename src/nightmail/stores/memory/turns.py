@@ -1,0 +1,73 @@
+"""Whose turn it is: one at a time, first come, first served, for tasks and for threads."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop
+from collections import deque
+from concurrent.futures import Future
+from threading import Lock
+
+from nightmail.errors import StoreUnavailable
+
+
+def running_loop() -> AbstractEventLoop | None:
+    """The event loop of this thread, if one is running."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class Turns:
+    """A lock that tasks of any event loop wait for by suspending, and threads by blocking."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._taken = False
+        self._waiting: deque[tuple[AbstractEventLoop | None, Future[None]]] = deque()
+
+    async def come(self) -> None:
+        """Have the turn until `go`; while it is somebody else's, other tasks run."""
+        turn = self._ask(asyncio.get_running_loop())
+        if turn is None:
+            return
+        try:
+            await asyncio.wrap_future(turn)
+        except asyncio.CancelledError:
+            if not turn.cancel():
+                # It came as we gave up: whoever is next would wait for a turn that nobody has.
+                self.go()
+            raise
+
+    def come_blocking(self) -> None:
+        """The same; while it is somebody else's, this thread stands still."""
+        turn = self._ask(None)
+        if turn is not None:
+            turn.result()
+
+    def go(self) -> None:
+        """Let the next one have it."""
+        with self._guard:
+            while self._waiting:
+                loop, turn = self._waiting.popleft()
+                # Who gave up waiting, or whose loop is no more, will not take it.
+                if not (loop and loop.is_closed()) and turn.set_running_or_notify_cancel():
+                    turn.set_result(None)
+                    return
+            self._taken = False
+
+    def _ask(self, loop: AbstractEventLoop | None) -> Future[None] | None:
+        """Take the turn; or, when somebody has it, what to wait for."""
+        with self._guard:
+            if not self._taken:
+                self._taken = True
+                return None
+            if loop is None and running_loop() is not None:
+                raise StoreUnavailable(
+                    "somebody has a transaction open, and waiting for it here would keep the event loop from ending it:"
+                    " call synchronous code on a thread of its own"
+                )
+            turn: Future[None] = Future()
+            self._waiting.append((loop, turn))
+            return turn

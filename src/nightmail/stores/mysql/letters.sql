@@ -1,0 +1,89 @@
+-- Dead letters in the hands of whoever looks after them. Those under a lease are named as their like in settle.sql.
+-- A letter that was given up is due at no time, and so is in no range of due times.
+
+-- name: candidates
+-- What could be taken of a queue, in order: a branch of the question what to lock.
+(select m.due_at, m.id from nightmail_dead as m force index (nightmail_dead_due)
+ where m.queue = :queue and m.due_at <= :now and (m.token is null or m.lease_until <= :now) and m.id not in :tried
+ order by m.due_at, m.id limit :limit)
+
+-- name: take
+-- Lock those of these letters that can still be taken and that nobody else has locked. Exactly these stay locked.
+select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
+       m.failures, m.claims, m.first_attempt_at, m.last_attempt_at, m.message_id, m.reason, m.error, m.died_at
+from nightmail_dead as m force index (primary)
+where m.id in :ids and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
+limit :limit
+for update skip locked;
+
+-- name: lease
+-- Lease these letters, which are locked.
+update nightmail_dead as m force index (primary)
+set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.claims = m.claims + 1
+where m.id in :ids;
+
+-- name: coming
+-- When the next letter of a queue may be taken: a branch of the question when to look again.
+(select m.due_at as at from nightmail_dead as m force index (nightmail_dead_due)
+ where m.queue = :queue and m.due_at > :now
+ order by m.due_at, m.id limit 1)
+
+-- name: expiring
+-- When the next lease on a letter of a queue ends: another such branch. A thousand are enough to sleep well.
+(select min(held.lease_until) as at from (
+    select m.lease_until from nightmail_dead as m force index (nightmail_dead_due)
+    where m.queue = :queue and m.due_at <= :now and m.lease_until > :now
+    limit 1000) as held)
+
+-- name: recall
+-- What a claim under this token leased.
+select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
+       m.failures, m.claims, m.first_attempt_at, m.last_attempt_at, m.message_id, m.reason, m.error, m.died_at,
+       m.claimed_at
+from nightmail_dead as m force index (nightmail_dead_due)
+where m.queue in :queues and m.due_at <= :now and m.token = :token;
+
+-- name: available
+-- Whether anything can be taken in a queue: a branch of the question that is asked all the time while idle.
+(select :place as place from nightmail_dead as m force index (nightmail_dead_due)
+ where m.queue = :queue and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
+ limit 1)
+
+-- name: lock_at_once
+-- Lock those of these letters that are still leased so; fails at once if somebody has locked one of them.
+select m.id from nightmail_dead as m force index (primary) where :leases for update nowait;
+
+-- name: lock_unlocked
+-- The same for those that nobody has locked.
+select m.id from nightmail_dead as m force index (primary) where :leases for update skip locked;
+
+-- name: still_leased
+-- Which of these letters are still leased so, locked or not.
+select m.id from nightmail_dead as m force index (primary) where :leases;
+
+-- name: hold
+-- Lock these letters in a caller's transaction; which of them are still leased so.
+select m.id from nightmail_dead as m force index (primary) where :leases order by m.id for update;
+
+-- name: remove
+-- Remove these letters.
+delete m from nightmail_dead as m force index (primary) where :leases;
+
+-- name: bring_back
+-- Bring these letters back, or give them up: a list of ids, what is to become of each, and after how many microseconds.
+-- No assignment reads what an earlier one wrote: whether it would see the old or the new value is not defined.
+update json_table(:returned, '$[*]' columns (
+    id bigint path '$[0]', kind varchar(10) path '$[1]', after_us bigint path '$[2]'
+)) as back
+straight_join nightmail_dead as m force index (primary) on m.id = back.id
+set m.failures = case back.kind when 'retry' then m.failures + 1 when 'postpone' then 0 else m.failures end,
+    m.claims = case back.kind when 'release' then greatest(m.claims - 1, 0) else 0 end,
+    m.due_at = case when back.kind <> 'dead' then :now + interval back.after_us microsecond end,
+    m.token = null, m.lease_until = null, m.claimed_at = null
+where :leases;
+
+-- name: extend
+-- Let these leases run until :lease from now, never shortening one.
+update nightmail_dead as m force index (primary)
+set m.lease_until = greatest(m.lease_until, :now + interval :lease microsecond)
+where :leases;

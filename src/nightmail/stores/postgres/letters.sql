@@ -1,0 +1,195 @@
+-- Dead letters in the hands of whoever looks after them. As with messages: fenced by id and token and by nothing else;
+-- ids come sorted and each once, so that width_bucket finds a row's place in the arrays; no joins.
+
+-- name: claim_dead
+-- Lease up to :limit letters, the longest due first; and tell, only when that was fewer, when the next one of these
+-- queues is due or the next lease ends.
+--
+-- Each queue comes twice: first for what lies up to the place where the last of them is found if nobody has locked any,
+-- then for what lies behind it, instead of those that somebody has. So exactly the rows that are taken are locked.
+with bound as materialized (
+    select found.care_due_at, found.id
+    from (
+        select first.care_due_at, first.id
+        from unnest(:wanted::text[]) as q(queue),
+        lateral (
+            select d.care_due_at, d.id
+            from nightmail_dead as d
+            where d.queue = q.queue and d.care_due_at is not null
+              and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
+              and (d.token is null or d.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+            order by d.care_due_at, d.id
+            limit :limit::integer
+        ) as first
+        order by first.care_due_at, first.id
+        limit :limit::integer
+    ) as found
+    order by found.care_due_at desc, found.id desc
+    limit 1
+), picked as materialized (
+    select taken.id
+    from unnest(:queues::text[], :behind::boolean[]) with ordinality as given(queue, behind, place),
+    lateral (
+        select before.id
+        from (
+            select d.id
+            from nightmail_dead as d
+            where not given.behind
+              and d.queue = given.queue and d.care_due_at is not null
+              and (d.care_due_at, d.id) <= ((select bound.care_due_at from bound), (select bound.id from bound))
+              and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
+              and (d.token is null or d.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+            order by d.care_due_at, d.id
+            limit :limit::integer
+            for update of d skip locked
+        ) as before
+        union all
+        select after.id
+        from (
+            select d.id
+            from nightmail_dead as d
+            where given.behind
+              and d.queue = given.queue and d.care_due_at is not null
+              and (d.care_due_at, d.id) > ((select bound.care_due_at from bound), (select bound.id from bound))
+              and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
+              and (d.token is null or d.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+            order by d.care_due_at, d.id
+            limit :limit::integer
+            for update of d skip locked
+        ) as after
+    ) as taken
+    order by given.place
+    limit :limit::integer
+), claimed as (
+    update nightmail_dead as d
+    set token = :token::uuid, claimed_at = coalesce(:now::timestamptz, clock_timestamp()),
+        lease_until = (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval)
+            at time zone 'UTC',
+        care_deliveries = d.care_deliveries + 1
+    where d.id = any(array(select picked.id from picked))
+    returning d.id, d.queue, d.body, d.headers, d.timer_id, d.ordering_key, d.priority, d.care_due_at,
+              d.published_at, d.claimed_at, d.care_attempts, d.care_deliveries, d.first_attempt_at,
+              d.last_attempt_at, d.message_id, d.reason, d.error, d.died_at
+), expected as materialized (
+    select case when (select count(*) from claimed) < :limit::integer then least(
+        (select min(coming.care_due_at)
+         from unnest(:wanted::text[]) as q(queue),
+         lateral (
+             select d.care_due_at from nightmail_dead as d
+             where d.queue = q.queue and d.care_due_at is not null
+               and d.care_due_at > coalesce(:now::timestamptz, statement_timestamp())
+             order by d.care_due_at, d.id
+             limit 1
+         ) as coming),
+        (select min(held.lease_until)
+         from unnest(:wanted::text[]) as q(queue),
+         lateral (
+             select d.lease_until from nightmail_dead as d
+             where d.queue = q.queue and d.care_due_at is not null
+               and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
+               and d.lease_until > coalesce(:now::timestamptz, statement_timestamp())
+             order by d.care_due_at, d.id
+             limit 1000
+         ) as held)
+    ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
+)
+select claimed.*, expected.next_in
+from expected left join claimed on true;
+
+-- name: recall_dead
+-- What a claim of letters under this token leased.
+select d.id, d.queue, d.body, d.headers, d.timer_id, d.ordering_key, d.priority, d.care_due_at,
+       d.published_at, d.claimed_at, d.care_attempts, d.care_deliveries, d.first_attempt_at,
+       d.last_attempt_at, d.message_id, d.reason, d.error, d.died_at
+from nightmail_dead as d
+where d.queue = any(:queues::text[]) and d.care_due_at is not null
+  and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
+  and d.token = :token::uuid;
+
+-- name: settle_letters
+-- Remove some letters, and bring others back or give them up ('dead': never due again).
+with moment as materialized (
+    select now, now at time zone 'UTC' as utc from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now)
+), gone as (
+    delete from nightmail_dead as d
+    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
+    returning d.id
+), back as (
+    update nightmail_dead as d
+    set token = null, lease_until = null, claimed_at = null,
+        care_attempts = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
+            when 'retry' then d.care_attempts + 1 when 'postpone' then 0 else d.care_attempts end,
+        care_deliveries = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
+            when 'release' then greatest(d.care_deliveries - 1, 0) else 0 end,
+        care_due_at = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])] when 'dead' then null else (
+            (select utc from moment) + (:back_afters::interval[])[width_bucket(d.id, :back_ids::bigint[])]
+        ) at time zone 'UTC' end
+    where d.id = any(:back_ids::bigint[])
+      and d.token = (:back_tokens::uuid[])[width_bucket(d.id, :back_ids::bigint[])]
+    returning d.id, d.queue, d.care_due_at
+)
+select array(select id from gone union all select id from back) as ids,
+       array(
+           select pg_notify(:channel, awake.queue)::text
+           from (
+               select distinct back.queue from back, moment, nightmail_meta as meta
+               where back.care_due_at < moment.now + meta.notice_horizon
+           ) as awake
+       ) as rung;
+
+-- name: lock_letters
+-- Lock those of these letters that are still leased so and that nobody else has locked.
+select d.id from nightmail_dead as d
+where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
+order by d.id
+for update skip locked;
+
+-- name: still_held_letters
+-- Which of these letters are still leased so, locked or not.
+select d.id from nightmail_dead as d
+where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])];
+
+-- name: extend_letters
+-- Let these leases run until :lease from now, never shortening one, passing over rows that somebody has locked.
+with held as materialized (
+    select d.id from nightmail_dead as d
+    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
+    order by d.id
+    for update skip locked
+)
+update nightmail_dead as d
+set lease_until = greatest(
+        d.lease_until,
+        (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval) at time zone 'UTC')
+where d.id = any(array(select held.id from held))
+returning d.id;
+
+-- name: hold_letters
+-- Lock these letters in a caller's transaction; which of them are still leased so.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
+), held as materialized (
+    select d.id from nightmail_dead as d
+    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
+      and (select ours from meta)
+    order by d.id
+    for update
+)
+select meta.ours, array(select id from held) as ids from meta;
+
+-- name: ack_letters
+-- Remove these letters in a caller's transaction: all of them, or none.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
+), held as materialized (
+    select d.id from nightmail_dead as d
+    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
+      and (select ours from meta)
+    order by d.id
+    for update
+), gone as (
+    delete from nightmail_dead as d
+    where d.id = any(array(select held.id from held))
+      and (select count(*) from held) = cardinality(:ids::bigint[])
+)
+select meta.ours, array(select id from held) as ids from meta;

@@ -1,0 +1,39 @@
+-- name: redrive
+-- Move letters back among the messages: those that were stored are deleted, and no others. Letters that somebody holds
+-- or has locked stay out of it; so do all but the last of several with one name, and one whose name is borne in the queue
+-- it would go to. Ids come sorted and each once, and places tell the order in which the messages are wanted.
+with moment as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+), letters as materialized (
+    select d.id, coalesce(:to::text, d.queue) collate "C" as queue,
+           case when :keep_names::boolean then d.timer_id end as name, d.ordering_key, d.priority, d.body,
+           (:headers::text[])[width_bucket(d.id, :ids::bigint[])] as headers,
+           (:places::integer[])[width_bucket(d.id, :ids::bigint[])] as place
+    from nightmail_dead as d
+    where d.id = any(:ids::bigint[])
+      and (d.token is null or d.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+    order by d.id
+    for update skip locked
+), chosen as materialized (
+    select ranked.*
+    from (
+        select letters.*, row_number() over (partition by queue, name order by place desc) as namesake from letters
+    ) as ranked
+    where ranked.name is null or ranked.namesake = 1
+), stored as (
+    insert into nightmail_messages
+        (queue, priority, due_at, published_at, timer_id, timer_key, ordering_key, headers, body)
+    select queue, priority, now, now, name, name, ordering_key, headers, body
+    from chosen, moment
+    order by place
+    on conflict (queue, timer_key) where timer_key is not null do nothing
+    returning id, queue, timer_key
+), gone as (
+    delete from nightmail_dead as d
+    where d.id = any(array(
+        select chosen.id from chosen
+        where chosen.name is null
+           or exists (select from stored where stored.queue = chosen.queue and stored.timer_key = chosen.name)))
+)
+select array(select id from stored order by id) as ids,
+       array(select pg_notify(:channel, fuller.queue)::text from (select distinct queue from stored) as fuller) as rung;

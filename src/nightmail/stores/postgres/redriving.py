@@ -1,0 +1,39 @@
+"""Dead letters on their way back among the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nightmail.clock import Clock
+from nightmail.records import DeadLetter
+from nightmail.stores._provenance import redriven_headers
+from nightmail.stores._sql import Statement
+from nightmail.stores.postgres.transaction import Session
+
+
+class Redriving:
+    """The statement of redrive: however many letters, one round trip."""
+
+    def __init__(self, statements: Mapping[str, Statement], channel: str, clock: Clock) -> None:
+        self._statement = statements["redrive"]
+        self._channel = channel
+        self._clock = clock
+
+    async def redrive(
+        self, session: Session, letters: Sequence[DeadLetter], *, to: str | None, keep_names: bool
+    ) -> list[int]:
+        """See `Inspection.redrive`."""
+        # A letter that is named twice goes in its last place, as a name goes to the last who would bear it.
+        places = {letter.id: place for place, letter in enumerate(letters)}
+        ids = sorted(places)
+        values = {
+            "now": self._clock.now(),
+            "channel": self._channel,
+            "to": to,
+            "keep_names": keep_names,
+            "ids": ids,
+            "places": [places[id_] for id_ in ids],
+            "headers": [redriven_headers(letters[places[id_]]) for id_ in ids],
+        }
+        moved: list[int] = (await session.rows(self._statement, values))[0]["ids"]
+        return moved

@@ -1,0 +1,185 @@
+"""Acknowledging in a caller's MULTI: what the handler writes and the end of its message are one step.
+
+In a MULTI, an acknowledgement that comes too late undoes nothing. So the message is watched from before the handler's
+first command: if anybody takes it over, the server carries out none of them. Renewing the lease does not disturb that:
+until when it runs is not in the key that is watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from redis.exceptions import RedisClusterException, RedisError, WatchError
+
+from nightmail.errors import CannotJoin, LeaseLost, NightmailError, StoreUnavailable
+from nightmail.message import DeadDelivery, Delivery
+from nightmail.outcome import Done
+from nightmail.store import Settlement
+from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.errors import REDIRECTIONS, Moving, translated, unreachable
+from nightmail.stores.redis.keys import LETTER, MESSAGE
+from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.nodes import Nodes
+from nightmail.stores.redis.pipelines import Pipelines
+from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.scripts import Call
+from nightmail.stores.redis.settling import Settling, leases
+from nightmail.stores.redis.watched import LOST_CONNECTION, Watched, lost_connection, watched
+
+if TYPE_CHECKING:
+    from redis.asyncio.client import Pipeline
+
+
+class Acking:
+    """Transactions that end with messages being done."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        registry: Registry,
+        asking: Asking,
+        nodes: Nodes,
+        settling: Settling,
+        pipelines: Pipelines,
+        *,
+        clustered: bool,
+    ) -> None:
+        self._lane = lane
+        self._registry = registry
+        self._asking = asking
+        self._nodes = nodes
+        self._settling = settling
+        self._pipelines = pipelines
+        self._clustered = clustered
+        self._open: WeakKeyDictionary[Any, frozenset[tuple[str, bytes]]] = WeakKeyDictionary()
+
+    @asynccontextmanager
+    async def transaction(self, deliveries: Sequence[Delivery], client: object) -> AsyncIterator[Pipeline]:
+        """See `RedisStore.transaction`."""
+        tags, places = self._tags(deliveries)
+        ids = await self._registry.enter()
+        pipe = watched(client, clustered=self._clustered)
+        try:
+            await self._watch(pipe, deliveries, self._held(tags, places, deliveries))
+            pipe.begin()
+            self._open[pipe.pipeline] = frozenset(self._leases(deliveries))
+            try:
+                yield pipe.pipeline
+            finally:
+                del self._open[pipe.pipeline]
+            done = [Settlement(delivery, Done()) for delivery in deliveries]
+            await self._execute(
+                pipe,
+                self._settling.prepared(tags, places, done, ids),
+                self._held(tags, places, deliveries),
+                deliveries,
+            )
+        finally:
+            await pipe.give_back()
+
+    def check_watched(self, transaction: object, deliveries: Sequence[Delivery]) -> None:
+        """Refuse a pipeline at whose end these deliveries are not acknowledged."""
+        try:
+            ours = self._open.get(transaction)
+        except TypeError:
+            ours = None  # It is not even of a kind that could be.
+        if ours is None:
+            raise CannotJoin(
+                "a message cannot be acknowledged in just any pipeline: were its lease lost, the rest would be "
+                "carried out all the same. Use the pipeline of `async with store.transaction([delivery], client)`"
+            )
+        if not ours.issuperset(self._leases(deliveries)):
+            raise CannotJoin(
+                "this pipeline watches other messages: name every delivery when calling `transaction`"
+            )
+
+    def _tags(self, deliveries: Sequence[Delivery]) -> tuple[list[str], list[int]]:
+        if not deliveries:
+            raise ValueError("a transaction needs at least one delivery to acknowledge")
+        tags = list(dict.fromkeys(self._asking.keys.tag(delivery.queue) for delivery in deliveries))
+        if len({self._nodes.slot(tag) for tag in tags}) > 1:
+            raise CannotJoin(
+                "these messages are in different slots of the cluster: one transaction cannot carry both"
+            )
+        return tags, [tags.index(self._asking.keys.tag(delivery.queue)) + 1 for delivery in deliveries]
+
+    def _leases(self, deliveries: Sequence[Delivery]) -> list[tuple[str, bytes]]:
+        return [(self._asking.keys.of(delivery), delivery.token.bytes) for delivery in deliveries]
+
+    def _held(self, tags: Sequence[str], places: Sequence[int], deliveries: Sequence[Delivery]) -> Call:
+        kind = LETTER if isinstance(deliveries[0], DeadDelivery) else MESSAGE
+        return self._asking.call("held", tags, kind, leases(places, deliveries))
+
+    async def _watch(self, pipe: Watched, deliveries: Sequence[Delivery], held: Call) -> None:
+        """Before the block runs: the right database, every key watched, every lease held."""
+        try:
+            await self._pipelines.check_ours(pipe.pipeline)
+            await pipe.watch([key for key, _ in self._leases(deliveries)])
+            answer = await pipe.ask(held)
+        except WatchError as error:
+            raise StoreUnavailable("the connection to Redis was lost: nothing was begun") from error
+        except REDIRECTIONS as error:
+            raise Moving from error
+        except RedisClusterException as error:
+            raise unreachable(error) from error
+        except (RedisError, OSError, TimeoutError) as error:
+            better = translated(error, StoreUnavailable)
+            if better is error:
+                raise
+            raise better from error
+        _raise_for_lost(deliveries, answer)
+
+    async def _execute(self, pipe: Watched, settle: Call, held: Call, deliveries: Sequence[Delivery]) -> None:
+        if not pipe.watching:
+            raise StoreUnavailable(
+                "the connection on which the messages were watched was lost, or its pipeline was reset: "
+                "nothing was carried out"
+            )
+        self._pipelines.check_slots(pipe.pipeline)
+        try:
+            *answers, settled = await pipe.execute(settle)
+        except WatchError as error:
+            if lost_connection(error):
+                raise _uncertain() from error
+            await self._tell_why(held, deliveries, error)
+        except REDIRECTIONS as error:
+            raise Moving from error
+        except LOST_CONNECTION as error:
+            raise _uncertain() from error
+        # Anything else is about one of the caller's commands, which the server or the driver refused: nothing of them
+        # was carried out.
+        else:
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+            if isinstance(settled, Exception):
+                raise translated(settled, StoreUnavailable)
+
+    async def _tell_why(self, held: Call, deliveries: Sequence[Delivery], error: WatchError) -> None:
+        """Nothing was carried out: because of a lease that was lost, or of a key that was touched otherwise."""
+        (answer,) = await self._lane.call(held)
+        try:
+            _raise_for_lost(deliveries, answer)
+        except LeaseLost as lost:
+            raise lost from error
+        raise StoreUnavailable(
+            "the server gave up the transaction though no lease was lost, as it does when a slot is moved: "
+            "nothing was carried out, try again"
+        ) from error
+
+
+def _raise_for_lost(deliveries: Sequence[Delivery], answer: bytes | str) -> None:
+    letters = answer if isinstance(answer, str) else answer.decode()
+    lost = [delivery.id for delivery, letter in zip(deliveries, letters, strict=True) if letter != "h"]
+    if lost:
+        raise LeaseLost(lost)
+
+
+def _uncertain() -> NightmailError:
+    return StoreUnavailable(
+        "the connection was lost before Redis answered: the commands and the acknowledgement were carried out "
+        "together, or neither was"
+    )

@@ -1,0 +1,35 @@
+-- The first step of moving dead letters to a queue in another slot: hold them, so that nobody else takes, moves or
+-- deletes them, and note on each where it is going and under which id.
+--
+-- KEYS     the queues' tags
+-- ARGV[5]  the lease in microseconds; ARGV[6] the token; ARGV[7] the name of the queue they go to
+-- then for each letter: the place of its queue, its id, an id for the move
+--
+-- Answers for each the id of the move and the letter, or nothing if it is gone or held. A letter that was on its way
+-- there before has the id of that time.
+
+local lease, token, target = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local answers = {}
+
+local function hold(place, id, move)
+  local q = queues[place]
+  local l = redis.call('ZSCORE', q.dead, id) and not is_held(q, id) and read_letter(q, id)
+  if not l then
+    return ''
+  end
+  if l.moving and l.moving:sub(17) == target then
+    move = l.moving:sub(1, 16)
+  end
+  withdraw(q, id)
+  redis.call('HSET', q.letter .. id, 'token', token, 'moving', move .. target)
+  redis.call('ZADD', q.held, after(lease), id)
+  return move .. letter_record(place, id, l)
+end
+
+for _, q in ipairs(queues) do
+  guard_letters(q)
+end
+for place = 8, #ARGV do
+  answers[#answers + 1] = hold(struct.unpack('>I2c16c16', ARGV[place]))
+end
+return answers

@@ -1,0 +1,143 @@
+"""Dead letters go to a queue in another slot of a cluster, which no single step can do.
+
+    hold    the letters, under a lease: nobody else takes, moves or deletes them. Each notes where it goes, as what
+    store   them as messages there, which notes what came
+    end     the letters that are stored
+    forget  there what came, now that nobody can ask again
+
+Nothing is ever lost: a letter goes only once its message is there. Whoever dies on the way leaves a letter that is held
+until the lease ends, and perhaps its message, too. Moving it to the same queue once more ends it, and stores nothing
+twice, whether or not that message was delivered meanwhile. At worst, if somebody does something else with the letter
+then, or takes it over because this here took longer than the lease, it is handled there and as a letter: twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from struct import Struct
+from typing import Final
+from uuid import uuid4
+
+from nightmail.errors import StoreUnavailable
+from nightmail.records import DeadLetter
+from nightmail.stores._provenance import redriven_headers
+from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.ids import DIGITS, Ids, digits, following, stored_ids
+from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.letter_records import LetterRecord, letter_records
+from nightmail.stores.redis.moments import micros
+from nightmail.stores.redis.nodes import Nodes, by_slot
+from nightmail.stores.redis.wire import Argument
+
+LEASE: Final = timedelta(minutes=1)
+"""Longer than three calls take that are each about to be given up."""
+
+# As in cross_hold.lua: queue, letter, move; in cross_store.lua: move, priority, sizes of timer id and ordering key; in
+# cross_end.lua: queue, letter, whether it is stored.
+_HOLD: Final = Struct(">H16s16s")
+_STORE: Final = Struct(">16sBHH")
+_END: Final = Struct(">H16sB")
+_HELD: Final = ord("h")
+
+
+class Crossing:
+    """Moves between slots, on the connection for publishes."""
+
+    def __init__(self, lane: Lane, asking: Asking, nodes: Nodes) -> None:
+        self._lane = lane
+        self._asking = asking
+        self._nodes = nodes
+
+    async def redrive(
+        self, letters: Sequence[DeadLetter], to: str, ids: Ids, *, keep_names: bool
+    ) -> list[int | None]:
+        """Move these; the new id of each, or `None` for one that stays."""
+        token = uuid4().bytes
+        held = await self._hold(letters, to, ids, token)
+        stored = await self._store(letters, held, to, keep_names=keep_names) if held else {}
+        ended = await self._end(letters, held, stored, token)
+        await self._forget(to, {held[at][0]: id_ for at, id_ in stored.items() if at in ended})
+        return [stored.get(at) for at in range(len(letters))]
+
+    async def _hold(
+        self, letters: Sequence[DeadLetter], to: str, ids: Ids, token: bytes
+    ) -> dict[int, tuple[bytes, LetterRecord]]:
+        """Those that are there and that nobody holds: the id of the move, and the letter."""
+        first = ids.next(len(letters))
+        held: dict[int, tuple[bytes, LetterRecord]] = {}
+        for tags, places, chosen in self._groups(letters, range(len(letters))):
+            facts = [
+                _HOLD.pack(place, digits(letters[at].id), digits(following(first, at)))
+                for place, at in zip(places, chosen, strict=True)
+            ]
+            (found,) = await self._lane.call(
+                self._asking.call("cross_hold", tags, micros(LEASE), token, to, *facts)
+            )
+            for at, part in zip(chosen, found, strict=True):
+                if part:
+                    (record,) = letter_records(part, DIGITS)
+                    held[at] = (part[:DIGITS], record)
+        return dict(sorted(held.items()))
+
+    async def _store(
+        self,
+        letters: Sequence[DeadLetter],
+        held: dict[int, tuple[bytes, LetterRecord]],
+        to: str,
+        *,
+        keep_names: bool,
+    ) -> dict[int, int]:
+        """The ids of the messages; a letter whose name is taken, or goes to a later one, has none."""
+        arguments: list[Argument] = []
+        for at, (move, record) in held.items():
+            message = record.message
+            name = message.timer_id if keep_names else None
+            timer = b"" if name is None else name.encode()
+            key = b"" if message.ordering_key is None else message.ordering_key.encode()
+            fixed = _STORE.pack(move, message.priority, len(timer), len(key))
+            headers = redriven_headers(record.letter(letters[at].queue)).encode()
+            arguments += [fixed + timer + key + headers, message.body]
+        call = self._asking.call("cross_store", [self._asking.keys.tag(to)], *arguments)
+        (answer,) = await self._lane.call(call)
+        return {at: id_ for at, id_ in zip(held, stored_ids(answer), strict=True) if id_ is not None}
+
+    async def _end(
+        self,
+        letters: Sequence[DeadLetter],
+        held: dict[int, tuple[bytes, LetterRecord]],
+        stored: dict[int, int],
+        token: bytes,
+    ) -> set[int]:
+        """Those that nobody has taken over meanwhile."""
+        ended: set[int] = set()
+        for tags, places, chosen in self._groups(letters, held):
+            facts = [
+                _END.pack(place, digits(letters[at].id), at in stored)
+                for place, at in zip(places, chosen, strict=True)
+            ]
+            (answer,) = await self._lane.call(self._asking.call("cross_end", tags, token, *facts))
+            ended.update(at for at, letter in zip(chosen, answer, strict=True) if letter == _HELD)
+        return ended
+
+    async def _forget(self, to: str, stored: dict[bytes, int]) -> None:
+        if stored:
+            key = f"{self._asking.keys.tag(to)}:moved"
+            # What is left there is swept some day, and nobody is waiting for it.
+            with suppress(StoreUnavailable):
+                await self._lane.ask(
+                    key, ("ZREM", key, *(move + digits(id_) for move, id_ in stored.items()))
+                )
+
+    def _groups(
+        self,
+        letters: Sequence[DeadLetter],
+        chosen: Iterable[int],
+    ) -> list[tuple[list[str], list[int], list[int]]]:
+        """For each slot: the tags, and for each letter the place of its tag and its own place."""
+        groups: list[tuple[list[str], list[int], list[int]]] = []
+        for group in by_slot(self._nodes, ((self._asking.keys.tag(letters[at].queue), at) for at in chosen)):
+            tags = list(dict.fromkeys(tag for tag, _ in group))
+            groups.append((tags, [tags.index(tag) + 1 for tag, _ in group], [at for _, at in group]))
+        return groups

@@ -1,0 +1,103 @@
+"""Dead letters as the scripts answer them: the message that each was, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from nightmail.message import DeadDelivery
+from nightmail.records import DeadLetter
+from nightmail.stores.redis.moments import moment, moment_or_none
+from nightmail.stores.redis.records import Record, read_record, text
+
+# As in letters.lua: the message's id, when it died, since when it may be looked after, when it was claimed, failed runs
+# and claims of that, sizes of reason and error.
+_WHY: Final = Struct(">16sdddIIHI")
+
+
+class LetterRecord(NamedTuple):
+    """A dead letter of a reply."""
+
+    message: Record
+    message_id: int
+    died: float
+    due: float
+    claimed: float
+    attempts: int
+    deliveries: int
+    reason: str
+    error: str | None
+
+    def letter(self, queue: str) -> DeadLetter:
+        """As an operator sees it."""
+        message = self.message
+        return DeadLetter(
+            id=message.id,
+            message_id=self.message_id,
+            queue=queue,
+            reason=self.reason,
+            error=self.error,
+            timer_id=message.timer_id,
+            ordering_key=message.ordering_key,
+            priority=message.priority,
+            attempts=message.attempts,
+            deliveries=message.deliveries,
+            published_at=moment(message.published),
+            first_attempt_at=moment_or_none(message.first),
+            last_attempt_at=moment_or_none(message.last),
+            died_at=moment(self.died),
+            body=message.body,
+            encoded_headers=message.headers,
+        )
+
+    def delivery(self, queue: str, token: UUID) -> DeadDelivery:
+        """As claimed under this token."""
+        message = self.message
+        return DeadDelivery(
+            id=message.id,
+            token=token,
+            queue=queue,
+            body=message.body,
+            encoded_headers=message.headers,
+            timer_id=message.timer_id,
+            ordering_key=message.ordering_key,
+            priority=message.priority,
+            due_at=moment(self.due),
+            published_at=moment(message.published),
+            claimed_at=moment(self.claimed),
+            expires_at=None,
+            attempts=self.attempts,
+            deliveries=self.deliveries,
+            first_attempt_at=moment_or_none(message.first),
+            last_attempt_at=moment_or_none(message.last),
+            superseded=False,
+            message_id=self.message_id,
+            reason=self.reason,
+            error=self.error,
+            died_at=moment(self.died),
+        )
+
+
+def letter_records(reply: bytes, at: int = 0) -> Iterator[LetterRecord]:
+    """The dead letters of a reply."""
+    while at < len(reply):
+        message, at = read_record(reply, at)
+        message_id, died, due, claimed, attempts, deliveries, reason_size, error_size = _WHY.unpack_from(
+            reply, at
+        )
+        reason_at = at + _WHY.size
+        error_at = reason_at + reason_size
+        at = error_at + error_size
+        yield LetterRecord(
+            message,
+            int(message_id, 16),
+            died,
+            due,
+            claimed,
+            attempts,
+            deliveries,
+            text(reply[reason_at:error_at]),
+            text(reply[error_at + 1 : at]) if error_size else None,
+        )

@@ -1,0 +1,96 @@
+-- What the scripts about dead letters share.
+
+local CARE = '>ddI4I4'
+local CARE_SIZE = 24
+local OF_A_LETTER = {
+  'body', 'state', 'headers', 'timer', 'key', 'reason', 'error', 'died', 'message', 'care', 'token', 'moving',
+}
+
+local function guard_letters(q)
+  for _, key in ipairs({ q.dead, q.died, q.offered, q.held, q.lapsed }) do
+    redis.call('ZCARD', key)
+  end
+end
+
+local function a_moment(number)
+  return number and number >= 0 and number <= LATEST and number or 0
+end
+
+local function pack_care(care)
+  return struct.pack(CARE, care.due, care.claimed, care.attempts, care.deliveries)
+end
+
+-- How looking after a letter went so far. Since when it may be: 0 once it was given up.
+local function unpack_care(text, died)
+  if not text or #text ~= CARE_SIZE then
+    return { due = died, claimed = 0, attempts = 0, deliveries = 0 }
+  end
+  local due, claimed, attempts, deliveries = struct.unpack(CARE, text)
+  return { due = a_moment(due), claimed = a_moment(claimed), attempts = attempts, deliveries = deliveries }
+end
+
+-- A dead letter, or nothing if it is gone or is not one that we wrote.
+local function read_letter(q, id)
+  local found = redis.pcall('HMGET', q.letter .. id, unpack(OF_A_LETTER))
+  local s = not found.err and unpack_state(found[2])
+  if not s then
+    return nil
+  end
+  found[1] = found[1] or ''
+  local died = a_moment(tonumber(found[8] or ''))
+  return {
+    found = found, state = s, timer = found[4] or nil, key = found[5] or nil,
+    reason = found[6] or '', error = found[7] or nil, died = died,
+    message = found[9] and #found[9] == 16 and found[9] or id,
+    care = unpack_care(found[10], died), token = found[11] or '', moving = found[12] or nil,
+  }
+end
+
+local function is_held(q, id)
+  local till = redis.call('ZSCORE', q.held, id)
+  return till and tonumber(till) > now
+end
+
+-- Take it out of where it stands: offered to nobody, held by nobody. It stays among the dead letters.
+local function withdraw(q, id)
+  redis.call('ZREM', q.offered, id)
+  redis.call('ZREM', q.held, id)
+  redis.call('ZREM', q.lapsed, id)
+end
+
+local function withdraw_for_good(q, id)
+  withdraw(q, id)
+  redis.call('ZREM', q.dead, id)
+  redis.call('ZREM', q.died, id)
+end
+
+-- Whether every given condition applies to a letter. These are arguments: died more than so many microseconds ago; a
+-- byte and the reason; a byte and a text that the error contains. Each may be nothing.
+local function is_meant(l, age, reason, text)
+  return (age == '' or l.died < now - tonumber(age))
+    and (reason == '' or l.reason == reason:sub(2))
+    and (text == '' or (l.error ~= nil and l.error:find(text:sub(2), 1, true) ~= nil))
+end
+
+-- One letter for a reply: the message that it was, the message's id, when it died, how looking after it went, and why.
+local function letter_record(place, id, l)
+  local why, what = l.reason:sub(1, 65535), l.error and '!' .. l.error or ''
+  return record(place, id, l.found) .. l.message .. struct.pack('>d', l.died) .. pack_care(l.care)
+    .. struct.pack('>I2I4', #why, #what) .. why .. what
+end
+
+-- What a claim under this token leased.
+local function leased_under(token)
+  local records = {}
+  for place, q in ipairs(queues) do
+    for _, leased in ipairs({ q.held, q.lapsed }) do
+      for _, id in ipairs(redis.call('ZRANGE', leased, 0, -1)) do
+        local l = read_letter(q, id)
+        if l and l.token == token then
+          records[#records + 1] = letter_record(place, id, l)
+        end
+      end
+    end
+  end
+  return table.concat(records)
+end

@@ -1,0 +1,40 @@
+-- Ids of dead letters of a queue that every given condition applies to and that nobody holds, oldest first.
+--
+-- KEYS     the queue's tag
+-- ARGV[5]  how many; ARGV[6] begin above this id, or nothing
+-- ARGV[7]  died more than so many microseconds ago, or nothing
+-- ARGV[8]  a byte and the reason, or nothing; ARGV[9] a byte and a text that the error contains, or nothing
+-- then ids, oldest first, if only some are meant
+--
+-- Answers where to go on (nothing: that was all), and the ids. Looks at a thousand at most, unless ids are given.
+
+local q, room = queues[1], tonumber(ARGV[5])
+local from = ARGV[6] ~= '' and '(' .. ARGV[6] or '-'
+local found, go_on = {}, ''
+
+local ids = {}
+if #ARGV > 9 then
+  for place = 10, #ARGV do
+    if redis.call('ZSCORE', q.dead, ARGV[place]) then
+      ids[#ids + 1] = ARGV[place]
+    end
+  end
+else
+  ids = redis.call('ZRANGEBYLEX', q.dead, from, '+', 'LIMIT', 0, MANY)
+  go_on = ids[MANY] or ''
+end
+
+-- One that cannot be read is seen by nobody, and goes when nothing is asked of it.
+local anything = ARGV[7] == '' and ARGV[8] == '' and ARGV[9] == ''
+for _, id in ipairs(ids) do
+  if #found == room then
+    break
+  end
+  if not is_held(q, id) then
+    local l = not anything and read_letter(q, id)
+    if anything or (l and is_meant(l, ARGV[7], ARGV[8], ARGV[9])) then
+      found[#found + 1] = id
+    end
+  end
+end
+return { go_on, table.concat(found) }

@@ -1,0 +1,80 @@
+-- Move dead letters back among the messages, of their own queue or of another in the same slot.
+--
+-- KEYS     the queues' tags
+-- ARGV[5]  1: they keep their names
+-- then for each letter: the place of its queue, the place of the queue it goes to, its id, the id of the new message;
+-- and its new headers, or nothing if it keeps those that it has
+--
+-- Answers the id of each new message, sixteen spaces for a letter that stays.
+
+local FACTS = '>I2I2c16c16'
+local NOTHING = string.rep(' ', 16)
+
+local function read(facts)
+  local place, target, id, new, from = struct.unpack(FACTS, facts)
+  local m = { q = queues[place], to = queues[target], id = id, new = new, headers = facts:sub(from) }
+  m.letter = redis.call('ZSCORE', m.q.dead, id) and not is_held(m.q, id) and read_letter(m.q, id) or nil
+  return m
+end
+
+local function is_taken(q, timer)
+  local bearer = redis.call('HGET', q.names, timer)
+  return bearer and state_of(q, bearer) ~= nil
+end
+
+local function move(m)
+  local q, to, l = m.q, m.to, m.letter
+  local id = next_id(m.new, to.highest)
+  local into = to.message .. id
+  withdraw_for_good(q, m.id)
+  redis.call('RENAME', q.letter .. m.id, into)
+  redis.call('HDEL', into, 'reason', 'error', 'died', 'message', 'care', 'token', 'moving')
+  if m.name then
+    redis.call('HSET', to.names, m.name, id)
+  else
+    redis.call('HDEL', into, 'timer')
+  end
+  if m.headers ~= '' then
+    redis.call('HSET', into, 'headers', m.headers)
+  end
+  local s = {
+    due = now, published = now, expires = 0, claimed = 0, first = 0, last = 0, attempts = 0, deliveries = 0,
+    priority = l.state.priority, superseded = 0, started = 0,
+  }
+  redis.call('HSET', into, 'body', l.found[1], 'state', pack_state(s))
+  enter(to, id, s, l.key)
+  to.highest = id
+  to.rung = true
+  return id
+end
+
+for _, q in ipairs(queues) do
+  guard_lines(q)
+  guard_letters(q)
+  q.before = redis.call('GET', q.last) or nil
+  q.highest = q.before
+  q.bearers = {}
+end
+local moves, ids = {}, {}
+for place = 6, #ARGV do
+  local m = read(ARGV[place])
+  moves[#moves + 1] = m
+  m.name = m.letter and ARGV[5] == '1' and m.letter.timer or nil
+  if m.name and is_taken(m.to, m.name) then
+    m.letter = nil
+  elseif m.name then
+    -- Of several that would bear one name the last one does.
+    m.to.bearers[m.name] = m
+  end
+end
+for place, m in ipairs(moves) do
+  local goes = m.letter and (not m.name or m.to.bearers[m.name] == m)
+  ids[place] = goes and move(m) or NOTHING
+end
+for _, q in ipairs(queues) do
+  if q.highest ~= q.before then
+    redis.call('SET', q.last, q.highest)
+  end
+end
+ring()
+return table.concat(ids)

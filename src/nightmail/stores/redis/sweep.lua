@@ -1,0 +1,50 @@
+-- Delete what has outlived its use: what was delivered, what died and nobody holds, dedup windows that have ended.
+--
+-- KEYS     the queue's tag
+-- ARGV[5]  more than so many microseconds ago
+-- ARGV[6]  how many of what was delivered; ARGV[7] of what died; ARGV[8] of the windows
+-- ARGV[9]  ids below this one came from another slot so long ago that nobody asks whether they did
+--
+-- Answers how many of each.
+
+local q = queues[1]
+local before = '(' .. string.format('%.0f', now - tonumber(ARGV[5]))
+
+local function sweep_delivered(room)
+  local ids = redis.call('ZRANGEBYSCORE', q.delivered, '-inf', before, 'LIMIT', 0, room)
+  for _, id in ipairs(ids) do
+    redis.call('UNLINK', q.kept .. id)
+  end
+  in_parts('ZREM', q.delivered, ids)
+  return #ids
+end
+
+local function sweep_dead(room)
+  local count, passed = 0, 0
+  while count < room do
+    local id = redis.call('ZRANGEBYSCORE', q.died, '-inf', before, 'LIMIT', passed, 1)[1]
+    if not id then
+      break
+    elseif is_held(q, id) then
+      passed = passed + 1
+    else
+      withdraw_for_good(q, id)
+      redis.call('UNLINK', q.letter .. id)
+      count = count + 1
+    end
+  end
+  return count
+end
+
+local function sweep_windows(room)
+  local over = redis.call('ZRANGEBYSCORE', q.windows, '-inf', now, 'LIMIT', 0, room)
+  in_parts('ZREM', q.windows, over)
+  return #over
+end
+
+guard_letters(q)
+for _, key in ipairs({ q.delivered, q.windows, q.moved }) do
+  redis.call('ZCARD', key)
+end
+redis.call('ZREMRANGEBYLEX', q.moved, '-', '(' .. ARGV[9])
+return { sweep_delivered(tonumber(ARGV[6])), sweep_dead(tonumber(ARGV[7])), sweep_windows(tonumber(ARGV[8])) }

@@ -1,0 +1,118 @@
+-- Looking after dead letters: claiming them, and what is written under a lease on one. The write lock is held.
+
+-- name: letters_offered
+-- What could be taken of a queue's dead letters, the longest due first.
+SELECT offered_at, id
+FROM nightmail_dead
+WHERE queue = :queue AND offered_at <= :now AND (lease_until IS NULL OR lease_until <= :now)
+ORDER BY offered_at, id
+LIMIT :limit;
+
+-- name: lease_letters
+-- Lease these letters and give them as their holder will get them, in no particular order.
+-- Casts: a value of another kind that somebody put there by hand would otherwise fail the claim, for ever.
+UPDATE nightmail_dead
+SET
+    token = :token,
+    lease_until = :lease_until,
+    claimed_at = :now,
+    care_deliveries = care_deliveries + 1
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING
+    id, queue, cast(body AS BLOB), cast(headers AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority,
+    offered_at, published_at, claimed_at, care_attempts, care_deliveries, first_attempt_at, last_attempt_at, message_id,
+    cast(reason AS TEXT), cast(error AS TEXT), died_at;
+
+-- name: letters_upcoming
+-- When the next letter of these queues is due, or the next lease on one of them expires. What is leased was due, so the
+-- leases are found among what is due.
+SELECT min(moment)
+FROM (
+    SELECT (
+        SELECT min(d.offered_at)
+        FROM nightmail_dead AS d
+        WHERE d.queue = queue.value AND d.offered_at > :now
+    ) AS moment
+    FROM json_each(:queues) AS queue
+    UNION ALL
+    SELECT (
+        SELECT min(d.lease_until)
+        FROM nightmail_dead AS d
+        WHERE d.queue = queue.value AND d.offered_at <= :now AND d.lease_until > :now
+    ) AS moment
+    FROM json_each(:queues) AS queue
+);
+
+-- name: recall_letters
+-- The letters that are leased under this token in these queues. It is rare, so it may look at every letter that was not
+-- given up: by due time it would miss some after the clock was set back.
+SELECT
+    d.id, d.queue, cast(d.body AS BLOB), cast(d.headers AS TEXT), cast(d.timer_id AS TEXT),
+    cast(d.ordering_key AS TEXT), d.priority, d.offered_at, d.published_at, d.claimed_at, d.care_attempts,
+    d.care_deliveries, d.first_attempt_at, d.last_attempt_at, d.message_id, cast(d.reason AS TEXT),
+    cast(d.error AS TEXT), d.died_at
+FROM json_each(:queues) AS queue
+CROSS JOIN nightmail_dead AS d
+WHERE d.queue = queue.value AND d.offered_at IS NOT NULL AND d.token = :token;
+
+-- name: letters_held
+-- Of these leases, pairs of an id and a token in hexadecimal, the places of those that still hold. No letter is ever
+-- superseded.
+SELECT json_group_array(json_array(lease.key, 0))
+FROM json_each(:leases) AS lease
+CROSS JOIN nightmail_dead AS d
+WHERE d.id = json_extract(lease.value, '$[0]') AND hex(d.token) = json_extract(lease.value, '$[1]');
+
+-- name: extend_letters
+-- Let the leases on these letters run until then, unless they run longer already.
+UPDATE nightmail_dead
+SET lease_until = :until
+WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until < :until;
+
+-- name: retry_letters
+-- Count an attempt and offer these letters again: pairs of an id and when.
+UPDATE nightmail_dead
+SET
+    care_attempts = care_attempts + 1,
+    care_deliveries = 0,
+    offered_at = json_extract(returned.value, '$[1]'),
+    token = NULL,
+    lease_until = NULL,
+    claimed_at = NULL
+FROM json_each(:returned) AS returned
+WHERE nightmail_dead.id = json_extract(returned.value, '$[0]');
+
+-- name: postpone_letters
+-- Offer these letters again with nothing counted: pairs of an id and when.
+UPDATE nightmail_dead
+SET
+    care_attempts = 0,
+    care_deliveries = 0,
+    offered_at = json_extract(returned.value, '$[1]'),
+    token = NULL,
+    lease_until = NULL,
+    claimed_at = NULL
+FROM json_each(:returned) AS returned
+WHERE nightmail_dead.id = json_extract(returned.value, '$[0]');
+
+-- name: release_letters
+-- Hand these letters back as they were before the claim, due now.
+UPDATE nightmail_dead
+SET
+    care_deliveries = max(care_deliveries - 1, 0),
+    offered_at = :now,
+    token = NULL,
+    lease_until = NULL,
+    claimed_at = NULL
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: give_up_letters
+-- Offer these letters to nobody any more.
+UPDATE nightmail_dead
+SET offered_at = NULL, token = NULL, lease_until = NULL, claimed_at = NULL
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: remove_letters
+-- Remove these letters.
+DELETE FROM nightmail_dead
+WHERE id IN (SELECT value FROM json_each(:ids));

@@ -1,0 +1,62 @@
+"""Settlements of a batch, sorted by what has to be written for them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import assert_never
+
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.store import Settlement
+from nightmail.stores.sqlite.moments import after
+
+
+class Pile:
+    """What a batch does to those in it whose leases hold, and how each lease stood."""
+
+    def __init__(self, batch: Sequence[Settlement], held: Container[int], now: int) -> None:
+        self.now = now
+        self.standings: list[Standing] = []
+        self.places: list[int] = []
+        """Which of the batch are carried out."""
+        self.done: list[int] = []
+        self.given_up: list[tuple[int, str, str | None, int]] = []
+        self.retried: list[tuple[int, int]] = []
+        self.postponed: list[tuple[int, int]] = []
+        self.handed_back: list[int] = []
+        settled: set[int] = set()
+        for place, settlement in enumerate(batch):
+            id_ = settlement.delivery.id
+            # A second settlement of one message meets a lease that the first has ended.
+            if place in held and id_ not in settled:
+                settled.add(id_)
+                self.places.append(place)
+                self._add(id_, settlement.outcome)
+                self.standings.append(Standing.HELD)
+            else:
+                self.standings.append(Standing.UNKNOWN if settlement.repeated else Standing.LOST)
+
+    def _add(self, id_: int, outcome: Outcome) -> None:
+        match outcome:
+            case Done():
+                self.done.append(id_)
+            case Dead(reason, error, ran):
+                self.given_up.append((id_, reason, error, int(ran)))
+            case Retry(delay):
+                self.retried.append((id_, after(self.now, delay)))
+            case Postpone(delay):
+                self.postponed.append((id_, after(self.now, delay)))
+            case Release():
+                self.handed_back.append(id_)
+            case _:
+                assert_never(outcome)
+
+
+def due_again(outcome: Outcome, now: int) -> int | None:
+    """When whatever had this outcome is due again; `None` when it does not come back."""
+    match outcome:
+        case Retry(delay) | Postpone(delay):
+            return after(now, delay)
+        case Release():
+            return now
+        case _:
+            return None

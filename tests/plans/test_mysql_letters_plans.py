@@ -1,0 +1,179 @@
+"""What MariaDB reads for dead letters follows the batch, whatever else has died or was delivered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import cycle
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry
+from nightmail.records import DeadFilter, Swept
+from nightmail.store import Settlement
+from nightmail.stores.mysql import MySQLStore
+from nightmail.stores.mysql.lane import Lane
+from tests.plans.test_mysql_plans import Plans, rows_touched
+from tests.stores.mysql_support import HOUR, LEASE, QUEUE, open_store, run
+
+pytestmark = [pytest.mark.mysql, pytest.mark.slow]
+
+MANY = 20_000
+BATCH = 50
+YEAR = timedelta(days=365)
+DAY = timedelta(days=1)
+
+LETTER = (
+    "message_id, died_at, due_at, published_at, attempts, deliveries, priority, queue, timer_id, reason, "
+    "headers, body"
+)
+# A third was given up, the others may be taken later; all of them died today.
+FILL_LETTERS = f"""
+    insert into nightmail_dead ({LETTER})
+    select seq, utc_timestamp(6), if(seq % 3, utc_timestamp(6) + interval 1 day, null), utc_timestamp(6), 1, 1, 4,
+           if(seq % 2, '{QUEUE}', 'elsewhere'), concat('t', seq), 'rejected', '{{}}', 'x'
+    from seq_1_to_{MANY}
+"""
+# Those to be had, which died two years ago.
+FILL_DUE = f"""
+    insert into nightmail_dead ({LETTER})
+    select seq, utc_timestamp(6) - interval 2 year, utc_timestamp(6), utc_timestamp(6), 1, 1, 4,
+           '{QUEUE}', concat('due', seq), 'rejected', '{{}}', 'x'
+    from seq_1_to_500
+"""
+FILL_DELIVERED = f"""
+    insert into nightmail_delivered
+        (message_id, published_at, due_at, delivered_at, attempts, deliveries, priority, queue, headers, body)
+    select seq, utc_timestamp(6), utc_timestamp(6), utc_timestamp(6) - interval if(seq > 500, 0, 2) year,
+           0, 1, 4, '{QUEUE}', '{{}}', 'x'
+    from seq_1_to_{MANY}
+"""
+FILL_WINDOWS = f"""
+    insert into nightmail_dedup
+    select '{QUEUE}', concat('t', seq), utc_timestamp(6) + interval if(seq > 500, 1, -1) day from seq_1_to_{MANY}
+"""
+FILL_MESSAGES = f"""
+    insert into nightmail_messages (queue, priority, due_at, published_at, headers, body, timer_id, timer_key)
+    select '{QUEUE}', 4, utc_timestamp(6) + interval 1 day, utc_timestamp(6), '{{}}', 'x',
+           concat('m', seq), concat('m', seq)
+    from seq_1_to_{MANY}
+"""
+FILL = [FILL_LETTERS, FILL_DUE, FILL_DELIVERED, FILL_WINDOWS, FILL_MESSAGES]
+ANALYZE = "analyze table nightmail_dead, nightmail_delivered, nightmail_dedup, nightmail_messages"
+
+STATES = {
+    "never analyzed": FILL,
+    "analyzed while empty": [ANALYZE, *FILL],
+    "analyzed when full": [*FILL, ANALYZE],
+    "with nothing but what is due": [FILL_DUE, ANALYZE],
+}
+
+
+@pytest.fixture(params=list(STATES))
+def state(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@asynccontextmanager
+async def prepared(url: str, state: str) -> AsyncIterator[tuple[MySQLStore, Lane, Lane, Lane]]:
+    """A store over tables in this state, with the lanes on which it claims, settles and does what an operator asks."""
+    async with open_store(url) as store:
+        for statement in STATES[state]:
+            await run(url, statement)
+        assert store._opened is not None
+        yield store, store._opened.claim, store._opened.settle, store._opened.publish
+
+
+def assert_by_index(told: list[tuple[str, list[dict[str, Any]]]], *, walks: bool = False) -> None:
+    """No statement sorts or reads a table from end to end; `walks`: but one may walk along the ids, to its limit."""
+    assert any(part.get("table_name") in ("d", "m") for _, parts in told for part in parts)
+    for statement, parts in told:
+        for part in parts:
+            assert "filesort" not in part, statement
+            table = part.get("table", {})
+            if isinstance(table, dict) and table.get("table_name") in ("d", "m"):
+                walk = walks and "order by d.id" in statement and table.get("key") == "PRIMARY"
+                allowed = ("range", "ref", "eq_ref", "const", *(("index",) if walk else ()))
+                assert table["access_type"] in allowed, (statement, table)
+
+
+async def test_every_statement_on_letters_goes_by_an_index_and_none_sorts(mysql_url: str, state: str) -> None:
+    async with prepared(mysql_url, state) as (store, claim, settle, operate):
+        claims, settles, operates = Plans(), Plans(), Plans()
+        await claim.run(claims.listen)
+        await settle.run(settles.listen)
+        await operate.run(operates.listen)
+        token = uuid4()
+
+        taken = (await store.claim_dead([QUEUE], limit=BATCH, lease=LEASE, token=token)).deliveries
+        assert len(taken) == BATCH
+        assert_by_index(claims.told())
+        assert len(await store.recall_dead([QUEUE], token)) == BATCH
+        assert_by_index(claims.told())
+        await store.claim_dead(["elsewhere", "nowhere"], limit=BATCH, lease=LEASE, token=uuid4())
+        assert_by_index(claims.told())
+
+        assert set(await store.extend(taken, LEASE * 2)) == {"held"}
+        assert_by_index(settles.told())
+        outcomes: Iterator[Outcome] = cycle([Done(), Retry(HOUR), Dead("given up"), Release()])
+        batch = [Settlement(letter, outcome) for letter, outcome in zip(taken, outcomes, strict=False)]
+        assert set(await store.settle(batch)) == {"held"}
+        assert_by_index(settles.told())
+
+        letters = (await store.dead(DeadFilter(queue=QUEUE)))[:BATCH]
+        assert_by_index(operates.told())
+        assert len(await store.redrive(letters)) == BATCH
+        assert_by_index(operates.told())
+        assert await store.purge(DeadFilter(queue=QUEUE), limit=BATCH) == BATCH
+        assert_by_index(operates.told())
+        assert await store.purge(DeadFilter(queue=QUEUE, ids=(1, 2, 3)), limit=BATCH) <= 3
+        assert_by_index(operates.told())
+        assert await store.purge(DeadFilter(older_than=DAY), limit=BATCH) == BATCH
+        assert_by_index(operates.told(), walks=True)
+        assert (await store.sweep(older_than=YEAR, limit=BATCH)).dead == BATCH
+        assert_by_index(operates.told())
+
+
+async def test_what_is_read_for_letters_follows_the_batch(mysql_url: str, state: str) -> None:
+    async with prepared(mysql_url, state) as (store, claim, settle, operate):
+
+        async def touched(lane: Lane, work: Any) -> tuple[Any, int]:
+            before = await lane.run(rows_touched)
+            result = await work
+            return result, await lane.run(rows_touched) - before
+
+        claimed, rows = await touched(
+            claim, store.claim_dead([QUEUE], limit=BATCH, lease=LEASE, token=uuid4())
+        )
+        assert len(claimed.deliveries) == BATCH
+        assert rows <= BATCH * 8
+
+        batch = [Settlement(letter, Retry()) for letter in claimed.deliveries]
+        _, rows = await touched(settle, store.settle(batch))
+        assert rows <= BATCH * 8
+
+        letters = await store.dead(DeadFilter(queue=QUEUE, ids=tuple(range(1, 200))))
+        moved, rows = await touched(operate, store.redrive(letters[:BATCH]))
+        assert len(moved) == min(len(letters), BATCH)
+        assert rows <= BATCH * 16
+
+        purged, rows = await touched(operate, store.purge(DeadFilter(queue=QUEUE), limit=BATCH))
+        assert purged == BATCH
+        assert rows <= BATCH * 8
+
+        swept, rows = await touched(operate, store.sweep(older_than=YEAR, limit=BATCH))
+        assert swept.dead == BATCH
+        assert rows <= BATCH * 3 * 8
+        nothing, rows = await touched(operate, store.sweep(older_than=YEAR * 10, limit=BATCH))
+        assert nothing == Swept(dedup=swept.dedup)
+        assert rows <= BATCH * 8
+
+        empty, rows = await touched(
+            claim, store.claim_dead(["nothing"], limit=BATCH, lease=LEASE, token=uuid4())
+        )
+        assert not empty.deliveries
+        assert rows <= 20
