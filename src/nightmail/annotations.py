@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from nightmail.broker import broker as _broker
 from nightmail.broker import message as _message
 from nightmail.broker._upstream import Context
+from nightmail.broker.sessions import open_session
 
 
 class _AsyncContext(Context):
@@ -16,5 +17,23 @@ class _AsyncContext(Context):
         return super().use(**kwargs)
 
 
+class _HandlersSession(Context):
+    """The session of the delivery now being handled, opened when a handler asks for it."""
+
+    async def use(self, /, **kwargs: Any) -> Any:  # type: ignore[override]
+        kwargs[self.param_name] = await open_session()
+        return kwargs
+
+
 OutboxMessage: TypeAlias = Annotated[_message.OutboxMessage, _AsyncContext("message")]
+OutboxBatchMessage: TypeAlias = Annotated[_message.OutboxBatchMessage, _AsyncContext("message")]
 OutboxBroker: TypeAlias = Annotated[_broker.OutboxBroker, _AsyncContext("broker")]
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    OutboxSession: TypeAlias = Annotated[AsyncSession, _HandlersSession()]
+    """A session of the broker's `session_factory`, committed together with the acknowledgement of the message."""
+else:
+    # SQLAlchemy is not needed by those who do not use it, and this module must be importable without it.
+    OutboxSession = Annotated[Any, _HandlersSession()]

@@ -1,23 +1,46 @@
-"""One delivery, one handler run, one outcome. Nothing unknown ever ends in `Done`."""
+"""One handler run, and how what it was given ended. Nothing unknown ever ends in `Done`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from nightmail.current import enter
 from nightmail.errors import LeaseLost
-from nightmail.message import Delivery
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.run import Run
 from nightmail.settings import WorkerSettings
-from nightmail.store import Store
+from nightmail.store import Settlement, Source
 
 Handler: TypeAlias = Callable[[Delivery], Awaitable[Outcome | None]]
 """What a worker calls with each delivery. `None` is `Done`; what it raises is for the retry policy."""
+
+BatchHandler: TypeAlias = Callable[
+    [Sequence[Delivery]], Awaitable[Sequence[Outcome | Exception | None] | None]
+]
+"""What a worker calls with several at once.
+
+It answers for each in order: an outcome, `None` for `Done`, or an exception for the retry policy. `None` alone means
+that all are done; what it raises applies to all.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """A handler that takes up to `limit` deliveries at once; fewer when no more are there, for it never waits."""
+
+    handler: BatchHandler
+    limit: int = 100
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ValueError(f"limit must be at least 1, not {self.limit}")
+
 
 # An error, and not a hand-back: one that cancels itself would come round at full speed, for ever.
 CANCELLED_ITSELF: Final = "the handler raised CancelledError by itself"
@@ -25,19 +48,21 @@ _OUTCOMES: Final = (Done, Retry, Postpone, Dead, Release)
 
 
 class Attempt:
-    """Runs the handler once and says how the delivery ended."""
+    """Runs the handler once and says how it ended."""
 
     def __init__(
         self,
-        store: Store,
-        handler: Handler,
+        source: Source,
+        handler: Handler | Batched,
         settings: WorkerSettings,
         observer: Observer,
         *,
         is_stopping: Callable[[], bool],
     ) -> None:
-        self._store = store
-        self._handler = handler
+        self._source = source
+        # Of the two one is never called: a worker has handlers of one kind.
+        self._handler = handler if not isinstance(handler, Batched) else _takes_batches
+        self._batch_handler = handler.handler if isinstance(handler, Batched) else _takes_one
         self._settings = settings
         self._observer = observer
         self._is_stopping = is_stopping
@@ -52,18 +77,21 @@ class Attempt:
             return Dead(Reason.MAX_DELIVERIES, ran=False)
         if delivery.expires_at is not None and delivery.expires_at <= delivery.claimed_at:
             return Dead(Reason.EXPIRED, ran=False)
-        if self._give_up is not None and delivery.claimed_at - delivery.published_at >= self._give_up:
+        if self._give_up is not None and delivery.claimed_at - _begun(delivery) >= self._give_up:
             return Dead(Reason.EXPIRED, ran=False)
         return None
 
-    async def __call__(self, delivery: Delivery, run: Run) -> Outcome | None:
-        """The outcome of one handler run, in this task; `None` when the lease was lost: there is nothing to write."""
-        enter(self._store, run, delivery)
+    async def one(self, delivery: Delivery, run: Run) -> Settlement | None:
+        """What to write after one handler run, in this task; `None` when there is nothing to write.
+
+        That is so when the lease was lost, and when the handler acknowledged in a transaction of its own.
+        """
+        enter(self._source, run, delivery)
         self._observer.started(delivery)
         error: Exception
         try:
             result = await self._handler(delivery)
-            return Done() if result is None else checked(result)
+            return self._ended(delivery, Done() if result is None else checked(result), run)
         except LeaseLost:
             self._observer.lease_lost(delivery)
             return None
@@ -74,6 +102,53 @@ class Attempt:
         finally:
             if run.overdue:
                 run.task.uncancel()
+        return self._ended(delivery, self._failed(delivery, error, run), run)
+
+    async def many(self, batch: Sequence[Delivery], run: Run) -> list[Settlement]:
+        """What to write after one handler run with all of these."""
+        enter(self._source, run, batch[0])
+        for delivery in batch:
+            self._observer.started(delivery)
+        answers: Sequence[Outcome | Exception | None]
+        try:
+            answers = _one_each(await self._batch_handler(batch), len(batch))
+        except LeaseLost as lost:
+            # All or nothing was asked for, so the others are nobody's failure and may go again at once. But if it names
+            # none of these, nothing is known of any: handed back, they would come round at full speed, for ever.
+            named = {each.id for each in batch}.intersection(lost.ids)
+            answers = [lost if not named or each.id in named else Release() for each in batch]
+        except asyncio.CancelledError:
+            answers = [self._timed_out() if run.overdue else RuntimeError(CANCELLED_ITSELF)] * len(batch)
+        except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
+            answers = [raised] * len(batch)
+        finally:
+            if run.overdue:
+                run.task.uncancel()
+        settlements = (
+            self._answered(delivery, answer, run) for delivery, answer in zip(batch, answers, strict=True)
+        )
+        return [settlement for settlement in settlements if settlement is not None]
+
+    def _answered(
+        self, delivery: Delivery, answer: Outcome | Exception | None, run: Run
+    ) -> Settlement | None:
+        if isinstance(answer, LeaseLost):
+            self._observer.lease_lost(delivery)
+            return None
+        if isinstance(answer, Exception):
+            return self._ended(delivery, self._failed(delivery, answer, run), run)
+        return self._ended(delivery, Done() if answer is None else checked(answer), run)
+
+    def _ended(self, delivery: Delivery, outcome: Outcome, run: Run) -> Settlement | None:
+        if delivery not in run.promised:
+            return Settlement(delivery, outcome)
+        if isinstance(outcome, Done):
+            self._observer.promised(delivery)
+            return None
+        # Its transaction may have been committed all the same: a message that is gone is no lost lease then.
+        return Settlement(delivery, outcome, repeated=True)
+
+    def _failed(self, delivery: Delivery, error: Exception, run: Run) -> Outcome:
         if self._is_stopping() and run.task.cancelling():
             # The shutdown interrupted it, whatever a driver made of that: nobody's failure.
             return Release()
@@ -92,16 +167,10 @@ class Attempt:
             outcome = checked(self._settings.retry(delivery, error))
         except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
             self._observer.policy_failed(delivery, broken)
-            return Dead(Reason.POLICY_ERROR, self._described(broken))
+            return Dead(Reason.POLICY_ERROR, self._settings.described(broken))
         if isinstance(outcome, Dead) and outcome.error is None and error is not None:
-            return replace(outcome, error=self._described(error))
+            return replace(outcome, error=self._settings.described(error))
         return outcome
-
-    def _described(self, error: Exception) -> str | None:
-        try:
-            return self._settings.describe_error(error)
-        except Exception as broken:  # noqa: BLE001 - an error whose repr raises still has a name
-            return f"{type(error).__name__} (describing it raised {type(broken).__name__})"
 
 
 def checked(outcome: Outcome) -> Outcome:
@@ -116,3 +185,30 @@ def this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine runs in a task
     return task
+
+
+def _one_each(
+    answers: Sequence[Outcome | Exception | None] | None, count: int
+) -> Sequence[Outcome | Exception | None]:
+    """The answers of a batch handler, if there is one for each."""
+    if answers is None:
+        return [None] * count
+    if len(answers) != count:
+        raise TypeError(f"a batch of {count} needs as many answers, got {len(answers)}")
+    for answer in answers:
+        if answer is not None and not isinstance(answer, Exception):
+            checked(answer)
+    return answers
+
+
+def _begun(delivery: Delivery) -> datetime:
+    """Since when somebody may have tried."""
+    return delivery.died_at if isinstance(delivery, DeadDelivery) else delivery.published_at
+
+
+async def _takes_batches(_delivery: Delivery) -> Outcome | None:
+    raise TypeError("this handler takes batches")
+
+
+async def _takes_one(_batch: Sequence[Delivery]) -> Sequence[Outcome | Exception | None] | None:
+    raise TypeError("this handler takes one delivery at a time")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
-from nightmail.message import Delivery
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.run import Run
-from nightmail.store import Store
+from nightmail.store import Source
 
 
 class Current(NamedTuple):
     """A delivery in its handler."""
 
-    store: Store
+    store: Source
     run: Run
     delivery: Delivery
 
@@ -26,12 +27,12 @@ class Current(NamedTuple):
 _current: Final[ContextVar[Current | None]] = ContextVar("nightmail_current", default=None)
 
 
-def enter(store: Store, run: Run, delivery: Delivery) -> None:
+def enter(store: Source, run: Run, delivery: Delivery) -> None:
     """From here on, in this task and those it starts, code belongs to `delivery`, for as long as it runs."""
     _current.set(Current(store, run, delivery))
 
 
-def own_delivery(store: Store, queue: str, timer_id: str | None) -> Delivery | None:
+def own_delivery(store: Source, queue: str, timer_id: str | None) -> Delivery | None:
     """The delivery whose handler is running, if it came from this store under this name.
 
     A publish of that name inside its own handler re-arms the timer instead of meeting itself.
@@ -39,5 +40,23 @@ def own_delivery(store: Store, queue: str, timer_id: str | None) -> Delivery | N
     current = _current.get()
     if current is None or timer_id is None or current.store is not store or current.is_over:
         return None
-    delivery = current.delivery
-    return delivery if delivery.queue == queue and delivery.timer_id == timer_id else None
+    for delivery in current.run.batch or (current.delivery,):
+        if (
+            delivery.timer_id == timer_id
+            and delivery.queue == queue
+            # What was acknowledged bears no name any more, and a dead letter never did.
+            and delivery not in current.run.promised
+            and not isinstance(delivery, DeadDelivery)
+        ):
+            return delivery
+    return None
+
+
+def promise(deliveries: Iterable[Delivery]) -> None:
+    """These are acknowledged in the handler's own transaction: from here on its commit decides, and not its worker.
+
+    Code that runs in no worker's hands has nobody to tell.
+    """
+    current = _current.get()
+    if current is not None and not current.is_over:
+        current.run.promise(deliveries)

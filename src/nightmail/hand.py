@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from nightmail.message import Delivery
 from nightmail.run import Run
@@ -19,6 +19,8 @@ class Hand:
         """The runners, each with what it runs."""
         self.running = 0
         """Started, not finished."""
+        self.handlers = 0
+        """How many handlers those run in."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -44,12 +46,39 @@ class Hand:
         run.begun = now
         run.overdue = False
         self.running += 1
+        self.handlers += 1
         return delivery
+
+    def start_batch(self, run: Run, now: float, limit: int) -> list[Delivery]:
+        """The next ones, at most `limit`, which run here together from now on.
+
+        What has failed before goes with fewer others, and soon alone: where one of them fails all, the innocent would
+        otherwise fail with it for ever.
+        """
+        attempts = self._waiting[0].attempts
+        size = max(limit >> 3 * min(attempts, 10), 1)
+        batch = [self._waiting.popleft()]
+        while len(batch) < size and self._waiting and self._waiting[0].attempts == attempts:
+            batch.append(self._waiting.popleft())
+        run.delivery, run.batch = batch[0], batch
+        run.begun = now
+        run.overdue = False
+        self.running += len(batch)
+        self.handlers += 1
+        return batch
+
+    def narrow(self, run: Run, held: Sequence[Delivery]) -> None:
+        """Of the batch that runs here only these do, at least one: the others were lost before they could start."""
+        self.running -= len(run.batch) - len(held)
+        run.delivery, run.batch = held[0], held
 
     def finish(self, run: Run) -> None:
         """What ran here runs no more."""
-        run.delivery = None
-        self.running -= 1
+        self.running -= len(run.batch) or 1
+        self.handlers -= 1
+        run.delivery, run.batch = None, ()
+        if run.promised:
+            run.promised = set()
         self._note()
 
     def give_back(self, keep: int = 0) -> list[Delivery]:

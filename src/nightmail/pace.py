@@ -20,19 +20,22 @@ _SHORTEST_RUN: Final = 0.000_001
 class Pace:
     """How long and how many handlers have lately been running, and what to fetch ahead because of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int = 1) -> None:
+        self._batch = batch
         self._mean: float | None = None
         self._at_once = 1.0
         self._last_start = 0.0
+        self._last_size = 1
 
-    def started(self, now: float, running: int) -> None:
-        """A handler starts; so many run now, this one included."""
+    def started(self, now: float, running: int, size: int = 1) -> None:
+        """A handler starts with so many messages; so many handlers run now, this one included."""
         self._last_start = now
+        self._last_size = size
         # More than of late is believed at once, less only by and by.
         self._at_once = max(running, self._at_once + _NEWEST_COUNTS * (running - self._at_once))
 
     def ran(self, seconds: float) -> None:
-        """A handler ended, so long after it was started."""
+        """A handler ended, so long for each message after it was started."""
         if self._mean is None:
             self._mean = seconds
         else:
@@ -43,5 +46,7 @@ class Pace:
         if self._mean is None:
             return 0
         # Since the last start every run has lasted at least as long as that start is ago, whatever the earlier took.
-        run = max(self._mean, now - self._last_start, _SHORTEST_RUN)
-        return int(min(self._at_once * AHEAD_SECONDS / run, MOST_AHEAD))
+        run = max(self._mean, (now - self._last_start) / self._last_size, _SHORTEST_RUN)
+        ahead = int(min(self._at_once * AHEAD_SECONDS / run, MOST_AHEAD))
+        # Whole batches only: a handler does not wait for more, and what is left of one would go as a small one.
+        return ahead - ahead % self._batch

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from nightmail.attempt import this_task
 from nightmail.hand import Hand
+from nightmail.keeping import Leases
 from nightmail.overtime import Overtime
 from nightmail.run import Run
 from nightmail.settings import WorkerSettings
@@ -17,17 +18,26 @@ TURN_SECONDS: Final = 0.003
 """How long runners go on before they let others have their turn: handlers that await nothing never would."""
 
 Handle: TypeAlias = Callable[[Hand, Run, float], Awaitable[float]]
-"""Runs the next message in hand, which begins at that moment; when it has ended."""
+"""Runs the next message or batch in hand, which begins at that moment; when it has ended."""
 
 
 class Runners:
     """At most `max_workers` at a time, each taking one message after the other while any waits."""
 
     def __init__(
-        self, hand: Hand, handle: Handle, settings: WorkerSettings, *, stopping: asyncio.Event
+        self,
+        hand: Hand,
+        leases: Leases,
+        handle: Handle,
+        settings: WorkerSettings,
+        *,
+        batch: int,
+        stopping: asyncio.Event,
     ) -> None:
         self._hand = hand
+        self._leases = leases
         self._handle = handle
+        self._batch = batch
         self._most = settings.max_workers
         self._stopping = stopping
         self._overtime = Overtime(settings.handler_timeout.total_seconds(), hand.runs)
@@ -35,8 +45,8 @@ class Runners:
         self._resting = False
 
     def start(self) -> None:
-        """Have a runner for each message that waits, up to the limit."""
-        for _ in range(min(self._hand.waiting, self._most - len(self._tasks))):
+        """Have a runner for each message or batch that waits, up to the limit."""
+        for _ in range(min(-(-self._hand.waiting // self._batch), self._most - len(self._tasks))):
             runner = asyncio.create_task(self._run())
             self._tasks.add(runner)
             runner.add_done_callback(self._tasks.discard)
@@ -49,7 +59,7 @@ class Runners:
     async def _run(self) -> None:
         if self._resting:
             return
-        hand, stopping, run = self._hand, self._stopping, Run(this_task())
+        hand, stopping, run = self._hand, self._stopping, Run(this_task(), self._leases)
         hand.runs.append(run)
         now = time.monotonic()
         turn_over = now + TURN_SECONDS
@@ -84,5 +94,5 @@ class Runners:
 
     def _reinforce(self) -> None:
         """Start further runners if all there are wait inside of handlers."""
-        if self._hand.running == len(self._tasks) and not self._stopping.is_set():
+        if self._hand.handlers == len(self._tasks) and not self._stopping.is_set():
             self.start()

@@ -33,6 +33,13 @@ class WorkerSettings:
     describe_error: Callable[[BaseException], str | None] = repr
     """What a dead letter says of an error: the place to redact."""
 
+    def described(self, error: BaseException) -> str | None:
+        """What a dead letter says of this error, whatever `describe_error` makes of it."""
+        try:
+            return self.describe_error(error)
+        except Exception as broken:  # noqa: BLE001 - an error whose repr raises still has a name
+            return f"{type(error).__name__} (describing it raised {type(broken).__name__})"
+
     def __post_init__(self) -> None:
         _at_least_one("max_workers", self.max_workers)
         _at_least_one("max_deliveries", self.max_deliveries)

@@ -21,12 +21,12 @@ from contextlib import suppress
 from typing import Final
 from uuid import UUID, uuid4
 
-from nightmail.attempt import Attempt, Handler
+from nightmail.attempt import Attempt, Batched, Handler
 from nightmail.hand import Hand
 from nightmail.keeping import Keeper, Leases
 from nightmail.message import Delivery, check_queue
 from nightmail.observe import LoggingObserver, Observer
-from nightmail.outcome import Outcome, Release, Standing
+from nightmail.outcome import Release, Standing
 from nightmail.pace import Pace
 from nightmail.repeating import Repeater, Step, happens_before
 from nightmail.run import Run
@@ -34,7 +34,7 @@ from nightmail.runners import Runners
 from nightmail.settings import WorkerSettings
 from nightmail.settling import Finished
 from nightmail.solitude import Solitude, is_suspect
-from nightmail.store import Settlement, Store
+from nightmail.store import Settlement, Source
 from nightmail.waiting import Alarm, next_look
 
 SETTLE_BATCH: Final = 1000
@@ -50,12 +50,15 @@ LAST_WRITES_SECONDS: Final = 5.0
 
 
 class Worker:
-    """Delivers messages of some queues to a handler. `run` until `stop`; it may run again afterwards."""
+    """Delivers messages of some queues to a handler. `run` until `stop`; it may run again afterwards.
+
+    With `Batched(handler)` it delivers several at a time; with `DeadLetters(store)` it delivers dead letters.
+    """
 
     def __init__(
         self,
-        store: Store,
-        handler: Handler,
+        store: Source,
+        handler: Handler | Batched,
         *,
         queues: Sequence[str],
         settings: WorkerSettings | None = None,
@@ -68,6 +71,8 @@ class Worker:
         self._observer = observer or LoggingObserver()
         self._attempt = Attempt(store, handler, self._settings, self._observer, is_stopping=self._is_stopping)
         self._solitude = solitude or Solitude()
+        self._batch = handler.limit if isinstance(handler, Batched) else 1
+        self._handle = self._handle_batch if isinstance(handler, Batched) else self._handle_one
         self._ran: asyncio.Task[None] | None = None
         self._reset()
 
@@ -75,14 +80,21 @@ class Worker:
         self._hand = Hand()
         self._leases = Leases()
         self._finished = Finished()
-        self._pace = Pace()
+        self._pace = Pace(self._batch)
         self._alarm = Alarm()
         self._suspect: Delivery | None = None
         self._unconfirmed: tuple[UUID, float] | None = None
         self._review_at = 0.0
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._runners = Runners(self._hand, self._handle, self._settings, stopping=self._stopping)
+        self._runners = Runners(
+            self._hand,
+            self._leases,
+            self._handle,
+            self._settings,
+            batch=self._batch,
+            stopping=self._stopping,
+        )
         self._in_a_hurry = asyncio.Event()
         self._drained = asyncio.Event()
         self._repeater = Repeater(self._observer, after_failure=self._alarm.at_once)
@@ -105,7 +117,8 @@ class Worker:
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing is in hand, and no claim under way that could change that."""
-        return not self.in_hand and self._unconfirmed is None
+        # What a handler has acknowledged itself has no lease here any more, and yet may still run.
+        return not self.in_hand and self._hand.is_empty and self._unconfirmed is None
 
     async def run(self) -> None:
         """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
@@ -214,13 +227,13 @@ class Worker:
 
     def _wants_more(self) -> bool:
         ahead = self._pace.ahead(time.monotonic())
-        return self._hand.waiting <= ahead // 2 and self._hand.running + self._hand.waiting < self._most(
-            ahead
-        )
+        return self._hand.waiting <= ahead // 2 and self._space(ahead) > 0
 
-    def _most(self, ahead: int) -> int:
+    def _space(self, ahead: int) -> int:
+        """How many more to claim. A handler with half a batch is as busy as one with a whole one."""
+        free = (self._settings.max_workers - self._hand.handlers) * self._batch
         # What the store has not taken back yet counts too, or a store that cannot write would fill our memory.
-        return self._settings.max_workers + ahead - max(len(self._finished) - SETTLE_BATCH, 0)
+        return free + ahead - self._hand.waiting - max(len(self._finished) - SETTLE_BATCH, 0)
 
     async def _claim(self) -> None:
         if self._solitude.taken:
@@ -228,7 +241,7 @@ class Worker:
         self._bell.clear()
         await self._recall()
         sent = time.monotonic()
-        room = self._most(self._pace.ahead(sent)) - self._hand.running - self._hand.waiting
+        room = self._space(self._pace.ahead(sent))
         if room <= 0:
             return
         token, until = uuid4(), sent + self._settings.lease.total_seconds()
@@ -287,28 +300,54 @@ class Worker:
 
     # ── handle ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _handle(self, hand: Hand, run: Run, now: float) -> float:
+    async def _handle_one(self, hand: Hand, run: Run, now: float) -> float:
         """Run the next message; when it has ended."""
         delivery = hand.start_next(run, now)
-        outcome: Outcome | None = None
+        settlement: Settlement | None = None
         ended = now
-        self._pace.started(now, hand.running)
+        self._pace.started(now, hand.handlers)
         try:
             if self._leases.surely_holds(delivery, now):
-                outcome = await self._attempt(delivery, run)
+                settlement = await self._attempt.one(delivery, run)
                 ended = time.monotonic()
                 self._pace.ran(ended - now)
+                self._observer.ended((delivery,), ended - now)
             else:
                 # Paused for longer than a lease before it could start: it is somebody else's by now.
                 self._observer.lease_lost(delivery)
         finally:
-            if outcome is None:
+            if settlement is None:
                 self._leases.drop([delivery])
             else:
-                self._finished.put(Settlement(delivery, outcome))
+                self._finished.put(settlement)
             hand.finish(run)
             # While many wait, every eighth time is often enough to ask.
             if (hand.waiting < FEW or hand.waiting % 8 == 0) and self._wants_more():
+                self._room.set()
+        return ended
+
+    async def _handle_batch(self, hand: Hand, run: Run, now: float) -> float:
+        """Run the next messages together; when they have ended."""
+        batch = hand.start_batch(run, now, self._batch)
+        held = [delivery for delivery in batch if self._leases.surely_holds(delivery, now)]
+        for delivery in set(batch).difference(held):
+            self._observer.lease_lost(delivery)
+        settlements: list[Settlement] = []
+        ended = now
+        self._pace.started(now, hand.handlers, len(batch))
+        try:
+            if held:
+                hand.narrow(run, held)
+                settlements = await self._attempt.many(held, run)
+                ended = time.monotonic()
+                # Fetching ahead counts messages, so it wants to know how long one of them took.
+                self._pace.ran((ended - now) / len(held))
+                self._observer.ended(held, ended - now)
+        finally:
+            self._leases.drop(set(batch).difference(each.delivery for each in settlements))
+            self._finished.put_back(settlements)
+            hand.finish(run)
+            if self._wants_more():
                 self._room.set()
         return ended
 

@@ -23,7 +23,7 @@ from nightmail.bell import Bell
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Standing
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, FullStore, Settlement
 
 Answer = TypeVar("Answer")
@@ -175,6 +175,16 @@ class FaultyStore:
     async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
         return await self._pass("recall", lambda: self._store.recall(queues, token))
 
+    async def claim_dead(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+    ) -> Claimed:
+        return await self._pass(
+            "claim_dead", lambda: self._store.claim_dead(queues, limit=limit, lease=lease, token=token)
+        )
+
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        return await self._pass("recall_dead", lambda: self._store.recall_dead(queues, token))
+
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         standings = await self._pass("settle", lambda: self._store.settle(batch))
         self.sizes["settle"].append(len(batch))
@@ -241,6 +251,17 @@ class FaultyStore:
         self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
     ) -> list[DeadLetter]:
         return await self._pass("dead", lambda: self._store.dead(which, limit=limit, cursor=cursor))
+
+    async def redrive(
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+    ) -> list[int]:
+        return await self._pass("redrive", lambda: self._store.redrive(letters, to=to, keep_names=keep_names))
+
+    async def purge(self, which: DeadFilter, *, limit: int) -> int:
+        return await self._pass("purge", lambda: self._store.purge(which, limit=limit))
+
+    async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
+        return await self._pass("sweep", lambda: self._store.sweep(older_than=older_than, limit=limit))
 
     async def stats(self) -> dict[str, QueueStats]:
         return await self._pass("stats", self._store.stats)

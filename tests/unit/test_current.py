@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from nightmail import current
+from nightmail.keeping import Leases
 from nightmail.message import Delivery
 from nightmail.run import Run
 from nightmail.stores.memory import MemoryStore
@@ -78,7 +79,7 @@ async def test_a_task_that_the_handler_waits_for_belongs_to_it_and_one_it_leaves
 
 
 async def test_a_handler_that_failed_is_over_too(store: FaultyStore) -> None:
-    run = Run(asyncio.create_task(asyncio.sleep(0)), delivery(timer_id="daily"))
+    run = Run(asyncio.create_task(asyncio.sleep(0)), Leases(), delivery(timer_id="daily"))
     assert run.delivery is not None
     current.enter(store, run, run.delivery)
     assert daily(store) is run.delivery

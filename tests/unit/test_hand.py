@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from nightmail.hand import Hand
+from nightmail.keeping import Leases
 from nightmail.message import Delivery
 from nightmail.run import Run
 from tests.unit.support import delivery, ids, soon
@@ -20,7 +21,7 @@ def holding(count: int) -> tuple[Hand, list[Delivery]]:
 
 def runner(hand: Hand) -> Run:
     """A place to run something in."""
-    run = Run(asyncio.create_task(asyncio.sleep(0)))
+    run = Run(asyncio.create_task(asyncio.sleep(0)), Leases())
     hand.runs.append(run)
     return run
 

@@ -1,0 +1,111 @@
+"""Deleting what nobody will ask for any more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+
+from nightmail.durations import Duration, as_positive
+from nightmail.observe import LoggingObserver, Observer
+from nightmail.records import Swept
+from nightmail.repeating import Repeater
+from nightmail.store import Inspection
+from nightmail.waiting import Alarm
+
+LAST_SWEEP_SECONDS: Final = 5.0
+"""How long `stop` waits for the batch under way: a dead database must not hang a shutdown."""
+
+
+class Cleaner:
+    """Deletes what was delivered or died longer than `retention` ago, and the dedup windows that have ended.
+
+    It does so every `interval`, in batches, until a batch finds less than it might have; the first time when it
+    starts. A message that waits or runs is never touched, nor a dead letter that somebody holds.
+
+    Unless both `retention` and `interval` are given it deletes nothing, ever: `run` just waits until it is stopped.
+    """
+
+    def __init__(
+        self,
+        store: Inspection,
+        retention: Duration | None = None,
+        interval: Duration | None = None,
+        *,
+        batch: int = 1000,
+        observer: Observer | None = None,
+    ) -> None:
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1, not {batch}")
+        self._store = store
+        self._retention = None if retention is None else as_positive("retention", retention)
+        self._interval = None if interval is None else as_positive("interval", interval)
+        self._batch = batch
+        self._observer = observer or LoggingObserver()
+        self._reset()
+        self._ended.set()
+
+    def _reset(self) -> None:
+        self._alarm = Alarm()
+        self._stopping = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._patience = asyncio.timeout(None)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether `run` is under way."""
+        return not self._ended.is_set()
+
+    async def run(self) -> None:
+        """Sweep every `interval` until `stop`, through outages. It may run again afterwards."""
+        if self.is_running:
+            raise RuntimeError("this cleaner is already running")
+        self._reset()
+        try:
+            with suppress(TimeoutError):
+                async with self._patience:
+                    await self._sweep_until_stopped()
+        finally:
+            self._ended.set()
+
+    async def sweep_once(self) -> Swept:
+        """Delete all that is old enough now; how many of each. Nothing unless both durations were given."""
+        if self._retention is None or self._interval is None:
+            return Swept()
+        return await self._sweep(self._retention, until=asyncio.Event())
+
+    async def stop(self) -> None:
+        """Let the batch under way end, and begin no other; returns when that is done."""
+        self._stopping.set()
+        if self.is_running:
+            self._patience.reschedule(asyncio.get_running_loop().time() + LAST_SWEEP_SECONDS)
+            await self._ended.wait()
+
+    async def _sweep_until_stopped(self) -> None:
+        if self._retention is None or self._interval is None:
+            await self._stopping.wait()
+            return
+        retention, interval = self._retention, self._interval
+
+        async def sweep() -> None:
+            await self._sweep(retention, until=self._stopping)
+            self._alarm.set(time.monotonic() + interval.total_seconds())
+
+        # After a failure the interval is not waited for: the alarm still rings, and the repeater backs off.
+        repeater = Repeater(self._observer, after_failure=self._alarm.at_once)
+        await repeater.repeat(sweep, when=self._interval_over, until=self._stopping)
+
+    async def _interval_over(self) -> None:
+        await asyncio.sleep(self._alarm.seconds_from(time.monotonic()))
+
+    async def _sweep(self, retention: timedelta, until: asyncio.Event) -> Swept:
+        total = Swept()
+        while True:
+            swept = await self._store.sweep(older_than=retention, limit=self._batch)
+            total += swept
+            if max(swept.delivered, swept.dead, swept.dedup) < self._batch or until.is_set():
+                return total
+            # Or a store that answers at once would keep everybody else waiting meanwhile.
+            await asyncio.sleep(0)

@@ -1,0 +1,45 @@
+"""Dead letters as a source of deliveries: a worker takes them like messages of the queues in which they died."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from uuid import UUID
+
+from nightmail.bell import Bell
+from nightmail.message import Delivery
+from nightmail.outcome import Standing
+from nightmail.store import Claimed, Extend, Settlement, Store
+
+
+class DeadLetters:
+    """What died in some queues of a store. A letter that was handled is gone; one that is given up stays, unoffered."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def look_interval(self) -> timedelta:
+        """See `Source.look_interval`."""
+        return self._store.look_interval
+
+    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+        """See `Source.claim`."""
+        return await self._store.claim_dead(queues, limit=limit, lease=lease, token=token)
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+        """See `Source.recall`."""
+        return await self._store.recall_dead(queues, token)
+
+    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+        """See `Source.settle`."""
+        return await self._store.settle(batch)
+
+    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """See `Source.beside`."""
+        return self._store.beside(work)
+
+    def listen(self, queues: Sequence[str]) -> Bell:
+        """See `Source.listen`. A death rings for the queue it happened in."""
+        return self._store.listen(queues)

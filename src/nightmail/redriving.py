@@ -1,0 +1,98 @@
+"""Bringing dead letters back, and deleting them: many at a time, in chunks that no store minds."""
+
+from __future__ import annotations
+
+import math
+from asyncio import sleep
+from itertools import islice
+from time import monotonic
+from typing import Final
+
+from nightmail.message import check_queue
+from nightmail.records import DeadFilter, DeadLetter
+from nightmail.store import Inspection
+
+CHUNK: Final = 500
+"""How many letters move, or are deleted, in one step."""
+STEPS_A_SECOND: Final = 10
+"""At a given rate so many chunks go in a second, so that what comes back comes evenly."""
+
+
+async def redrive(
+    store: Inspection,
+    which: DeadFilter,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
+    rate: float | None = None,
+    keep_names: bool = True,
+) -> int:
+    """Move these dead letters back among the messages, to the queue `to` or where they died; how many moved.
+
+    Those that are there when it begins, the oldest first; at most `limit`, and at most `rate` a second. A letter that
+    somebody holds stays, and so does one whose timer id is taken by a message; of several letters of one timer id
+    only the newest goes. With `keep_names=False` they give up their timer ids, and all go.
+
+    When the store fails half-way, what has moved has moved: the same call again moves the rest.
+    """
+    if to is not None:
+        check_queue(to)
+    _check_limit(limit)
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        raise ValueError(f"rate must be more than nothing a second, not {rate}")
+    most = CHUNK if rate is None else max(min(int(rate / STEPS_A_SECOND), CHUNK), 1)
+    ids = iter(await _oldest_first(store, which, to, keep_names=keep_names))
+    moved, next_at = 0, monotonic()
+    while chunk := tuple(islice(ids, most if limit is None else min(most, limit - moved))):
+        # Without a rate only so that a store which answers at once does not keep everybody else waiting.
+        await sleep(max(next_at - monotonic(), 0))
+        begun = monotonic()
+        letters = await store.dead(DeadFilter(ids=chunk), limit=len(chunk))
+        just_moved = len(await store.redrive(letters[::-1], to=to, keep_names=keep_names)) if letters else 0
+        moved += just_moved
+        next_at = begun if rate is None else begun + just_moved / rate
+    return moved
+
+
+async def purge(store: Inspection, which: DeadFilter, *, limit: int | None = None) -> int:
+    """Delete these dead letters, at most `limit` of them, the oldest first; how many. One that is held stays."""
+    _check_limit(limit)
+    deleted = 0
+    while size := CHUNK if limit is None else min(CHUNK, limit - deleted):
+        just_deleted = await store.purge(which, limit=size)
+        deleted += just_deleted
+        if just_deleted < size:
+            break
+        await sleep(0)
+    return deleted
+
+
+async def _oldest_first(
+    store: Inspection, which: DeadFilter, to: str | None, *, keep_names: bool
+) -> list[int]:
+    """The ids of these letters as they are now, but of those that would bear one name only the newest."""
+    ids: list[int] = []
+    names: set[tuple[str, str]] = set()
+    cursor: int | None = None
+    while page := await store.dead(which, limit=CHUNK, cursor=cursor):
+        cursor = page[-1].id
+        for letter in page:
+            name = _name(letter, to) if keep_names else None
+            if name is None or name not in names:
+                ids.append(letter.id)
+            if name is not None:
+                names.add(name)
+        if len(page) < CHUNK:
+            break
+        await sleep(0)
+    return ids[::-1]
+
+
+def _name(letter: DeadLetter, to: str | None) -> tuple[str, str] | None:
+    """Under which name this letter would come back, and in which queue."""
+    return None if letter.timer_id is None else (to or letter.queue, letter.timer_id)
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
