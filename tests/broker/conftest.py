@@ -11,14 +11,14 @@ from nightmail import OutboxBroker
 from tests.broker.support import Heard, Make
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mysql", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store of each kind."""
     if request.param == "memory":
         return "memory://"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'messages.db'}"
-    fresh: str = request.getfixturevalue("postgres_url")
+    fresh: str = request.getfixturevalue(f"{request.param}_url")
     return fresh
 
 

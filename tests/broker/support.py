@@ -22,6 +22,8 @@ class Heard(Observer):
         self.outcomes: list[tuple[int, Outcome]] = []
         self.errors: list[str] = []
         self.lost: list[int] = []
+        self.promises: list[int] = []
+        self.uncertainties: list[int] = []
         self._news = asyncio.Event()
 
     def settled(self, settlements: Sequence[Settlement]) -> None:
@@ -34,6 +36,14 @@ class Heard(Observer):
 
     def lease_lost(self, delivery: Delivery) -> None:
         self.lost.append(delivery.id)
+        self._news.set()
+
+    def promised(self, delivery: Delivery) -> None:
+        self.promises.append(delivery.id)
+        self._news.set()
+
+    def uncertain(self, settlement: Settlement) -> None:
+        self.uncertainties.append(settlement.delivery.id)
         self._news.set()
 
     def of(self, message_id: int | None) -> list[Outcome]:

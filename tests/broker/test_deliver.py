@@ -185,7 +185,7 @@ async def test_a_verdict_by_calling_and_the_first_one_wins(make: Make, heard: He
     ("policy", "outcome"),
     [
         (AckPolicy.NACK_ON_ERROR, Retry(timedelta(seconds=9))),
-        (AckPolicy.REJECT_ON_ERROR, Dead(Reason.REJECTED)),
+        (AckPolicy.REJECT_ON_ERROR, Dead(Reason.REJECTED, "RuntimeError('no')")),
         (AckPolicy.ACK, Done()),
         (AckPolicy.MANUAL, Retry(timedelta(seconds=9))),
     ],
@@ -292,7 +292,7 @@ async def test_a_decoder_that_raises_makes_a_dead_letter_too(make: Make, heard: 
         sent = await broker.publish("x", "q")
         await heard.until(lambda: bool(heard.of(sent)))
 
-    assert heard.of(sent) == [Dead(Reason.UNDECODABLE, "ValueError('cannot')")]
+    assert heard.of(sent) == [Dead(Reason.UNDECODABLE, "ValueError('cannot')", ran=False)]
 
 
 async def test_stop_consume_stops_the_subscriber_without_a_deadlock(make: Make) -> None:
@@ -430,7 +430,7 @@ async def test_the_brokers_ack_policy_reaches_the_subscribers_of_a_router(make: 
         sent = await broker.publish("x", "q")
         await heard.until(lambda: bool(heard.of(sent)))
 
-    assert heard.of(sent) == [Dead(Reason.REJECTED)]
+    assert heard.of(sent) == [Dead(Reason.REJECTED, "RuntimeError('no')")]
 
 
 async def test_one_subscriber_serves_several_queues(make: Make) -> None:

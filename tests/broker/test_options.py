@@ -70,12 +70,12 @@ async def test_options_of_the_broker_are_the_defaults_of_its_subscribers() -> No
 
 
 async def test_what_is_not_offered_says_so() -> None:
-    subscriber = OutboxBroker("memory://").subscriber("q")
+    broker = OutboxBroker("memory://")
 
-    with pytest.raises(FeatureNotSupportedException, match="handler"):
-        await subscriber.get_one()
-    with pytest.raises(FeatureNotSupportedException, match="handler"):
-        aiter(subscriber)
+    with pytest.raises(FeatureNotSupportedException, match="reply_to"):
+        await broker.request("x", "q")
+    with pytest.raises(FeatureNotSupportedException, match="reply_to"):
+        await broker.publisher("q").request("x")
 
 
 def test_the_asyncapi_document_has_the_queues_and_no_password() -> None:

@@ -1,7 +1,22 @@
 """The FastStream integration."""
 
 from nightmail.broker.broker import OutboxBroker
-from nightmail.broker.message import OutboxMessage
-from nightmail.broker.router import OutboxRouter
+from nightmail.broker.commands import OutboxResponse
+from nightmail.broker.exceptions import PostponeMessage
+from nightmail.broker.message import OutboxBatchMessage, OutboxMessage
+from nightmail.broker.router import OutboxRoute, OutboxRoutePublisher, OutboxRouter
+from nightmail.broker.sync import SyncPublisher
+from nightmail.broker.testing import TestOutboxBroker
 
-__all__ = ["OutboxBroker", "OutboxMessage", "OutboxRouter"]
+__all__ = [
+    "OutboxBatchMessage",
+    "OutboxBroker",
+    "OutboxMessage",
+    "OutboxResponse",
+    "OutboxRoute",
+    "OutboxRoutePublisher",
+    "OutboxRouter",
+    "PostponeMessage",
+    "SyncPublisher",
+    "TestOutboxBroker",
+]

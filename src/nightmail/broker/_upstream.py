@@ -10,12 +10,14 @@ from typing import Any
 from faststream._internal.basic_types import LoggerProto, SendableMessage
 from faststream._internal.broker import BrokerRouter, BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
+from faststream._internal.broker.router import ArgsContainer, SubscriberRoute
 from faststream._internal.configs import (
     BrokerConfig,
     PublisherSpecificationConfig,
     PublisherUsecaseConfig,
     SubscriberSpecificationConfig,
     SubscriberUsecaseConfig,
+    UnderlyingDriverAnnotation,
 )
 from faststream._internal.constants import EMPTY, ContentTypes
 from faststream._internal.context import Context
@@ -25,11 +27,12 @@ from faststream._internal.endpoint.publisher import PublisherSpecification, Publ
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
-from faststream._internal.endpoint.utils import ParserComposition
+from faststream._internal.endpoint.utils import ParserComposition, process_msg
 from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
 from faststream._internal.parser import CodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
+from faststream._internal.testing.broker import EnterType, TestBroker, patch_broker_calls
 from faststream._internal.types import (
     AsyncCallable,
     BrokerMiddleware,
@@ -41,6 +44,7 @@ from faststream.middlewares import AckPolicy
 
 __all__ = [
     "EMPTY",
+    "ArgsContainer",
     "AsyncCallable",
     "BrokerConfig",
     "BrokerMiddleware",
@@ -54,6 +58,7 @@ __all__ = [
     "CustomCallable",
     "DefaultCodec",
     "DefaultLoggerStorage",
+    "EnterType",
     "FakePublisher",
     "FastDependsConfig",
     "IdGenerator",
@@ -67,12 +72,17 @@ __all__ = [
     "PublisherUsecaseConfig",
     "Registrator",
     "SendableMessage",
+    "SubscriberRoute",
     "SubscriberSpecification",
     "SubscriberSpecificationConfig",
     "SubscriberUsecase",
     "SubscriberUsecaseConfig",
+    "TestBroker",
+    "UnderlyingDriverAnnotation",
     "get_broker_logger",
     "make_logger_state",
+    "patch_broker_calls",
+    "process_msg",
     "resolve_ack_policy",
 ]
 

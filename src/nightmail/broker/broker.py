@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, cast
 
@@ -13,7 +12,6 @@ from fast_depends import dependency_provider
 from faststream.exceptions import FeatureNotSupportedException, SetupError
 from faststream.message import gen_cor_id
 from faststream.middlewares import AckPolicy
-from faststream.response.publish_type import PublishType
 from faststream.specification.schema import BrokerSpec
 
 from nightmail.broker._upstream import (
@@ -23,19 +21,26 @@ from nightmail.broker._upstream import (
     FastDependsConfig,
     SendableMessage,
 )
-from nightmail.broker.commands import OutboxPublishCommand, due_from
+from nightmail.broker.commands import OutboxPublishCommand, correlation_from
 from nightmail.broker.config import OutboxBrokerConfig
 from nightmail.broker.logging import make_outbox_logger_state
-from nightmail.broker.message import Received
-from nightmail.broker.options import BrokerOptions, check_known, worker_options, worker_settings
+from nightmail.broker.operating import Operating
+from nightmail.broker.options import (
+    BrokerOptions,
+    PublishOptions,
+    TimerOptions,
+    check_known,
+    worker_options,
+    worker_settings,
+)
 from nightmail.broker.producer import OutboxProducer
+from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.registrator import OutboxRegistrator
+from nightmail.broker.sessions import NotesWhatIsRaised
 from nightmail.broker.subscriber import OutboxSubscriber
-from nightmail.durations import Duration, as_timedelta
+from nightmail.broker.timers import Timers
 from nightmail.errors import StoreUnavailable
-from nightmail.message import OnConflict, check_name, check_queue
 from nightmail.observe import LoggingObserver
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.store import FullStore
 from nightmail.stores import DEFAULT_URL, open_store, public_url
 
@@ -43,7 +48,12 @@ if TYPE_CHECKING:
     from nightmail.stores import StoreSource
 
 
-class OutboxBroker(OutboxRegistrator, BrokerUsecase[Received, FullStore, OutboxBrokerConfig]):
+class OutboxBroker(
+    OutboxRegistrator,
+    Timers,
+    Operating,
+    BrokerUsecase[Received | ReceivedBatch, FullStore, OutboxBrokerConfig],
+):
     """Publishes into, and delivers from, the database you already have.
 
     `store` is a URL, an SQLAlchemy `AsyncEngine`, a `Redis` or `RedisCluster` client, or any `Store`; without one it is
@@ -72,6 +82,10 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[Received, FullStore, OutboxB
             if isinstance(store, FullStore)
             else open_store(store, tables=tables, keep_delivered=keep_delivered)
         )
+        if options.get("session_factory") is not None and not self._store.capabilities.transactions:
+            raise SetupError(
+                f"session_factory needs a store that joins SQL transactions; {self._store.capabilities.name} does not"
+            )
         self._create_tables = self._store.capabilities.embedded if create_tables is None else create_tables
         url = options.get("specification_url") or public_url(store, self._store)
         super().__init__(
@@ -88,14 +102,20 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[Received, FullStore, OutboxB
         )
 
     def _configured(self, options: BrokerOptions) -> OutboxBrokerConfig:
+        middlewares = options.get("middlewares", ())
+        session_factory = options.get("session_factory")
+        if session_factory is not None:
+            # Last, and so closest to the handler.
+            middlewares = (*middlewares, NotesWhatIsRaised)
         return OutboxBrokerConfig(
             store=self._store,
+            session_factory=session_factory,
             worker_options=worker_options(options),
             observer=options.get("observer") or LoggingObserver(),
             producer=OutboxProducer(
                 lambda: self._store, parser=options.get("parser"), decoder=options.get("decoder")
             ),
-            broker_middlewares=options.get("middlewares", ()),
+            broker_middlewares=middlewares,
             broker_parser=options.get("parser"),
             broker_decoder=options.get("decoder"),
             broker_codec=options.get("codec"),
@@ -113,6 +133,7 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[Received, FullStore, OutboxB
             ack_policy=options.get("ack_policy", EMPTY),
             id_generator=options.get("id_generator") or gen_cor_id,
             extra_context={"broker": self},
+            underlying_driver_annotations=options.get("underlying_driver_annotations") or {},
         )
 
     # ── life ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,184 +194,31 @@ class OutboxBroker(OutboxRegistrator, BrokerUsecase[Received, FullStore, OutboxB
     # ── publish ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def publish(
-        self,
-        message: SendableMessage,
-        queue: str,
-        *,
-        session: object | None = None,
-        activate_in: Duration | None = None,
-        activate_at: datetime | None = None,
-        timer_id: str | None = None,
-        on_conflict: OnConflict = "skip",
-        dedup_for: Duration | None = None,
-        expires_in: Duration | None = None,
-        ordering_key: str | None = None,
-        priority: int = 0,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
+        self, message: SendableMessage, queue: str, **options: Unpack[TimerOptions]
     ) -> int | None:
         """Publish a message; its id, or `None` when its timer id was taken and nothing was stored.
 
-        Args:
-            message: What the handler gets: anything that can be encoded as JSON, or `str`, or `bytes`.
-            queue: The queue to publish to.
-            session: Your transaction. The message commits or rolls back with it; without one it commits by itself.
-            activate_in: Deliver after this long, counted from this call. Nothing or less is now.
-            activate_at: Deliver at this (aware) moment. The past is now.
-            timer_id: A business key that at most one message of the queue bears.
-            on_conflict: What to do when a waiting message bears that key: `skip` keeps the first, `replace` the last,
-                `earliest` and `latest` whichever is due earlier or later, `raise` raises `TimerExists`.
-            dedup_for: Let the key count as taken for this long, even once the message was delivered.
-            expires_in: Do not deliver later than this; it becomes a dead letter instead.
-            ordering_key: Messages with the same key are delivered one at a time, in order.
-            priority: 0 to 9; higher goes first.
-            headers: Headers for the handler.
-            correlation_id: To trace the message by; made up when not given.
-            reply_to: A queue for the handler's return value.
+        `message` is what the handler gets: anything that can be encoded as JSON, or `str`, or `bytes`. The options
+        are described where they are declared, in `TimerOptions`.
         """
-        cmd = OutboxPublishCommand(
-            (message,),
-            queue=queue,
-            session=session,
-            due=due_from(activate_in, activate_at),
-            timer_id=timer_id,
-            on_conflict=on_conflict,
-            dedup_for=None if dedup_for is None else as_timedelta("dedup_for", dedup_for),
-            expires_in=None if expires_in is None else as_timedelta("expires_in", expires_in),
-            ordering_key=ordering_key,
-            priority=priority,
-            headers=headers,
-            correlation_id=correlation_id or self._correlation_from(headers),
-            reply_to=reply_to,
-        )
+        check_known("publish()", options, TimerOptions)
+        options["correlation_id"] = correlation_from(options, self.config.id_generator)
+        cmd = OutboxPublishCommand.of((message,), queue, options)
         stored: int | None = await self._basic_publish(cmd, producer=self.config.producer)
         return stored
 
     async def publish_batch(
-        self,
-        *messages: SendableMessage,
-        queue: str,
-        session: object | None = None,
-        activate_in: Duration | None = None,
-        activate_at: datetime | None = None,
-        expires_in: Duration | None = None,
-        ordering_key: str | None = None,
-        priority: int = 0,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
+        self, *messages: SendableMessage, queue: str, **options: Unpack[PublishOptions]
     ) -> list[int]:
         """Publish all of these or none, in one statement; their ids, in order."""
-        cmd = OutboxPublishCommand(
-            messages,
-            queue=queue,
-            session=session,
-            due=due_from(activate_in, activate_at),
-            expires_in=None if expires_in is None else as_timedelta("expires_in", expires_in),
-            ordering_key=ordering_key,
-            priority=priority,
-            headers=headers,
-            correlation_id=correlation_id or self._correlation_from(headers),
-            reply_to=reply_to,
-            publish_type=PublishType.PUBLISH,
-        )
+        check_known("publish_batch()", options, PublishOptions)
+        options["correlation_id"] = correlation_from(options, self.config.id_generator)
+        cmd = OutboxPublishCommand.of(messages, queue, cast("TimerOptions", options))
         stored: list[int] = await self._basic_publish_batch(cmd, producer=self.config.producer)
         return stored
-
-    def _correlation_from(self, headers: dict[str, Any] | None) -> str:
-        given = (headers or {}).get("correlation_id")
-        return given if isinstance(given, str) and given else self.config.id_generator()
 
     async def request(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not offered: a durable message may be handled days later, when nobody waits for an answer."""
         raise FeatureNotSupportedException(
             "OutboxBroker has no request(): give reply_to a queue and subscribe to the answers"
         )
-
-    # ── timers ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def cancel_timer(self, queue: str, timer_id: str, *, session: object | None = None) -> bool:
-        """Remove a waiting timer; `True` only if this call removed it. A running one is never clobbered."""
-        _check_timer(queue, timer_id)
-        return await self._store.cancel(queue, timer_id, transaction=session)
-
-    async def reschedule_timer(
-        self,
-        queue: str,
-        timer_id: str,
-        *,
-        activate_in: Duration | None = None,
-        activate_at: datetime | None = None,
-        session: object | None = None,
-    ) -> bool:
-        """Move a waiting timer to another time; `True` if one moved. From its own handler, use `postpone`."""
-        _check_timer(queue, timer_id)
-        due = due_from(activate_in, activate_at)
-        if due is None:
-            raise ValueError("say when: give activate_in or activate_at")
-        return await self._store.reschedule(queue, timer_id, due, transaction=session)
-
-    async def has_pending(self, queue: str, timer_id: str) -> bool:
-        """Whether a message with this timer id waits."""
-        _check_timer(queue, timer_id)
-        return bool(await self._store.peek(queue, timer_id=timer_id, limit=1))
-
-    async def pending(
-        self,
-        queue: str | None = None,
-        *,
-        due_before: datetime | None = None,
-        limit: int = 100,
-        session: object | None = None,
-    ) -> list[PendingMessage]:
-        """Waiting messages by due time, without taking them; with `session`, what it has not committed too."""
-        if queue is not None:
-            check_queue(queue)
-        _check_limit(limit)
-        if due_before is not None:
-            due_from(None, due_before)
-        return await self._store.peek(queue, due_before=due_before, limit=limit, transaction=session)
-
-    async def cancel_all(self, queue: str, *, session: object | None = None) -> int:
-        """Remove every waiting message of a queue; how many. Running ones stay."""
-        check_queue(queue)
-        return await self._store.cancel_all(queue, transaction=session)
-
-    # ── inspection ─────────────────────────────────────────────────────────────────────────────────────────
-
-    async def dead_letters(
-        self,
-        queue: str | None = None,
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        older_than: Duration | None = None,
-        ids: tuple[int, ...] | None = None,
-        limit: int = 100,
-        cursor: int | None = None,
-    ) -> list[DeadLetter]:
-        """Dead letters, newest first; `cursor` is the id of the last one seen."""
-        _check_limit(limit)
-        which = DeadFilter(
-            queue=queue,
-            reason=reason,
-            error=error,
-            older_than=None if older_than is None else as_timedelta("older_than", older_than),
-            ids=ids,
-        )
-        return await self._store.dead(which, limit=limit, cursor=cursor)
-
-    async def stats(self) -> dict[str, QueueStats]:
-        """How each queue stands."""
-        return await self._store.stats()
-
-
-def _check_timer(queue: str, timer_id: str) -> None:
-    check_queue(queue)
-    check_name("timer_id", timer_id)
-
-
-def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")

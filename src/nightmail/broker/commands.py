@@ -1,18 +1,23 @@
-"""What travels from `publish` through the middlewares to the producer."""
+"""What travels from `publish`, or from a handler's return value, through the middlewares to the producer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, Unpack, cast
 
-from faststream.response import PublishCommand
+from faststream.response import BatchPublishCommand, PublishCommand, Response
 from faststream.response.publish_type import PublishType
 
+from nightmail.broker.options import PublishOptions, TimerOptions, check_known
 from nightmail.durations import Duration, as_timedelta
 from nightmail.message import Due, Message, OnConflict, check_due
 
+_ANY_QUEUE: Final = "-"
+"""Where a return value goes is known only to the publishers that it is given to."""
 
-class OutboxPublishCommand(PublishCommand):
+
+class OutboxPublishCommand(BatchPublishCommand):
     """One or several bodies for one queue, and when and how to store them."""
 
     def __init__(
@@ -34,15 +39,15 @@ class OutboxPublishCommand(PublishCommand):
         publish_type: PublishType = PublishType.PUBLISH,
     ) -> None:
         super().__init__(
-            bodies[0] if bodies else None,
+            *(bodies or (None,)),
             _publish_type=publish_type,
             destination=queue,
             headers=dict(headers or {}),
             correlation_id=correlation_id,
             reply_to=reply_to,
         )
-        self._more = bodies[1:]
-        self._count = len(bodies)
+        self._given: TimerOptions = {}
+        self._is_empty = not bodies
         self.session = session
         self.due = due
         self.timer_id = timer_id
@@ -54,19 +59,48 @@ class OutboxPublishCommand(PublishCommand):
         # Built once with an empty body, so that a bad argument is refused here and not after the middlewares ran.
         self.message(b"", None)
 
+    @classmethod
+    def of(cls, bodies: tuple[Any, ...], queue: str, options: TimerOptions) -> OutboxPublishCommand:
+        """The command that these options mean."""
+        given = {name: _read(name, value) for name, value in options.items()}
+        due = due_from(given.pop("activate_in", None), given.pop("activate_at", None))
+        for name in ("dedup_for", "expires_in"):
+            if given.get(name) is not None:
+                given[name] = as_timedelta(name, given[name])
+        command = cls(bodies, queue=queue, due=due, **given)
+        command._given = options
+        return command
+
+    def with_defaults(self, defaults: TimerOptions) -> OutboxPublishCommand:
+        """The same, with these where nothing else was given."""
+        if not defaults:
+            return self
+        given: TimerOptions = {**self._given, "headers": self.headers, "correlation_id": self.correlation_id}
+        return OutboxPublishCommand.of(self.batch_bodies, self.destination, merged(defaults, given))
+
     @property
     def batch_bodies(self) -> tuple[Any, ...]:
         """All bodies in order; `None` is a body too."""
-        return (self.body, *self._more) if self._count else ()
+        return () if self._is_empty else (self.body, *self.extra_bodies)
+
+    @batch_bodies.setter
+    def batch_bodies(self, bodies: Sequence[Any]) -> None:
+        """Middlewares may replace them."""
+        self._is_empty = not bodies
+        self.body = bodies[0] if bodies else None
+        self.extra_bodies = tuple(bodies[1:])
 
     @classmethod
-    def from_cmd(cls, cmd: PublishCommand) -> OutboxPublishCommand:
-        """The same for us, from a command that another broker's response or a plain return value made."""
+    def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> OutboxPublishCommand:
+        """The same for us, from a command that another broker's response or a plain return value made.
+
+        A list that was returned is one message, not several: `batch`, which FastStream knows, is never asked for.
+        """
         if isinstance(cmd, cls):
             return cmd
         return cls(
             (cmd.body,),
-            queue=cmd.destination or "-",
+            queue=cmd.destination or _ANY_QUEUE,
             headers=cmd.headers,
             correlation_id=cmd.correlation_id,
             reply_to=cmd.reply_to,
@@ -104,6 +138,42 @@ class OutboxPublishCommand(PublishCommand):
         return headers
 
 
+def merged(defaults: TimerOptions, given: TimerOptions) -> TimerOptions:
+    """What was given, and the defaults for the rest; of two ways to say when, the one that was given counts."""
+    left = {name: value for name, value in defaults.items() if name not in given}
+    if given.get("activate_in") is not None or given.get("activate_at") is not None:
+        left.pop("activate_in", None)
+        left.pop("activate_at", None)
+    headers = {**(defaults.get("headers") or {}), **(given.get("headers") or {})}
+    return cast("TimerOptions", {**left, **given, "headers": headers})
+
+
+def _read(name: str, value: Any) -> Any:
+    """What an option says: `faststream publish` has nothing but text for numbers and moments.
+
+    What cannot be read stays as it is, and is refused as the text that it is.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        match name:
+            case "activate_in" | "expires_in" | "dedup_for":
+                return float(value)
+            case "activate_at":
+                return datetime.fromisoformat(value)
+            case "priority":
+                return int(value)
+    except ValueError:
+        return value
+    return value
+
+
+def correlation_from(options: PublishOptions, make: Callable[[], str]) -> str:
+    """The correlation id that was given, as such or among the headers, or a new one."""
+    given = options.get("correlation_id") or (options.get("headers") or {}).get("correlation_id")
+    return given if isinstance(given, str) and given else make()
+
+
 def due_from(activate_in: Duration | None, activate_at: datetime | None) -> Due:
     """When: at most one of the two may be given."""
     if activate_in is not None and activate_at is not None:
@@ -114,3 +184,25 @@ def due_from(activate_in: Duration | None, activate_at: datetime | None) -> Due:
         raise TypeError(f"activate_at must be a datetime, not {type(activate_at).__name__}")
     check_due(activate_at)
     return activate_at
+
+
+class OutboxResponse(Response):
+    """A handler's return value, with what `publish` takes: when it is due, its timer id, a session and so on.
+
+    It goes to the queues of the publishers that decorate the handler, and to the one that the message asked for.
+    """
+
+    def __init__(self, body: Any, **options: Unpack[TimerOptions]) -> None:
+        check_known("OutboxResponse", options, TimerOptions)
+        super().__init__(body, headers=options.get("headers"), correlation_id=options.get("correlation_id"))
+        self._options = options
+        self.as_publish_command()  # So that a bad argument is refused where it is given.
+
+    def as_publish_command(self) -> OutboxPublishCommand:
+        """See `Response`."""
+        given: TimerOptions = {
+            **self._options,
+            "headers": self.headers,
+            "correlation_id": self.correlation_id,
+        }
+        return OutboxPublishCommand.of((self.body,), _ANY_QUEUE, given)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from faststream.middlewares import AckPolicy
 
@@ -12,7 +14,9 @@ from nightmail.broker._upstream import (
     PublisherUsecaseConfig,
     SubscriberUsecaseConfig,
 )
-from nightmail.broker.options import WorkerOptions
+from nightmail.broker.hints import what_to_import
+from nightmail.broker.options import TimerOptions, WorkerOptions
+from nightmail.broker.sessions import SessionFactory
 from nightmail.observe import LoggingObserver, Observer
 from nightmail.solitude import Solitude
 from nightmail.store import FullStore
@@ -23,9 +27,11 @@ class OutboxBrokerConfig(BrokerConfig):
     """A broker's own: the store, and what its subscribers share."""
 
     store: FullStore
+    session_factory: SessionFactory | None = None
     worker_options: WorkerOptions = field(default_factory=WorkerOptions)
     observer: Observer = field(default_factory=LoggingObserver)
     solitude: Solitude = field(default_factory=Solitude)
+    default_driver_annotations: Mapping[Any, Any] = field(default_factory=what_to_import)
 
 
 @dataclass(kw_only=True)
@@ -34,6 +40,10 @@ class OutboxSubscriberConfig(SubscriberUsecaseConfig):
 
     queues: tuple[str, ...]
     worker_options: WorkerOptions
+    dead_letters: bool = False
+    max_batch: int | None = None
+    """How many messages a handler gets at once, if it gets several."""
+    propagate_headers: bool = False
 
     @property
     def ack_policy(self) -> AckPolicy:
@@ -49,3 +59,5 @@ class OutboxPublisherConfig(PublisherUsecaseConfig):
     """One publisher's own."""
 
     queue: str
+    defaults: TimerOptions = field(default_factory=TimerOptions)
+    """What holds for each message unless it says otherwise."""

@@ -1,37 +1,33 @@
-"""What a handler gets, and how its verdict is kept."""
+"""What a handler gets: the message, and the ways to say how it ended."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from faststream.exceptions import FeatureNotSupportedException
 from faststream.message import StreamMessage
 
-from nightmail.durations import Duration, as_timedelta
-from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Retry
+from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict
+from nightmail.current import promise
+from nightmail.durations import Duration, as_positive, as_timedelta
+from nightmail.errors import LeaseLost
+from nightmail.message import DeadDelivery, Delivery
+from nightmail.outcome import Dead, Done, Postpone, Reason, Standing
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
 
 
-@dataclass(frozen=True, slots=True)
-class Nacked:
-    """Failed, and the retry policy shall decide what follows."""
+@runtime_checkable
+class _Watching(Protocol):
+    """A store whose callers' transactions must watch a message before they begin."""
 
-
-Verdict: TypeAlias = Outcome | Nacked
-
-
-@dataclass(slots=True, eq=False)
-class Received:
-    """A delivery on its way through FastStream, with the first verdict given on it."""
-
-    delivery: Delivery
-    verdict: Verdict | None = None
-
-    def judge(self, verdict: Verdict) -> None:
-        """Keep this verdict unless there is one already: the first wins."""
-        if self.verdict is None:
-            self.verdict = verdict
+    def transaction(
+        self, deliveries: Sequence[Delivery], client: object
+    ) -> AbstractAsyncContextManager[Any]: ...
 
 
 class OutboxMessage(StreamMessage[Received]):
@@ -44,7 +40,7 @@ class OutboxMessage(StreamMessage[Received]):
 
     @property
     def id(self) -> int:
-        """The message's id in the store."""
+        """The message's id in the store; of a dead letter, the letter's."""
         return self.delivery.id
 
     @property
@@ -82,29 +78,141 @@ class OutboxMessage(StreamMessage[Received]):
         """The key whose messages go one at a time, if it has one."""
         return self.delivery.ordering_key
 
-    async def ack(self) -> None:
-        """Handled: it leaves the store."""
-        self.raw_message.judge(Done())
+    @property
+    def dead(self) -> DeadDelivery | None:
+        """Why it was given up, when, and as which message: for a subscriber of dead letters, otherwise `None`."""
+        return self.delivery if isinstance(self.delivery, DeadDelivery) else None
+
+    # ── verdicts ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def ack(self, session: object | None = None) -> None:
+        """Handled: it leaves the store.
+
+        With `session`, your own transaction, it leaves as part of that: at once, and for good when you commit. Raises
+        `LeaseLost` when somebody else has the message by now: let it through, so that your writes are rolled back.
+        """
+        if session is None:
+            await self._judge(Done())
+        else:
+            try:
+                await self.raw_message.store.ack([self.delivery], transaction=session)
+            except Exception as error:
+                self.raw_message.failure = error
+                raise
+            self._promise()
         await super().ack()
 
-    async def nack(self, delay: Duration | None = None) -> None:
+    async def nack(self, delay: Duration | None = None, *, postpone_by: Duration | None = None) -> None:
         """Failed: try again after `delay`, or when the retry policy says."""
-        self.raw_message.judge(Nacked() if delay is None else Retry(as_timedelta("delay", delay)))
+        if postpone_by is not None:
+            await self.postpone(postpone_by)
+            return
+        await self._judge(Nacked(None if delay is None else as_timedelta("delay", delay)))
         await super().nack()
 
     async def reject(self, reason: str | None = None) -> None:
         """Given up: it goes to the dead letters."""
-        self.raw_message.judge(Dead(reason or Reason.REJECTED))
+        await self._judge(Dead(reason or Reason.REJECTED))
         await super().reject()
 
     async def postpone(self, delay: Duration) -> None:
         """Not yet: look again after `delay`. Costs no attempt; both counters start afresh."""
-        self.raw_message.judge(Postpone(as_timedelta("delay", delay)))
+        await self._judge(Postpone(as_timedelta("delay", delay)))
         await super().nack()
+
+    # ── the lease ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def extend(self, ttl: Duration) -> None:
+        """Keep the message for at least so long from now, whatever becomes of this process; never shorter than before.
+
+        A handler that merely takes long needs none of this: its lease is renewed for as long as the process lives.
+        """
+        (standing,) = await self.raw_message.store.extend([self.delivery], as_positive("ttl", ttl))
+        if standing is Standing.LOST:
+            raise LeaseLost([self.id])
+
+    async def hold(self, session: object) -> None:
+        """Lock the message in your transaction before you read anything there, or raise `LeaseLost`.
+
+        A transaction at repeatable read needs this: a lease that is renewed after its first read would make its
+        `ack` fail.
+        """
+        await self.raw_message.store.hold([self.delivery], transaction=session)
+
+    @asynccontextmanager
+    async def transaction(self, client: object) -> AsyncIterator[Any]:
+        """On Redis: a pipeline of `client`, executed and acknowledged as one at the end of the block.
+
+        Raises `LeaseLost`, and executes nothing, when somebody else has the message by then.
+        """
+        store = self.raw_message.store
+        if not isinstance(store, _Watching):
+            raise FeatureNotSupportedException(
+                f"transaction() is for Redis; on {store.capabilities.name} pass your session to ack(session=...)"
+            )
+        async with store.transaction([self.delivery], client) as pipeline:
+            yield pipeline
+        self._promise()
+        await super().ack()
+
+    async def _judge(self, verdict: Verdict) -> None:
+        received = self.raw_message
+        is_first = received.verdict is None
+        received.judge(verdict)
+        if is_first and received.write is not None:
+            await received.write(verdict)
+
+    def _promise(self) -> None:
+        promise([self.delivery])
+        self.raw_message.judge(Promised())
 
     def __repr__(self) -> str:
         # Neither body nor headers: this ends up in logs.
         return f"OutboxMessage(id={self.id}, queue={self.queue!r}, attempt={self.attempt})"
+
+
+class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
+    """Several messages in one handler. `items` are they, each with verdicts of its own; these here are for the rest."""
+
+    items: Sequence[OutboxMessage]
+
+    async def ack(self, session: object | None = None) -> None:
+        """Handled, all that have no verdict yet. With `session`: all of them, or `LeaseLost` naming the lost ones."""
+        batch = self.raw_message
+        if session is None:
+            batch.judge(Done())
+        else:
+            deliveries = [item.delivery for item in batch.open]
+            await batch.store.ack(deliveries, transaction=session)
+            promise(deliveries)
+            batch.judge(Promised())
+        await super().ack()
+
+    async def nack(self, delay: Duration | None = None, *, postpone_by: Duration | None = None) -> None:
+        """Failed, all that have no verdict yet: try again after `delay`, or when the retry policy says."""
+        if postpone_by is not None:
+            await self.postpone(postpone_by)
+            return
+        self.raw_message.judge(Nacked(None if delay is None else as_timedelta("delay", delay)))
+        await super().nack()
+
+    async def reject(self, reason: str | None = None) -> None:
+        """Given up, all that have no verdict yet: they go to the dead letters."""
+        self.raw_message.judge(Dead(reason or Reason.REJECTED))
+        await super().reject()
+
+    async def postpone(self, delay: Duration) -> None:
+        """Not yet, all that have no verdict yet: look again after `delay`."""
+        self.raw_message.judge(Postpone(as_timedelta("delay", delay)))
+        await super().nack()
+
+    async def hold(self, session: object) -> None:
+        """Lock the messages in your transaction before you read anything there, or raise `LeaseLost`."""
+        batch = self.raw_message
+        await batch.store.hold([item.delivery for item in batch.items], transaction=session)
+
+    def __repr__(self) -> str:
+        return f"OutboxBatchMessage(ids={[item.id for item in self.items]})"
 
 
 def correlation_of(headers: dict[str, Any], delivery: Delivery) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from nightmail.durations import Duration, as_positive, as_timedelta
+from nightmail.message import OnConflict
 from nightmail.retry import RetryPolicy
 from nightmail.settings import WorkerSettings
 
@@ -27,7 +28,73 @@ if TYPE_CHECKING:
         LoggerProto,
         Registrator,
     )
+    from nightmail.broker.sessions import SessionFactory
     from nightmail.observe import Observer
+
+
+class PublishOptions(TypedDict, total=False):
+    """When and how a message is published."""
+
+    session: object | None
+    """Your transaction: the message commits or rolls back with it. Without one it commits by itself."""
+    activate_in: Duration | None
+    """Deliver after this long, counted from this call. Nothing or less is now."""
+    activate_at: datetime | None
+    """Deliver at this (aware) moment. The past is now."""
+    expires_in: Duration | None
+    """Do not deliver later than this; it becomes a dead letter instead."""
+    ordering_key: str | None
+    """Messages with the same key are delivered one at a time, in order."""
+    priority: int
+    """0 to 9; higher goes first (0)."""
+    headers: dict[str, Any] | None
+    """Headers for the handler."""
+    correlation_id: str | None
+    """To trace the message by; made up when not given."""
+    reply_to: str
+    """A queue for the handler's return value."""
+
+
+class TimerOptions(PublishOptions, total=False):
+    """The same for one message, which may bear a name."""
+
+    timer_id: str | None
+    """A business key that at most one message of the queue bears."""
+    on_conflict: OnConflict
+    """When a waiting message bears that key: `skip` keeps the first, `replace` the last, `earliest` and `latest`
+    whichever is due earlier or later, and `raise` raises `TimerExists` (`skip`)."""
+    dedup_for: Duration | None
+    """Let the key count as taken for this long, even once the message was delivered."""
+
+
+class PublisherOptions(TypedDict, total=False):
+    """Everything `publisher` takes beside its queue: what holds for each message unless it says otherwise, and more."""
+
+    activate_in: Duration | None
+    activate_at: datetime | None
+    expires_in: Duration | None
+    ordering_key: str | None
+    priority: int
+    headers: dict[str, Any] | None
+    reply_to: str
+    timer_id: str | None
+    on_conflict: OnConflict
+    dedup_for: Duration | None
+    title: str | None
+    description: str | None
+    schema: Any | None
+    include_in_schema: bool
+    persistent: bool
+
+
+class DeadOptions(TypedDict, total=False):
+    """Which dead letters are meant: all those to which every given condition applies."""
+
+    reason: str | None
+    error: str | None
+    """Text that the error contains."""
+    older_than: Duration | None
+    ids: tuple[int, ...] | None
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -45,6 +112,8 @@ class WorkerOptions(TypedDict, total=False):
     """How long a handler may run before it is cancelled and the message retried (1 h)."""
     give_up_after: Duration | None
     """For how long after its publish a message may be retried and postponed at all (no limit)."""
+    describe_error: Callable[[BaseException], str | None]
+    """What a dead letter says of an error, up to 8 KiB: the place to redact (`repr`)."""
 
 
 class EndpointOptions(TypedDict, total=False):
@@ -65,9 +134,21 @@ class EndpointOptions(TypedDict, total=False):
 class SubscriberOptions(WorkerOptions, EndpointOptions, total=False):
     """Everything `subscriber` takes beside its queues."""
 
+    batch: bool
+    """Call the handler with a list of messages (no)."""
+    max_batch: int
+    """How long that list may get (100)."""
+    dead_letters: bool
+    """Deliver what died in these queues instead of what waits there (no). A letter that was handled is gone."""
+    propagate_headers: bool
+    """Let the headers of a message go on with what its handler returns (no)."""
+
 
 class BrokerOptions(WorkerOptions, total=False):
     """Everything `OutboxBroker` takes beside its store."""
+
+    session_factory: SessionFactory | None
+    """Makes the sessions of handlers that ask for `OutboxSession`."""
 
     graceful_timeout: float | None
     observer: Observer
@@ -85,6 +166,8 @@ class BrokerOptions(WorkerOptions, total=False):
     serializer: SerializerProto | None
     provider: Provider | None
     context: ContextRepo | None
+    underlying_driver_annotations: Mapping[Any, Any]
+    """For classes of your own that handlers must not ask for by their names: what to import instead."""
     specification_url: str | None
     protocol: str | None
     protocol_version: str | None
@@ -100,6 +183,11 @@ def check_known(what: str, options: Mapping[str, Any], known: type[Any]) -> None
             close = difflib.get_close_matches(name, names, n=1)
             hint = f": did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"{what} has no option {name!r}{hint}")
+
+
+def publish_defaults(options: PublisherOptions) -> TimerOptions:
+    """Only those that are about each message."""
+    return {name: options[name] for name in TimerOptions.__annotations__ if name in options}  # type: ignore[return-value, literal-required]
 
 
 def worker_options(options: Mapping[str, Any]) -> WorkerOptions:

@@ -52,8 +52,11 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
         """Store all or none; their ids."""
-        messages = [await self._encoded(cmd, body) for body in cmd.batch_bodies]
-        return await self._store().publish_batch(messages, transaction=cmd.session)
+        return await self._store().publish_batch(await self.encoded(cmd), transaction=cmd.session)
+
+    async def encoded(self, cmd: OutboxPublishCommand) -> list[Message]:
+        """The messages that a command asks to store."""
+        return [await self._encoded(cmd, body) for body in cmd.batch_bodies]
 
     async def request(self, cmd: OutboxPublishCommand) -> Any:
         """Not offered: a durable message may be handled days later, when nobody waits for an answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
@@ -12,20 +12,30 @@ from nightmail.broker._upstream import (
     BrokerConfig,
     CallsCollection,
     PublisherSpecificationConfig,
+    PublisherUsecase,
     Registrator,
     SubscriberSpecificationConfig,
 )
+from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxPublisherConfig, OutboxSubscriberConfig
-from nightmail.broker.message import Received
-from nightmail.broker.options import SubscriberOptions, check_known, worker_options, worker_settings
+from nightmail.broker.options import (
+    PublisherOptions,
+    SubscriberOptions,
+    check_known,
+    publish_defaults,
+    worker_options,
+    worker_settings,
+)
 from nightmail.broker.publisher import OutboxPublisher
+from nightmail.broker.received import Received, ReceivedBatch
+from nightmail.broker.relaying import RelayingOptions, passing_on, subscriber_options
 from nightmail.broker.specification import OutboxPublisherSpecification, OutboxSubscriberSpecification
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.message import check_queue
 from nightmail.worker import check_queues
 
 
-class OutboxRegistrator(Registrator[Received, BrokerConfig]):
+class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
     """Declares subscribers and publishers."""
 
     def subscriber(  # type: ignore[override]
@@ -45,8 +55,11 @@ class OutboxRegistrator(Registrator[Received, BrokerConfig]):
             no_reply=options.get("no_reply", False),
             queues=check_queues(queues),
             worker_options=worker_options(options),
+            dead_letters=options.get("dead_letters", False),
+            max_batch=_max_batch(options),
+            propagate_headers=_propagate_headers(options),
         )
-        calls = CallsCollection[Received]()
+        calls = CallsCollection[Received | ReceivedBatch]()
         specification = OutboxSubscriberSpecification(
             cast("BrokerConfig", self.config),
             SubscriberSpecificationConfig(
@@ -67,30 +80,60 @@ class OutboxRegistrator(Registrator[Received, BrokerConfig]):
         )
 
     def publisher(  # type: ignore[override]
-        self,
-        queue: str,
-        *,
-        title: str | None = None,
-        description: str | None = None,
-        schema: Any | None = None,
-        include_in_schema: bool = True,
-        persistent: bool = True,
+        self, queue: str, **options: Unpack[PublisherOptions]
     ) -> OutboxPublisher:
-        """A publisher for this queue, to call or to decorate a handler with."""
+        """A publisher for this queue, to call or to decorate a handler with.
+
+        What `publish` takes may be given here too, and holds for each message that does not say otherwise.
+        """
+        check_known("publisher()", options, PublisherOptions)
         check_queue(queue)
+        defaults = publish_defaults(options)
+        OutboxPublishCommand.of((None,), queue, defaults)  # So that a bad one is refused where it is given.
         outer = cast("BrokerConfig", self.config)
         publisher = OutboxPublisher(
-            OutboxPublisherConfig(_outer_config=outer, queue=queue),
+            OutboxPublisherConfig(_outer_config=outer, queue=queue, defaults=defaults),
             OutboxPublisherSpecification(
                 outer,
                 PublisherSpecificationConfig(
-                    title_=title,
-                    description_=description,
-                    schema_=schema,
-                    include_in_schema=include_in_schema,
+                    title_=options.get("title"),
+                    description_=options.get("description"),
+                    schema_=options.get("schema"),
+                    include_in_schema=options.get("include_in_schema", True),
                 ),
                 queue,
             ),
         )
-        super().publisher(publisher, persistent=persistent)
+        super().publisher(publisher, persistent=options.get("persistent", True))
         return publisher
+
+    def relay(
+        self, *queues: str, to: PublisherUsecase, **options: Unpack[RelayingOptions]
+    ) -> OutboxSubscriber:
+        """Pass the messages of these queues on as they are, and acknowledge each once the other broker took it.
+
+        `to` is a publisher of that broker, whichever of FastStream's it is: `rabbit.publisher("orders")`.
+        """
+        check_known("relay()", options, RelayingOptions)
+        handler = passing_on(to, options.get("id_prefix", ""))
+        subscriber = self.subscriber(*queues, **subscriber_options(options))
+        to(subscriber(handler))
+        return subscriber
+
+
+def _propagate_headers(options: SubscriberOptions) -> bool:
+    propagate = options.get("propagate_headers", False)
+    if propagate and options.get("batch", False):
+        raise SetupError("propagate_headers is for one message at a time: the headers of a batch are many")
+    return propagate
+
+
+def _max_batch(options: SubscriberOptions) -> int | None:
+    if not options.get("batch", False):
+        if "max_batch" in options:
+            raise SetupError("max_batch needs batch=True: without it a handler gets one message at a time")
+        return None
+    max_batch = options.get("max_batch", 100)
+    if max_batch < 1:
+        raise ValueError(f"max_batch must be at least 1, not {max_batch}")
+    return max_batch

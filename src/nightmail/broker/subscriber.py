@@ -4,47 +4,71 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from faststream.exceptions import FeatureNotSupportedException, SkipMessage, StopConsume
+from faststream.exceptions import (
+    AckMessage,
+    HandlerException,
+    NackMessage,
+    RejectMessage,
+    SkipMessage,
+    StopConsume,
+)
 
-from nightmail.attempt import checked
+from nightmail.attempt import Attempt, Batched
 from nightmail.broker._upstream import (
     AsyncCallable,
     CallsCollection,
     CustomCallable,
     FakePublisher,
     SubscriberUsecase,
+    process_msg,
     resolve_ack_policy,
 )
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
-from nightmail.broker.message import Nacked, Received
+from nightmail.broker.exceptions import PostponeMessage
+from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
-from nightmail.broker.parser import decode_body, parse_delivery
+from nightmail.broker.parser import decode_batch, decode_body, parse_batch, parse_received
+from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict
+from nightmail.broker.relaying import middlewares_of
+from nightmail.broker.sessions import AnyReceived, current_session, with_session
 from nightmail.broker.specification import OutboxSubscriberSpecification
+from nightmail.broker.taking import take_one
+from nightmail.dead_letters import DeadLetters
+from nightmail.durations import as_timedelta
 from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Outcome, Reason
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.settings import WorkerSettings
+from nightmail.store import Source
 from nightmail.worker import Worker
 
 if TYPE_CHECKING:
     from faststream.message import StreamMessage
     from faststream.response import PublishCommand
 
+    from nightmail.broker._upstream import BrokerMiddleware
 
-class OutboxSubscriber(SubscriberUsecase[Received]):
+
+_SETTLED: Final = (Done, Retry, Postpone, Dead, Release)
+
+
+class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
     """Delivers the messages of its queues to its handlers."""
 
     def __init__(
         self,
         config: OutboxSubscriberConfig,
         specification: OutboxSubscriberSpecification,
-        calls: CallsCollection[Received],
+        calls: CallsCollection[Received | ReceivedBatch],
     ) -> None:
-        config.parser = parse_delivery
+        config.parser = parse_received
         config.decoder = decode_body
         super().__init__(config, specification, calls)
         self._config = config
@@ -85,18 +109,40 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
             # Its first step: a stop that came before it would not be heard.
             await asyncio.sleep(0)
 
+    @property
+    def _broker_config(self) -> OutboxBrokerConfig:
+        return cast("OutboxBrokerConfig", self._outer_config)
+
+    @property
+    def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
+        return middlewares_of(
+            super()._broker_middlewares,
+            (publisher for call in self.calls for publisher in call.handler._publishers),
+            propagate_headers=self._config.propagate_headers,
+        )
+
     def _new_worker(self) -> Worker:
-        broker = cast("OutboxBrokerConfig", self._outer_config)
-        merged: dict[str, Any] = {**broker.worker_options, **self._config.worker_options}
-        self.settings = worker_settings(cast("WorkerOptions", merged), self._outer_config.graceful_timeout)
+        broker = self._broker_config
+        self.settings = self._worker_settings()
         return Worker(
-            broker.store,
-            self._deliver,
+            self._source,
+            self._deliver
+            if self._config.max_batch is None
+            else Batched(self._deliver_batch, self._config.max_batch),
             queues=self.queues,
             settings=self.settings,
             observer=broker.observer,
             solitude=broker.solitude,
         )
+
+    def _worker_settings(self) -> WorkerSettings:
+        merged: dict[str, Any] = {**self._broker_config.worker_options, **self._config.worker_options}
+        return worker_settings(cast("WorkerOptions", merged), self._outer_config.graceful_timeout)
+
+    @property
+    def _source(self) -> Source:
+        store = self._broker_config.store
+        return DeadLetters(store) if self._config.dead_letters else store
 
     async def stop(self) -> None:
         """Claim no more, finish what runs, hand back the rest."""
@@ -113,9 +159,46 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
 
     async def _deliver(self, delivery: Delivery) -> Outcome | None:
         """Run one delivery through FastStream, and read the verdict it left."""
-        received = Received(delivery)
+        received = Received(delivery, self._broker_config.store)
+        error = await self._handle(received)
+        return self._outcome(received, error)
+
+    async def _deliver_batch(self, batch: Sequence[Delivery]) -> Sequence[Outcome | Exception | None]:
+        """Run several through FastStream as one message, and read the verdict on each."""
+        store = self._broker_config.store
+        received = ReceivedBatch([Received(delivery, store) for delivery in batch], store)
+        error = await self._handle(received)
+        if not isinstance(error, LeaseLost):
+            try:
+                received.settle()
+            except TypeError as senseless:
+                error = error or senseless
+        return [self._answer(item, error) for item in received.items]
+
+    def _answer(self, item: Received, error: Exception | None) -> Outcome | Exception:
+        # What one of them was given as its own verdict stands, whatever became of the others.
+        if isinstance(item.verdict, _SETTLED):
+            return item.verdict
+        if isinstance(error, LeaseLost) and error.ids and item.delivery.id not in error.ids:
+            # All or nothing was asked for, so this one is nobody's failure and may go again at once.
+            return Release()
         try:
-            await self.process_message(received)
+            return self._outcome(item, item.failure or error)
+        except Exception as failure:  # noqa: BLE001 - the worker's retry policy decides what it means
+            return failure
+
+    async def _handle(self, received: AnyReceived) -> Exception | None:
+        make_session = self._broker_config.session_factory
+        if make_session is None:
+            return await self._process(received)
+        return await with_session(make_session, received, self._process)
+
+    async def _process(self, received: Received | ReceivedBatch) -> Exception | None:
+        """Run it through FastStream; what went wrong, if anything did."""
+        try:
+            response = await self.process_message(received)
+            if isinstance(received, ReceivedBatch):
+                received.returned = response.body
         except StopConsume:
             self._stop_soon()
         except SystemExit:
@@ -123,8 +206,8 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
             if app := self._outer_config.context.get("app"):
                 app.exit()
         except Exception as error:  # noqa: BLE001 - the worker's retry policy decides what it means
-            return self._outcome(received, error)
-        return self._outcome(received, None)
+            return error
+        return None
 
     def _stop_soon(self) -> None:
         # A task of its own: stopping waits for running handlers, and we are inside one.
@@ -135,36 +218,86 @@ class OutboxSubscriber(SubscriberUsecase[Received]):
         if isinstance(error, LeaseLost):
             raise error
         if isinstance(error, Undecodable):
-            return Dead(Reason.UNDECODABLE, self.settings.describe_error(error.__cause__ or error))
-        verdict = received.verdict
-        if verdict is not None and not isinstance(verdict, Nacked):
-            return verdict
+            return Dead(Reason.UNDECODABLE, self._described(error), ran=False)
+        if error is not None and received.failure is error:
+            raise error  # An acknowledgement that was refused is nothing that any policy may take for done.
+        verdict = received.verdict or _raised(error)
+        match verdict:
+            case Dead(error=None) if error is not None and not isinstance(error, HandlerException):
+                self._broker_config.observer.failed(received.delivery, error)
+                return replace(verdict, error=self._described(error))
+            case Done() | Retry() | Postpone() | Dead() | Release():
+                return verdict
+            case Promised() if error is None:
+                return Done()
+            case Nacked(delay=timedelta()):
+                if error is not None:
+                    self._broker_config.observer.failed(received.delivery, error)
+                return verdict.outcome(self.settings.retry, received.delivery, error)
         if error is not None:
             raise error
-        if verdict is None:
+        if not isinstance(verdict, Nacked):
             raise NoVerdict
-        # A policy that forgot to say anything must not look like a handler that returned nothing.
-        return checked(self.settings.retry(received.delivery, None))
+        return verdict.outcome(self.settings.retry, received.delivery, None)
+
+    def _described(self, error: Exception) -> str | None:
+        return self.settings.described(error.__cause__ or error)
 
     def _get_parser_and_decoder(
         self, item_parser: CustomCallable | None = None, item_decoder: CustomCallable | None = None
     ) -> tuple[AsyncCallable, AsyncCallable]:
         parser, decoder = super()._get_parser_and_decoder(item_parser, item_decoder)
-        return _marking(parser), _marking(decoder)
+        parser, decoder = _marking(parser), _marking(decoder)
+        if self._config.max_batch is None:
+            return parser, decoder
+        return (
+            partial(parse_batch, parse=parser, describe=self._described),
+            partial(decode_batch, decode=decoder, describe=self._described),
+        )
 
-    def _make_response_publisher(self, message: StreamMessage[Received]) -> Iterable[FakePublisher]:
+    def _make_response_publisher(self, message: StreamMessage[Any]) -> Iterable[FakePublisher]:
         return (_ReplyPublisher(producer=self._outer_config.producer, queue=message.reply_to),)
 
-    async def get_one(self, *, timeout: float = 5) -> NoReturn:
-        """Not offered yet."""
-        raise FeatureNotSupportedException("get_one() is not supported by OutboxBroker: declare a handler")
+    async def get_one(self, *, timeout: float = 5.0) -> OutboxMessage | None:  # type: ignore[override]
+        """Take the next message by hand, waiting for one as long as `timeout`; `None` if none came.
 
-    def __aiter__(self) -> AsyncIterator[StreamMessage[Received]]:
-        raise FeatureNotSupportedException("iteration is not supported by OutboxBroker: declare a handler")
+        A verdict is written when you give it. The lease is not renewed: whoever takes longer calls `extend`.
+        """
+        if self.calls:
+            raise RuntimeError(
+                "this subscriber has a handler, which gets its messages: use another one to take them"
+            )
+        source, settings = self._source, self._worker_settings()
+        attempt = Attempt(
+            source, self._deliver, settings, self._broker_config.observer, is_stopping=lambda: False
+        )
+        store = self._broker_config.store
+        taken = await take_one(source, store, self.queues, attempt, settings, timeout)
+        if taken is None:
+            return None
+        context = self._outer_config.context
+        parser, decoder = self._get_parser_and_decoder()
+        return cast(
+            "OutboxMessage",
+            await process_msg(
+                msg=taken,
+                middlewares=(make(taken, context=context) for make in self._broker_middlewares),
+                parser=parser,
+                decoder=decoder,
+            ),
+        )
 
-    def get_log_context(self, message: StreamMessage[Received] | None) -> dict[str, str]:
+    async def __aiter__(self) -> AsyncIterator[OutboxMessage]:  # type: ignore[override]
+        """Take one message after the other, without end."""
+        while True:
+            message = await self.get_one(timeout=self._broker_config.store.look_interval.total_seconds())
+            if message is not None:
+                yield message
+
+    def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
         """What the access log says about a message."""
-        queue = ",".join(self.queues) if message is None else message.raw_message.delivery.queue
+        items: Sequence[Received] = () if message is None else message.raw_message.items
+        queue = items[0].delivery.queue if len(items) == 1 else ",".join(self.queues)
         return {"queue": queue, "message_id": getattr(message, "message_id", "")}
 
 
@@ -180,6 +313,7 @@ class _ReplyPublisher(FakePublisher):
     def patch_command(self, cmd: PublishCommand) -> OutboxPublishCommand:
         command = OutboxPublishCommand.from_cmd(super().patch_command(cmd))
         command.destination = self._queue
+        command.session = command.session or current_session()
         return command
 
 
@@ -195,3 +329,22 @@ def _marking(step: AsyncCallable) -> AsyncCallable:
             raise Undecodable(f"decoding raised {type(error).__name__}") from error
 
     return marked
+
+
+def _raised(error: Exception | None) -> Verdict | None:
+    """The verdict that a handler raised, where nobody but us reads it: under MANUAL."""
+    match error:
+        case AckMessage(extra_options=given) if not given:
+            return Done()
+        case PostponeMessage():
+            return Postpone(error.delay)
+        case NackMessage(extra_options={"delay": delay, **others}) if not others:
+            return Nacked(as_timedelta("delay", delay))
+        case NackMessage(extra_options=given) if not given:
+            return Nacked()
+        case RejectMessage(extra_options={"reason": reason, **others}) if not others:
+            return Dead(reason or Reason.REJECTED)
+        case RejectMessage(extra_options=given) if not given:
+            return Dead(Reason.REJECTED)
+    # Options that we do not know are a mistake, and a mistake is retried.
+    return None

@@ -1,0 +1,19 @@
+"""A verdict that a handler raises, beside those that FastStream has."""
+
+from __future__ import annotations
+
+from faststream.exceptions import NackMessage
+
+from nightmail.durations import Duration, as_timedelta
+
+
+class PostponeMessage(NackMessage):
+    """Raise it to be called again after `delay`: not yet, which is no failure and costs no attempt."""
+
+    def __init__(self, delay: Duration) -> None:
+        # FastStream hands these to the message's `nack`, as it does for every kind of `NackMessage`.
+        self.delay = as_timedelta("delay", delay)
+        super().__init__(postpone_by=self.delay)
+
+    def __str__(self) -> str:
+        return "Message was postponed"

@@ -1,0 +1,101 @@
+"""What a broker offers to whoever operates it: dead letters, and how the queues stand."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Unpack
+
+from nightmail import redriving
+from nightmail.broker.options import DeadOptions, check_known
+from nightmail.broker.timers import check_limit
+from nightmail.durations import as_timedelta
+from nightmail.message import check_queue
+from nightmail.records import DeadFilter, DeadLetter, QueueStats
+from nightmail.store import FullStore
+
+
+class Operating:
+    """Looking at dead letters, sending them round again, deleting them."""
+
+    @property
+    @abstractmethod
+    def store(self) -> FullStore:
+        """Where dead letters lie."""
+
+    async def dead_letters(
+        self,
+        queue: str | None = None,
+        *,
+        limit: int = 100,
+        cursor: int | None = None,
+        **which: Unpack[DeadOptions],
+    ) -> list[DeadLetter]:
+        """Dead letters, newest first; `cursor` is the id of the last one seen."""
+        check_limit(limit)
+        return await self.store.dead(_filter("dead_letters()", queue, which), limit=limit, cursor=cursor)
+
+    async def redrive(
+        self,
+        queue: str | None = None,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        keep_names: bool = True,
+        everything: bool = False,
+        **which: Unpack[DeadOptions],
+    ) -> int:
+        """Publish dead letters again, oldest first, to where they died or to `to`; how many went.
+
+        Their counters start afresh, and their headers tell where they come from. A letter whose timer id is taken
+        again stays and is not counted; so do all but the newest of several that died under one timer id, and what a
+        subscriber of dead letters has in hand. With `keep_names=False` they go without their timer ids.
+
+        Args:
+            queue: Those that died in this queue.
+            to: Another queue to publish them to.
+            limit: At most so many.
+            rate: At most so many a second, so that whoever handles them is not flooded.
+            keep_names: Whether they keep their timer ids.
+            everything: All there are. Without any condition this must be said.
+            which: The conditions, see `DeadOptions`.
+        """
+        found = _filter("redrive()", queue, which, everything=everything)
+        if to is not None:
+            check_queue(to)
+        return await redriving.redrive(
+            self.store, found, to=to, limit=limit, rate=rate, keep_names=keep_names
+        )
+
+    async def purge_dead(
+        self,
+        queue: str | None = None,
+        *,
+        limit: int | None = None,
+        everything: bool = False,
+        **which: Unpack[DeadOptions],
+    ) -> int:
+        """Delete dead letters for good, oldest first; how many. `everything` must be said if no condition is given."""
+        found = _filter("purge_dead()", queue, which, everything=everything)
+        return await redriving.purge(self.store, found, limit=limit)
+
+    async def stats(self) -> dict[str, QueueStats]:
+        """How each queue stands."""
+        return await self.store.stats()
+
+
+def _filter(what: str, queue: str | None, which: DeadOptions, *, everything: bool = True) -> DeadFilter:
+    check_known(what, which, DeadOptions)
+    if queue is not None:
+        check_queue(queue)
+    older_than, ids = which.get("older_than"), which.get("ids")
+    found = DeadFilter(
+        queue=queue,
+        reason=which.get("reason"),
+        error=which.get("error"),
+        older_than=None if older_than is None else as_timedelta("older_than", older_than),
+        ids=None if ids is None else tuple(ids),
+    )
+    if not everything and found == DeadFilter():
+        raise ValueError(f"{what} needs a condition, or everything=True for all dead letters there are")
+    return found

@@ -1,0 +1,121 @@
+"""Deliveries on their way through FastStream, one at a time or several together, and the verdicts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from nightmail.attempt import checked
+from nightmail.message import Delivery
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
+from nightmail.retry import RetryPolicy
+from nightmail.store import FullStore
+
+
+@dataclass(frozen=True, slots=True)
+class Nacked:
+    """Failed, and the retry policy shall decide what follows; when, if it is tried again, may have been said."""
+
+    delay: timedelta | None = None
+
+    def outcome(self, policy: RetryPolicy, delivery: Delivery, error: Exception | None) -> Outcome:
+        """What the policy makes of it."""
+        # A policy that forgot to say anything must not look like a handler that returned nothing.
+        decided = checked(policy(delivery, error))
+        return Retry(self.delay) if isinstance(decided, Retry) and self.delay is not None else decided
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """Acknowledged in the handler's own transaction. Whether that commits is not known here."""
+
+
+Verdict: TypeAlias = Outcome | Nacked | Promised
+_OUTCOMES = (Done, Retry, Postpone, Dead, Release)
+
+
+@dataclass(slots=True, eq=False)
+class Received:
+    """A delivery in a handler's hands, with the first verdict given on it."""
+
+    delivery: Delivery
+    store: FullStore
+    verdict: Verdict | None = None
+    write: Callable[[Verdict], Awaitable[None]] | None = None
+    """Writes a verdict when it is given, where no worker will write it afterwards."""
+    failure: Exception | None = None
+    """What went wrong with this one alone: its own of a batch, or an acknowledgement that was refused."""
+
+    def judge(self, verdict: Verdict) -> None:
+        """Keep this verdict unless there is one already: the first wins.
+
+        A promise is no verdict yet: whoever fails after it takes it back.
+        """
+        if self.verdict is None or (isinstance(self.verdict, Promised) and not isinstance(verdict, Done)):
+            self.verdict = verdict
+
+    @property
+    def items(self) -> Sequence[Received]:
+        """Itself: the one that is being handled."""
+        return (self,)
+
+    def settle(self) -> None:
+        """Nothing to share out: its verdict is its own."""
+
+    def take_back(self) -> None:
+        """Its handler's writes are undone, so it is not done either."""
+        if isinstance(self.verdict, Done):
+            self.verdict = Nacked()
+
+
+@dataclass(slots=True, eq=False)
+class ReceivedBatch:
+    """Deliveries that one handler has together. Each may get a verdict of its own; for the rest the batch's counts."""
+
+    items: Sequence[Received]
+    store: FullStore
+    verdict: Verdict | None = None
+    returned: Any = field(default=None, repr=False)
+    """What the handler returned: one outcome for each, if it is that."""
+
+    def judge(self, verdict: Verdict) -> None:
+        """Keep this verdict for all that get none of their own. The first wins, but a promise can be taken back."""
+        if self.verdict is None or (isinstance(self.verdict, Promised) and not isinstance(verdict, Done)):
+            self.verdict = verdict
+
+    @property
+    def open(self) -> list[Received]:
+        """Those without a verdict of their own."""
+        return [item for item in self.items if item.verdict is None]
+
+    def settle(self) -> None:
+        """Share out what counts for all, now that the handler has ended. Raises if what it returned makes no sense."""
+        returned, self.returned = self.returned, None
+        if not isinstance(self.verdict, Nacked | Retry) and _are_outcomes(returned):
+            if len(returned) != len(self.items) or not all(map(_is_answer, returned)):
+                self.verdict = Nacked()
+                raise TypeError(
+                    f"a batch of {len(self.items)} needs an outcome for each, got {len(returned)} answers"
+                )
+            for item, answer in zip(self.items, returned, strict=True):
+                if isinstance(answer, Exception):
+                    item.failure = item.failure or answer
+                    item.judge(Nacked())
+                elif answer is not None:
+                    item.judge(answer)
+        if self.verdict is not None:
+            for item in self.items:
+                item.judge(self.verdict)
+
+
+def _are_outcomes(returned: Any) -> bool:
+    """Whether a handler means outcomes, and not merely something that it wants published."""
+    return isinstance(returned, list | tuple) and any(
+        isinstance(each, (*_OUTCOMES, Exception)) for each in returned
+    )
+
+
+def _is_answer(answer: Any) -> bool:
+    return answer is None or isinstance(answer, (*_OUTCOMES, Exception))

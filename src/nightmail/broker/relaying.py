@@ -1,0 +1,321 @@
+"""Passing messages on to another broker, which acknowledges them before we do.
+
+    store ──claim──▶ handler ──its return value──▶ the other broker ──taken──▶ acknowledged here
+                                        ╰──────── refused, lost, no answer ──▶ retried by the policy
+
+FastStream publishes what a handler returned before its message is acknowledged, and a publish that fails is the
+handler's failure. Here is what it leaves open: that a message which RabbitMQ could not route counts as published, that
+headers stay behind, and that the other side cannot tell a repeated message from a new one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from hashlib import sha256
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from faststream.exceptions import SetupError
+from faststream.middlewares import AckPolicy, BaseMiddleware
+from faststream.response import PublishCommand, PublishType, Response, ensure_response
+
+from nightmail.broker._upstream import PublisherUsecase
+from nightmail.broker.commands import OutboxPublishCommand
+from nightmail.broker.message import OutboxMessage
+from nightmail.broker.options import SubscriberOptions, WorkerOptions
+from nightmail.broker.parser import parse_delivery
+from nightmail.errors import NightmailError
+from nightmail.message import DeadDelivery
+
+if TYPE_CHECKING:
+    from faststream.message import StreamMessage
+
+    from nightmail.broker._upstream import BrokerMiddleware
+
+MESSAGE_ID: Final = "nightmail-message-id"
+"""The header that tells a repeated message from a new one, where the other side has no place of its own for that."""
+
+_OURS: Final = ("content-type", "correlation_id", "reply_to")
+"""Headers of the envelope: they say what a message is, not what its publisher wanted to say with it."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LONGEST_ID: Final = 255  # RabbitMQ's limit for a message id.
+_LONGEST_PREFIX: Final = 64
+
+
+class NotTaken(NightmailError):
+    """RabbitMQ has no queue for this message and gave it back. Bind one to the exchange: the message is retried."""
+
+
+class RelayingOptions(WorkerOptions, total=False):
+    """Everything `relay` takes beside its queues and its publisher."""
+
+    id_prefix: str
+    """Goes before the id that each message is given for the other side, to tell two stores apart ("")."""
+    dead_letters: bool
+    """Pass on what died in these queues instead of what waits there (no)."""
+    persistent: bool
+    title: str | None
+    description: str | None
+    include_in_schema: bool
+
+
+# ── a whole message, without a handler ─────────────────────────────────────────────────────────────────────────
+
+
+def subscriber_options(options: RelayingOptions) -> SubscriberOptions:
+    """How the subscriber behind a relay is declared."""
+    own = RelayingOptions.__annotations__.keys() - {"id_prefix"}
+    given: SubscriberOptions = {name: options[name] for name in own if name in options}  # type: ignore[literal-required, assignment]
+    return {
+        **given,
+        # A broker may have other defaults for its handlers, and each of them could lose a message here.
+        "ack_policy": AckPolicy.NACK_ON_ERROR,
+        "parser": parse_delivery,
+        "decoder": _undecoded,
+        # Whoever gets the message answers it.
+        "no_reply": True,
+    }
+
+
+def passing_on(to: PublisherUsecase, id_prefix: str = "") -> Callable[[Any], Awaitable[Any]]:
+    """A handler that returns its message as `to` shall publish it."""
+    check_publisher(to)
+    _check_prefix(id_prefix)
+    system = _system(to)
+    command = _COMMANDS.get(system, partial(_command_with_an_id_in, MESSAGE_ID))
+
+    # `Any`: it is no business of FastStream's to validate what we hand to ourselves.
+    async def relay(message: Any) -> Any:
+        return _Relayed(_Parcel.of(message, id_prefix), command)
+
+    return relay
+
+
+def check_publisher(to: PublisherUsecase) -> None:
+    """Refuse what would take messages without keeping them: they would be acknowledged here, and gone."""
+    if not isinstance(to, PublisherUsecase):
+        raise SetupError(
+            f"`to` must be a publisher, such as rabbit.publisher('orders'), not {type(to).__name__}"
+        )
+    system = _system(to)
+    if system == "nats" and not getattr(to, "stream", None):
+        raise SetupError(
+            "NATS acknowledges nothing without JetStream: declare the publisher with its stream, "
+            "nats.publisher('orders', stream='orders')"
+        )
+    if system == "redis" and hasattr(type(to), "channel"):
+        raise SetupError(
+            "a channel of Redis keeps nothing for who does not listen at that moment: "
+            "relay to a stream or a list, redis.publisher(stream='orders')"
+        )
+
+
+async def _undecoded(message: OutboxMessage) -> OutboxMessage:
+    """The message itself: a body that nobody here reads need not be readable."""
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    """A message of ours, as it leaves."""
+
+    id: str
+    body: bytes
+    headers: Mapping[str, Any]
+    content_type: str | None
+    correlation_id: str
+    reply_to: str
+    ordering_key: str | None
+    priority: int
+
+    @classmethod
+    def of(cls, message: OutboxMessage, id_prefix: str) -> _Parcel:
+        delivery = message.delivery
+        return cls(
+            id=relayed_id(message, id_prefix),
+            body=delivery.body,
+            headers=without_envelope(message.headers),
+            content_type=message.content_type,
+            correlation_id=message.correlation_id,
+            reply_to=message.reply_to,
+            ordering_key=delivery.ordering_key,
+            priority=delivery.priority,
+        )
+
+
+class _Relayed(Response):
+    """A parcel on its way through FastStream."""
+
+    def __init__(self, parcel: _Parcel, command: Callable[[_Parcel], PublishCommand]) -> None:
+        super().__init__(parcel.body, correlation_id=parcel.correlation_id)
+        self._parcel = parcel
+        self._command = command
+
+    def as_publish_command(self) -> PublishCommand:
+        return self._command(self._parcel)
+
+
+def relayed_id(message: OutboxMessage, prefix: str = "") -> str:
+    """Which message this is, for the other side: the same at every delivery, and never that of another message.
+
+    The moment of publishing is part of it. It tells the messages of two stores apart that feed one broker, those of a
+    store that was set up anew, and a timer from the one that replaced it.
+    """
+    delivery = message.delivery
+    number = delivery.message_id if isinstance(delivery, DeadDelivery) else delivery.id
+    end = f":{number}:{(delivery.published_at - _EPOCH) // _MICROSECOND}"
+    whole = prefix + delivery.queue + end
+    if len(whole) <= _LONGEST_ID and whole.isascii() and whole.isprintable():
+        return whole
+    return prefix + sha256(delivery.queue.encode()).hexdigest() + end
+
+
+def _check_prefix(prefix: str) -> None:
+    if len(prefix) > _LONGEST_PREFIX or not (prefix.isascii() and prefix.isprintable()):
+        raise ValueError(f"id_prefix must be at most {_LONGEST_PREFIX} printable ASCII characters")
+
+
+# ── what each system makes of it ───────────────────────────────────────────────────────────────────────────────
+
+
+def _rabbit_command(parcel: _Parcel) -> PublishCommand:
+    options: dict[str, Any] = {
+        "content_type": parcel.content_type,
+        "message_id": parcel.id,
+        # Else RabbitMQ confirms it and forgets it when it is restarted.
+        "persist": True,
+        "priority": parcel.priority or None,
+    }
+    made: PublishCommand = import_module("faststream.rabbit.response").RabbitPublishCommand(
+        parcel.body,
+        headers=dict(parcel.headers),
+        correlation_id=parcel.correlation_id,
+        reply_to=parcel.reply_to,
+        # What is not known is left to the publisher's own options.
+        **{name: value for name, value in options.items() if value is not None},
+        _publish_type=PublishType.PUBLISH,
+    )
+    return made
+
+
+def _kafka_command(system: str, parcel: _Parcel) -> PublishCommand:
+    made: PublishCommand = import_module(f"faststream.{system}.response").KafkaPublishCommand(
+        parcel.body,
+        topic="",
+        key=None if parcel.ordering_key is None else parcel.ordering_key.encode(),
+        headers=_headers(parcel, MESSAGE_ID),
+        correlation_id=parcel.correlation_id,
+        reply_to=parcel.reply_to,
+        _publish_type=PublishType.PUBLISH,
+    )
+    return made
+
+
+def _outbox_command(parcel: _Parcel) -> PublishCommand:
+    envelope = {} if parcel.content_type is None else {"content-type": parcel.content_type}
+    return OutboxPublishCommand.of(
+        (parcel.body,),
+        "-",
+        {
+            "headers": {**parcel.headers, **envelope, MESSAGE_ID: parcel.id},
+            "correlation_id": parcel.correlation_id,
+            "reply_to": parcel.reply_to,
+            "ordering_key": parcel.ordering_key,
+            "priority": parcel.priority,
+        },
+    )
+
+
+def _command_with_an_id_in(header: str, parcel: _Parcel) -> PublishCommand:
+    return PublishCommand(
+        parcel.body,
+        headers=_headers(parcel, header),
+        correlation_id=parcel.correlation_id,
+        reply_to=parcel.reply_to,
+        _publish_type=PublishType.PUBLISH,
+    )
+
+
+_COMMANDS: Final[dict[str, Callable[[_Parcel], PublishCommand]]] = {
+    "rabbit": _rabbit_command,
+    "nats": partial(_command_with_an_id_in, "Nats-Msg-Id"),
+    "kafka": partial(_kafka_command, "kafka"),
+    "confluent": partial(_kafka_command, "confluent"),
+    "nightmail": _outbox_command,
+}
+
+
+def _headers(parcel: _Parcel, id_header: str) -> dict[str, str]:
+    """For a system whose headers are text, the content type among them."""
+    envelope = {} if parcel.content_type is None else {"content-type": parcel.content_type}
+    return {**_as_text(parcel.headers), **envelope, id_header: parcel.id}
+
+
+def _as_text(headers: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in headers.items()}
+
+
+def without_envelope(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that a message's publisher gave it."""
+    return {name: value for name, value in headers.items() if name not in _OURS}
+
+
+def _system(thing: object) -> str:
+    """Where this publisher or command belongs: to a part of FastStream, to us (`nightmail`), or nowhere we know."""
+    return _system_in(tuple(base.__module__ for base in type(thing).__mro__))
+
+
+@cache
+def _system_in(modules: tuple[str, ...]) -> str:
+    for module in modules:
+        package, _, rest = module.partition(".")
+        if package == "faststream" and not rest.startswith(("_internal", "response")):
+            return rest.partition(".")[0]
+        if package == "nightmail":
+            return package
+    return ""
+
+
+# ── a handler's return value ───────────────────────────────────────────────────────────────────────────────────
+
+
+def middlewares_of(
+    own: Sequence[BrokerMiddleware[Any]], publishers: Iterable[object], *, propagate_headers: bool
+) -> Sequence[BrokerMiddleware[Any]]:
+    """What a subscriber needs around its own middlewares, for handlers whose return values these publish."""
+    if propagate_headers:
+        own = (PropagatesHeaders, *own)
+    # Last, and so closest to the other broker: nobody can hide its answer.
+    return (*own, RefusesWhatWasReturned) if any(_system(each) == "rabbit" for each in publishers) else own
+
+
+class RefusesWhatWasReturned(BaseMiddleware):
+    """RabbitMQ confirms what it cannot route, after giving it back; aio-pika hands us that as a result."""
+
+    async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: PublishCommand) -> Any:
+        result = await call_next(cmd)
+        if _system(cmd) == "rabbit" and isinstance(result, import_module("aiormq.abc").DeliveredMessage):
+            raise NotTaken
+        return result
+
+
+class PropagatesHeaders(BaseMiddleware):
+    """Lets the headers of a message go on with what its handler returns; what that says itself counts."""
+
+    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
+        # A copy: a handler may return the same object every time.
+        response = copy.copy(ensure_response(await call_next(msg)))
+        response.headers = {**without_envelope(msg.headers), **response.headers}
+        return response
+
+    async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: PublishCommand) -> Any:
+        if _system(cmd) not in ("rabbit", "nightmail"):
+            cmd.headers = _as_text(cmd.headers)
+        return await call_next(cmd)

@@ -1,0 +1,146 @@
+"""A handler's session: opened when it is asked for, committed together with the acknowledgement.
+
+    asked for ──hold──▶ the handler's writes ──▶ its return value is published ──ack──▶ commit
+                            ╰──────────────── it raised, or nacked ────────────────▶ rollback
+
+FastStream tears a handler's dependencies down before it publishes what the handler returned, so a dependency that
+commits would commit too early. This one is concluded by the subscriber, when everything else has been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from faststream.exceptions import AckMessage
+from faststream.middlewares import BaseMiddleware
+
+from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch
+from nightmail.current import promise
+from nightmail.outcome import Done, Release, Retry
+
+if TYPE_CHECKING:
+    from faststream.message import StreamMessage
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+AnyReceived = TypeVar("AnyReceived", Received, ReceivedBatch)
+_FAILED: Final = (Nacked, Retry, Release)
+SessionFactory: TypeAlias = "Callable[[], AsyncSession]"
+"""What makes sessions: an `async_sessionmaker`, or anything that is called like one."""
+
+
+class HandlersSession:
+    """The session of one delivery or batch, if its handler asks for one."""
+
+    def __init__(self, make: SessionFactory, received: Received | ReceivedBatch) -> None:
+        self._make = make
+        self._received = received
+        self._session: AsyncSession | None = None
+        self._held = False
+        self.handler_raised = False
+
+    @property
+    def session(self) -> AsyncSession | None:
+        """The session, once it was asked for."""
+        return self._session
+
+    async def open(self) -> AsyncSession:
+        """The session; the first time, the message is locked in it, which also tells at once if the lease was lost."""
+        if self._session is None:
+            self._session = self._make()
+            # Where there is one writer at a time the lock would keep everybody else out while the handler runs.
+            if self._received.store.capabilities.concurrent_writers:
+                await self._hold()
+        return self._session
+
+    async def conclude(self) -> None:
+        """Commit what the handler wrote, or undo it."""
+        if self._session is None:
+            return
+        received = self._received
+        if not self.handler_raised:
+            received.settle()
+        if self.handler_raised or not any(_went_well(item) for item in received.items):
+            await self._session.rollback()
+            for item in received.items:
+                item.take_back()
+            return
+        done = [item for item in received.items if isinstance(item.verdict, Done)]
+        if done:
+            deliveries = [item.delivery for item in done]
+            await received.store.ack(deliveries, transaction=self._session)
+            # Before the commit: if its reply is lost, the messages may be gone, and that is no lost lease.
+            promise(deliveries)
+            for item in done:
+                item.verdict = Promised()
+        elif not self._held and not any(isinstance(item.verdict, Promised) for item in received.items):
+            await self._hold()
+        await self._session.commit()
+
+    async def close(self) -> None:
+        """Give the connection back; what was not committed is undone."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _hold(self) -> None:
+        deliveries = [item.delivery for item in self._received.items]
+        await self._received.store.hold(deliveries, transaction=self._session)
+        self._held = True
+
+
+_handlers: Final[ContextVar[HandlersSession | None]] = ContextVar("nightmail_handlers_session", default=None)
+
+
+async def with_session(
+    make: SessionFactory, received: AnyReceived, process: Callable[[AnyReceived], Awaitable[Exception | None]]
+) -> Exception | None:
+    """Process a delivery whose handler may ask for a session; what went wrong, if anything did."""
+    mine = HandlersSession(make, received)
+    token = _handlers.set(mine)
+    try:
+        error = await process(received)
+        mine.handler_raised = mine.handler_raised or not (error is None or isinstance(error, AckMessage))
+        await mine.conclude()
+        return error
+    except Exception as concluding:  # noqa: BLE001 - a commit that failed is the handler's failure
+        return concluding
+    finally:
+        _handlers.reset(token)
+        await mine.close()
+
+
+def current_session() -> AsyncSession | None:
+    """The session that the handler now running has asked for, if it has."""
+    mine = _handlers.get()
+    return None if mine is None else mine.session
+
+
+async def open_session() -> AsyncSession:
+    """The session of the handler now running."""
+    mine = _handlers.get()
+    if mine is None:
+        raise RuntimeError(
+            "OutboxSession is for handlers of a broker with a session factory: "
+            "OutboxBroker(..., session_factory=async_sessionmaker(engine))"
+        )
+    return await mine.open()
+
+
+class NotesWhatIsRaised(BaseMiddleware):
+    """Remembers that the handler raised: FastStream takes `NackMessage` and its like for answered, and says nothing."""
+
+    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
+        try:
+            return await call_next(msg)
+        except AckMessage:
+            raise  # Its way to say that all went well.
+        except BaseException:
+            mine = _handlers.get()
+            if mine is not None:
+                mine.handler_raised = True
+            raise
+
+
+def _went_well(item: Received) -> bool:
+    return item.verdict is not None and not isinstance(item.verdict, _FAILED)

@@ -1,0 +1,92 @@
+"""A subscriber's shadow: the same handlers, pipeline and settings, on another store.
+
+The subscriber itself is left as it is, so that one that is running keeps running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from faststream.exceptions import IgnoredException
+
+from nightmail.broker._upstream import BrokerConfig, resolve_ack_policy
+from nightmail.broker.received import Received, ReceivedBatch
+from nightmail.broker.subscriber import OutboxSubscriber
+from nightmail.message import Delivery
+
+if TYPE_CHECKING:
+    from faststream.response import Response
+
+    from nightmail.observe import Observer
+    from nightmail.store import FullStore
+    from nightmail.worker import Worker
+
+Raised: TypeAlias = Callable[[Exception], None]
+Answered: TypeAlias = Callable[[int, "Response"], None]
+
+
+class Overlay:
+    """An object of which some attributes are others than its own."""
+
+    def __init__(self, beneath: object, **above: object) -> None:
+        self.__dict__.update(above)
+        self._beneath = beneath
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._beneath, name)
+
+
+class Shadow(OutboxSubscriber):
+    """Tells what its handlers raised and answered. Made by `shadow_of` only."""
+
+    _raised: Raised
+    _answered: Answered
+
+    @property
+    def takes_dead_letters(self) -> bool:
+        """Whether it looks after what died in its queues."""
+        return self._config.dead_letters
+
+    @property
+    def batch(self) -> int | None:
+        """How many messages its handlers get at once, if they get several."""
+        return self._config.max_batch
+
+    async def process_message(self, msg: Received | ReceivedBatch) -> Response:
+        """Execute all message processing stages, as its subscriber would."""
+        try:
+            response = await super().process_message(msg)
+        except IgnoredException:
+            raise  # A verdict, and no failure.
+        except Exception as error:
+            # Told here, for an acknowledgement policy may decide that nobody else hears of it.
+            self._raised(error)
+            raise
+        for item in msg.items:
+            self._answered(item.delivery.id, response)
+        return response
+
+
+def shadow_of(
+    subscriber: OutboxSubscriber, store: FullStore, *, raised: Raised, answered: Answered
+) -> tuple[Shadow, Worker]:
+    """The shadow of this subscriber on that store, and its worker."""
+    shadow = cast("Shadow", copy(subscriber))
+    shadow.__class__ = Shadow
+    outer = subscriber._broker_config
+
+    def failed(delivery: Delivery, error: BaseException) -> None:
+        # Also what no handler raised: a verdict that was never given, time that ran out.
+        if isinstance(error, Exception) and not isinstance(error, IgnoredException):
+            raised(error)
+        outer.observer.failed(delivery, error)
+
+    observer = cast("Observer", Overlay(outer.observer, failed=failed))
+    shadow._outer_config = cast("BrokerConfig", Overlay(outer, store=store, observer=observer))
+    shadow._raised, shadow._answered = raised, answered
+    resolve_ack_policy(shadow, shadow._config.ack_policy)
+    # So that what stops the subscriber, as StopConsume does, stops this worker.
+    shadow._worker = shadow._new_worker()
+    return shadow, shadow._worker
