@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from benchmarks.connections import connections
 from benchmarks.drain import drain
 from benchmarks.future import future
+from benchmarks.keys import keys
 from benchmarks.latency import lateness, pick_up
 from benchmarks.places import PLACES, Place, places
 from benchmarks.report import Figure, show
@@ -22,6 +23,7 @@ SCENARIOS: dict[str, Scenario] = {
     "pick-up": lambda place, quick: pick_up(place, 50 if quick else 300),
     "lateness": lambda place, quick: lateness(place, 50 if quick else 300),
     "future": lambda place, quick: future(place, 20_000 if quick else 1_000_000),
+    "keys": lambda place, quick: keys(place, 1_000 if quick else 10_000),
     "connections": lambda place, _quick: connections(place),
 }
 NEED_A_SERVER = {"connections"}

@@ -17,7 +17,7 @@ from faststream.redis import RedisBroker
 from benchmarks.payload import BODY, Order
 from nightmail import Delivery, OutboxBroker
 from nightmail.broker._upstream import LoggerProto, SubscriberUsecase
-from nightmail.broker.message import Received
+from nightmail.broker.received import Received
 
 
 async def faststream_rate(count: int) -> float:
@@ -66,7 +66,7 @@ async def _ours(count: int) -> float:
         last_attempt_at=None,
         superseded=False,
     )
-    return await _rate(subscriber, lambda: Received(delivery), count)
+    return await _rate(subscriber, lambda: Received(delivery, broker.store), count)
 
 
 async def _ready(subscriber: Any) -> None:

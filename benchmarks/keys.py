@@ -1,0 +1,71 @@
+"""How other ordering keys flow while one is held up, with a great many messages waiting behind it."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Final
+from uuid import uuid4
+
+from benchmarks.places import Place
+from benchmarks.places.raw import ENCODED
+from benchmarks.report import Figure, at_least, plain
+from nightmail.message import Delivery, Message
+from nightmail.outcome import Retry
+from nightmail.store import FullStore, Settlement
+from nightmail.stores import open_store
+from nightmail.worker import Worker
+
+QUEUE: Final = "keys"
+SHARE: Final = 90.0
+ROUNDS: Final = 3
+LEASE: Final = timedelta(minutes=1)
+STUCK: Final = Message(queue=QUEUE, body=ENCODED, ordering_key="stuck")
+
+
+async def keys(place: Place, count: int) -> list[Figure]:
+    """`count` messages with keys of their own through a worker: alone, and with as many waiting behind one key."""
+    store = open_store(place.url)
+    await store.open()
+    await store.migrate()
+    alone = await _rate(store, count)
+    await store.publish(STUCK)
+    (head,) = (await store.claim([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries
+    await store.settle([Settlement(head, Retry(timedelta(days=1)))])
+    for start in range(0, count, 1000):
+        await store.publish_batch([STUCK] * min(1000, count - start))
+    beside = await _rate(store, count)
+    await store.cancel_all(QUEUE)
+    await store.close()
+    return [
+        plain("other keys, alone", alone, "msg/s"),
+        plain(f"beside {count:,} behind one key", beside, "msg/s"),
+        at_least("of their speed alone", 100 * beside / alone, SHARE, "%"),
+    ]
+
+
+async def _rate(store: FullStore, count: int) -> float:
+    """Messages a second, in the best of some rounds: a machine that is not ours alone has slow seconds."""
+    return max([await _drained(store, count) for _ in range(ROUNDS)])
+
+
+async def _drained(store: FullStore, count: int) -> float:
+    handled = 0
+
+    async def handle(delivery: Delivery) -> None:
+        nonlocal handled
+        handled += 1
+
+    for start in range(0, count, 1000):
+        await store.publish_batch(
+            [
+                Message(queue=QUEUE, body=ENCODED, ordering_key=f"key {number}")
+                for number in range(start, min(start + 1000, count))
+            ]
+        )
+    begun = time.perf_counter()
+    await Worker(store, handle, queues=[QUEUE]).run_until_idle()
+    seconds = time.perf_counter() - begun
+    if handled != count:
+        raise RuntimeError(f"handled {handled} of {count}")
+    return count / seconds
