@@ -2,10 +2,12 @@
 #
 #   PYTHON=python3.12   the interpreter of a new .venv, 3.11 or later
 #   ARGS="-x -k lease"  more arguments for what `test`, `demo` or `bench` runs
+#   WORKERS=3           how many processes share the tests when all of them run
 
-PYTHON ?= python3
-ARGS   ?=
-STORE  ?=
+PYTHON  ?= python3
+ARGS    ?=
+STORE   ?=
+WORKERS ?= 2
 
 VENV := .venv
 RUN  := $(VENV)/bin/python
@@ -25,9 +27,10 @@ help: ## List the targets
 demo: $(DEMO) ## Watch a small shop publish and receive its messages, on an SQLite file
 	@$(RUN) -m examples.shop $(ARGS)
 
-# A part of the tests says nothing about coverage, so it is measured only when everything runs.
+# A part of the tests says nothing about coverage, so it is measured only when everything runs. Nor is a part worth
+# several processes: each collects all tests first, and one store's run in a single one anyway.
 test: $(DEV) ## Run every test, with coverage (STORE=postgres: one store's, without)
-	@$(RUN) -m pytest $(if $(STORE)$(ARGS),,--cov) $(if $(STORE),-k $(STORE)) $(ARGS)
+	@$(RUN) -m pytest $(if $(STORE)$(ARGS),,--cov -n $(WORKERS)) $(if $(STORE),-k $(STORE)) $(ARGS)
 
 check: $(DEV) ## Check format, lint, types and imports: what CI checks before the tests
 	@echo "format"; $(RUN) -m ruff format --check --quiet --diff .

@@ -24,7 +24,7 @@ from nightmail.message import Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Done, Release, Standing
 from nightmail.store import Extend, FullStore, Settlement
-from testkit.pytest_plugin import on_ci
+from testkit.pytest_plugin import on_ci, turns
 from testkit.servers.errors import ServerUnavailable
 from testkit.servers.galera import Galera
 from testkit.servers.redis_cluster import RedisCluster
@@ -38,7 +38,8 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 def provide(cluster: AnyCluster) -> Iterator[AnyCluster]:
     """The cluster, started, for as long as the block lasts; skips the test if it cannot be had here."""
     try:
-        cluster.start()
+        with turns.mine():
+            cluster.start()
     except ServerUnavailable as error:
         if on_ci():
             raise

@@ -2,18 +2,76 @@
 
 A server that cannot be had skips the test on a laptop and fails it on CI, where a skip would go
 unnoticed. The same holds for a test that wants to kill a server that is not ours.
+
+Several processes may share a run (`pytest -n 2`). Each has servers of its own, so the files that need the same one go
+to the same process; and only one process at a time makes a server.
 """
 
+import fcntl
 import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # It brings no types.
 
 from testkit.servers import NotOurs, Postgres, Server, ServerUnavailable
 
 AnyServer = TypeVar("AnyServer", bound=Server)
+
+TOGETHER: Final = {
+    "clusters": (
+        "tests/kit/test_clusters.py",
+        "tests/stores/test_galera*",
+        "tests/stores/test_redis_cluster*",
+    ),
+    "postgres": ("tests/*/test_postgres*",),
+    "mysql": ("tests/*/test_mysql*",),
+    "redis": ("tests/*/test_redis*", "tests/examples/test_reminders.py"),
+}
+"""The files that go to one process; the first pattern that fits counts. What takes longest comes first, and what is
+not named here last, file by file: so all processes are done at about the same time."""
+
+_TESTS_OF_THE_KIT: Final = "tests/kit/"
+
+
+class Turns:
+    """Whose turn it is to make servers, among the processes of one run.
+
+    A port looks free to the others until the server listens on it, and who makes a server sweeps away what dead
+    runs left: under the eyes of a test that kills a run to see what it leaves.
+    """
+
+    def __init__(self) -> None:
+        self._meeting_place: Path | None = None
+        self._mine = False
+
+    def share(self, directory: Path) -> None:
+        """There are other processes, and they know this directory, too."""
+        self._meeting_place = directory
+
+    @contextmanager
+    def mine(self) -> Iterator[None]:
+        """Wait for our turn, and keep it until the block is left."""
+        if self._meeting_place is None or self._mine:
+            yield
+            return
+        with (self._meeting_place / "turn.lock").open("w") as turn:
+            # The queue makes it fair: a lock alone may go to the one who has just given it back, again and again.
+            with (self._meeting_place / "queue.lock").open("w") as queue:
+                fcntl.flock(queue, fcntl.LOCK_EX)
+                fcntl.flock(turn, fcntl.LOCK_EX)
+            self._mine = True
+            try:
+                yield
+            finally:
+                self._mine = False
+
+
+turns: Final = Turns()
 
 
 def on_ci() -> bool:
@@ -23,7 +81,7 @@ def on_ci() -> bool:
 @contextmanager
 def provide(server: AnyServer) -> Iterator[AnyServer]:
     """The server, started, for as long as the block lasts; skips the test if it cannot be had here."""
-    with _skip_on(ServerUnavailable):
+    with _skip_on(ServerUnavailable), turns.mine():
         server.start()
     with server:
         yield server
@@ -37,6 +95,57 @@ def _skip_on(obstacle: type[Exception]) -> Iterator[None]:
         if on_ci():
             raise
         pytest.skip(str(error))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if _is_one_of_several(config):
+        # Each has its own directory for temporary files, and all of these lie in one.
+        turns.share(Path(config.option.basetemp).parent)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "ByServer | None":
+    if config.option.dist != "load":
+        return None  # Somebody asked for another way to share.
+    config.option.loadscopereorder = False  # The number of tests says little about how long they take.
+    return ByServer(config, log)
+
+
+class ByServer(LoadScopeScheduling):  # type: ignore[misc]  # It brings no types.
+    """Hands out files, those in `TOGETHER` together.
+
+    Not `--dist loadgroup`, which puts the group into the names of the tests: pasted from a report, they would not be
+    found.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _unit(nodeid)
+
+
+def _unit(nodeid: str) -> str:
+    """What a test is handed out with."""
+    file = nodeid.partition("::")[0]
+    fitting = (unit for unit, files in TOGETHER.items() if any(fnmatch(file, each) for each in files))
+    return next(fitting, file)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _is_one_of_several(config):
+        place = {unit: number for number, unit in enumerate(TOGETHER)}
+        items.sort(key=lambda item: place.get(_unit(item.nodeid), len(place)))
+
+
+def _is_one_of_several(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+# First, so that the time a test may take does not run while it waits for its turn.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if not item.nodeid.startswith(_TESTS_OF_THE_KIT):
+        return (yield)
+    with turns.mine():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
