@@ -213,7 +213,7 @@ async def test_raising_ack_message_commits_as_returning_does(
 
 
 @on_sql
-@pytest.mark.parametrize("policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.ACK, AckPolicy.MANUAL])
+@pytest.mark.parametrize("policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.MANUAL])
 async def test_what_is_acknowledged_and_then_fails_is_undone_and_tried_again(
     make: Make, heard: Heard, ledger: Ledger, policy: AckPolicy
 ) -> None:
@@ -233,6 +233,24 @@ async def test_what_is_acknowledged_and_then_fails_is_undone_and_tried_again(
 
     assert await ledger.effects() == ["attempt 2"]
     assert heard.of(sent) == [Retry()]
+
+
+@on_sql
+async def test_where_failing_is_as_good_as_done_a_failed_handler_leaves_neither_its_writes_nor_its_message(
+    make: Make, heard: Heard, ledger: Ledger
+) -> None:
+    broker = make(session_factory=ledger.sessions)
+
+    @broker.subscriber("q", ack_policy=AckPolicy.ACK)
+    async def handle(body: str, session: OutboxSession) -> None:
+        await ledger.write(session, body)
+        raise RuntimeError("half-way")
+
+    async with started(broker):
+        sent = await broker.publish("tea", "q")
+        await heard.until(lambda: heard.of(sent) == [Done()])
+
+    assert await ledger.effects() == []
 
 
 @on_sql

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from faststream.exceptions import SetupError
@@ -64,6 +64,7 @@ class OutboxRouter(OutboxRegistrator, BrokerRouter[Received | ReceivedBatch, Bro
         codec: CodecProto | None = None,
         ack_policy: AckPolicy = EMPTY,
         include_in_schema: bool | None = None,
+        underlying_driver_annotations: Mapping[Any, Any] | None = None,
     ) -> None:
         if ack_policy is AckPolicy.ACK_FIRST:
             raise SetupError(
@@ -80,6 +81,7 @@ class OutboxRouter(OutboxRegistrator, BrokerRouter[Received | ReceivedBatch, Bro
                 broker_codec=codec,
                 ack_policy=ack_policy,
                 include_in_schema=include_in_schema,
+                underlying_driver_annotations=underlying_driver_annotations or {},
             ),
             routers=routers,
         )

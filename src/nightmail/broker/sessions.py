@@ -33,8 +33,11 @@ SessionFactory: TypeAlias = "Callable[[], AsyncSession]"
 class HandlersSession:
     """The session of one delivery or batch, if its handler asks for one."""
 
-    def __init__(self, make: SessionFactory, received: Received | ReceivedBatch) -> None:
+    def __init__(
+        self, make: SessionFactory, received: Received | ReceivedBatch, *, failing_is_done: bool
+    ) -> None:
         self._make = make
+        self._failing_is_done = failing_is_done
         self._received = received
         self._session: AsyncSession | None = None
         self._held = False
@@ -63,8 +66,9 @@ class HandlersSession:
             received.settle()
         if self.handler_raised or not any(_went_well(item) for item in received.items):
             await self._session.rollback()
-            for item in received.items:
-                item.take_back()
+            if not self._failing_is_done:
+                for item in received.items:
+                    item.take_back()
             return
         done = [item for item in received.items if isinstance(item.verdict, Done)]
         if done:
@@ -93,10 +97,17 @@ _handlers: Final[ContextVar[HandlersSession | None]] = ContextVar("nightmail_han
 
 
 async def with_session(
-    make: SessionFactory, received: AnyReceived, process: Callable[[AnyReceived], Awaitable[Exception | None]]
+    make: SessionFactory,
+    received: AnyReceived,
+    process: Callable[[AnyReceived], Awaitable[Exception | None]],
+    *,
+    failing_is_done: bool,
 ) -> Exception | None:
-    """Process a delivery whose handler may ask for a session; what went wrong, if anything did."""
-    mine = HandlersSession(make, received)
+    """Process a delivery whose handler may ask for a session; what went wrong, if anything did.
+
+    A message whose handler's writes are undone is not done either, unless its subscriber was told that failing is.
+    """
+    mine = HandlersSession(make, received, failing_is_done=failing_is_done)
     token = _handlers.set(mine)
     try:
         error = await process(received)

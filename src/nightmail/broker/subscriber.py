@@ -18,6 +18,7 @@ from faststream.exceptions import (
     SkipMessage,
     StopConsume,
 )
+from faststream.middlewares import AckPolicy
 
 from nightmail.attempt import Attempt, Batched
 from nightmail.broker._upstream import (
@@ -191,7 +192,9 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
         make_session = self._broker_config.session_factory
         if make_session is None:
             return await self._process(received)
-        return await with_session(make_session, received, self._process)
+        return await with_session(
+            make_session, received, self._process, failing_is_done=self.ack_policy is AckPolicy.ACK
+        )
 
     async def _process(self, received: Received | ReceivedBatch) -> Exception | None:
         """Run it through FastStream; what went wrong, if anything did."""

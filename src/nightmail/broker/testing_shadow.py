@@ -5,9 +5,10 @@ The subscriber itself is left as it is, so that one that is running keeps runnin
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from faststream.exceptions import IgnoredException
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from nightmail.observe import Observer
     from nightmail.store import FullStore
     from nightmail.worker import Worker
+
+_NOT_OURS: Final = (CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 Raised: TypeAlias = Callable[[Exception], None]
 Answered: TypeAlias = Callable[[int, "Response"], None]
@@ -64,6 +67,13 @@ class Shadow(OutboxSubscriber):
             # Told here, for an acknowledgement policy may decide that nobody else hears of it.
             self._raised(error)
             raise
+        except BaseException as error:
+            if isinstance(error, _NOT_OURS):
+                raise
+            # What test frameworks raise to end a test. A worker that died of it would say nothing to the test.
+            failure = AssertionError(str(error))
+            self._raised(failure)
+            raise failure from error
         for item in msg.items:
             self._answered(item.delivery.id, response)
         return response
