@@ -32,7 +32,7 @@ async def _redis(count: int) -> float:
     async def take(order: Order) -> None: ...
 
     (subscriber,) = broker.subscribers
-    await _ready(subscriber)
+    await ready(subscriber)
     data = json.dumps(BODY).encode()
     raw: Any = {"type": "list", "channel": "orders", "data": data}
     return await _rate(subscriber, lambda: raw, count)
@@ -45,31 +45,38 @@ async def _ours(count: int) -> float:
     async def take(order: Order) -> None: ...
 
     (subscriber,) = broker.subscribers
-    await _ready(subscriber)
-    now, body = datetime.now(UTC), json.dumps(BODY).encode()
-    delivery = Delivery(
-        id=1,
-        token=uuid4(),
-        queue="orders",
-        body=body,
-        encoded_headers='{"content-type":"application/json","correlation_id":"c-1"}',
-        timer_id=None,
-        ordering_key=None,
-        priority=0,
-        due_at=now,
-        published_at=now,
-        claimed_at=now,
-        expires_at=None,
-        attempts=0,
-        deliveries=1,
-        first_attempt_at=None,
-        last_attempt_at=None,
-        superseded=False,
-    )
-    return await _rate(subscriber, lambda: Received(delivery, broker.store), count)
+    await ready(subscriber)
+    return await _rate(subscriber, lambda: received(broker), count)
 
 
-async def _ready(subscriber: Any) -> None:
+def received(broker: OutboxBroker) -> Received:
+    """One and the same order, as it comes from the store."""
+    return Received(_DELIVERY, broker.store)
+
+
+_NOW = datetime.now(UTC)
+_DELIVERY = Delivery(
+    id=1,
+    token=uuid4(),
+    queue="orders",
+    body=json.dumps(BODY).encode(),
+    encoded_headers='{"content-type":"application/json","correlation_id":"c-1"}',
+    timer_id=None,
+    ordering_key=None,
+    priority=0,
+    due_at=_NOW,
+    published_at=_NOW,
+    claimed_at=_NOW,
+    expires_at=None,
+    attempts=0,
+    deliveries=1,
+    first_attempt_at=None,
+    last_attempt_at=None,
+    superseded=False,
+)
+
+
+async def ready(subscriber: Any) -> None:
     """Set a subscriber up as starting it would, without the loop that would feed it."""
     subscriber._outer_config.logger._setup(subscriber._outer_config.context)
     await SubscriberUsecase.start(subscriber)

@@ -39,6 +39,7 @@ class RabbitMQ(Server):
     ) -> None:
         super().__init__(url, durable=durable, environment=environment)
         self._given = dict(environment or {})
+        self.node_ports: tuple[int, ...] = ()
 
     @property
     def data(self) -> Path:
@@ -61,6 +62,7 @@ class RabbitMQ(Server):
         plugins.write_text("[].\n")
         nothing = self.directory / "rabbitmq-env.conf"
         nothing.write_text("")
+        self.node_ports = distribution, epmd = free_port(), free_port()
         self._environment = {
             "HOME": str(home),  # Where Erlang keeps its cookie.
             "RABBITMQ_NODENAME": f"nightmail-{self.port}@localhost",
@@ -73,8 +75,8 @@ class RabbitMQ(Server):
             "RABBITMQ_PID_FILE": str(home / "pid"),
             "RABBITMQ_LOG_BASE": str(home),
             "RABBITMQ_LOGS": "-",
-            "RABBITMQ_DIST_PORT": str(free_port()),
-            "ERL_EPMD_PORT": str(free_port()),
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "ERL_EPMD_PORT": str(epmd),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_CRASH_DUMP_SECONDS": "0",
             # Two threads and not two per processor; and room for fewer processes than a data centre needs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from faststream import AckPolicy
@@ -21,6 +21,7 @@ from nightmail import (
     SyncPublisher,
 )
 from nightmail.annotations import OutboxMessage
+from nightmail.broker.config import OutboxBrokerConfig
 from nightmail.errors import NoVerdict, TimerExists
 from nightmail.testing import TestOutboxBroker
 
@@ -151,9 +152,11 @@ async def test_what_a_handler_raises_comes_out_whatever_the_policy_makes_of_it(b
 async def test_a_verdict_that_a_handler_raises_is_no_error(broker: OutboxBroker) -> None:
     @broker.subscriber("q")
     async def handle(body: str) -> None:
-        raise {"nack": NackMessage(delay=60), "reject": RejectMessage(reason="bad"), "later": PostponeMessage(60)}[
-            body
-        ]
+        raise {
+            "nack": NackMessage(delay=60),
+            "reject": RejectMessage(reason="bad"),
+            "later": PostponeMessage(60),
+        }[body]
 
     tb = TestOutboxBroker(broker)
     async with tb as br:
@@ -304,6 +307,22 @@ async def test_retries_come_at_their_exact_moments(broker: OutboxBroker) -> None
         assert letter.attempts == 4
         assert letter.died_at == START + 7 * MINUTE
         assert letter.first_attempt_at == START
+
+
+async def test_the_jitter_of_retries_is_left_out(broker: OutboxBroker) -> None:
+    tried: list[datetime] = []
+    tb = TestOutboxBroker(broker, start=START, raise_errors=False)
+
+    @broker.subscriber("q")
+    async def handle(body: str) -> None:
+        tried.append(tb.now)
+        raise ConnectionError
+
+    async with tb as br:
+        await br.publish("tea", "q")
+        await tb.advance(20 * SECOND)
+
+    assert tried == [START + seconds * SECOND for seconds in (0, 1, 3, 7, 15)]
 
 
 async def test_a_message_can_be_postponed_a_thousand_times(broker: OutboxBroker) -> None:
@@ -483,7 +502,8 @@ async def test_dead_letters_go_round_again(broker: OutboxBroker) -> None:
         sick = False
         assert await br.redrive("q") == 1
         await tb.run()
-        assert await tb.dead_letters() == await tb.pending() == []
+        assert await tb.dead_letters() == []
+        assert await tb.pending() == []
 
 
 async def test_a_batch_handler_gets_what_is_due_together(broker: OutboxBroker) -> None:
@@ -528,7 +548,7 @@ async def test_the_brokers_own_store_is_put_back_also_when_the_block_raises(brok
             assert br.store is not store
             raise KeyError
     assert broker.store is store
-    assert broker.config.broker_config.store is store
+    assert cast("OutboxBrokerConfig", broker.config.broker_config).store is store
     assert broker.config.producer is producer
 
 
@@ -551,6 +571,22 @@ async def test_a_handler_can_neither_move_the_time_nor_run_the_others(broker: Ou
     async with tb as br:
         with pytest.raises(RuntimeError, match="a handler cannot move the time"):
             await br.publish("tea", "q")
+
+
+async def test_no_time_passes_while_a_handler_takes_messages_by_hand(broker: OutboxBroker) -> None:
+    tb = TestOutboxBroker(broker, start=START)
+    letters = broker.subscriber("letters")
+
+    @broker.subscriber("q")
+    async def handle(body: str) -> None:
+        assert await letters.get_one(timeout=0.01) is None
+        assert tb.now == START + HOUR
+
+    async with tb as br:
+        await br.publish("tea", "q", activate_in=HOUR)
+        await br.publish("cake", "q", activate_in=DAY)
+        await tb.advance(HOUR)
+        assert handle.mock.call_count == 1
 
 
 async def test_publishes_at_the_same_time_are_all_handled(broker: OutboxBroker) -> None:
@@ -647,8 +683,9 @@ async def test_with_real_runs_on_the_brokers_own_store() -> None:
         handle.mock.assert_called_once_with("tea")
         publisher.mock.assert_called_once_with("tea")
         await br.publish("cake", "other", activate_in=DAY)
-        assert [each.queue for each in await tb.pending()] == ["other"]
-        assert [each.delay for each in tb.published] == [timedelta(0), DAY]
+        assert [each.queue for each in await tb.pending(due_before=tb.now + 2 * DAY)] == ["other"]
+        await br.publish_batch("a", "b", queue="other", activate_in=DAY)
+        assert [each.delay for each in tb.published] == [timedelta(0), DAY, DAY, DAY]
         with pytest.raises(RuntimeError, match="virtual time"):
             await tb.advance(DAY)
     assert not handle.is_test

@@ -18,6 +18,7 @@ from faststream.middlewares import BaseMiddleware
 from faststream.redis import RedisBroker, TestRedisBroker
 from pydantic import BaseModel
 
+import nightmail.testing
 from nightmail import NoRetry, OutboxBroker, OutboxResponse, OutboxRouter
 from nightmail.annotations import OutboxMessage
 from nightmail.testing import TestOutboxBroker
@@ -165,6 +166,42 @@ async def test_middlewares_see_what_is_published_and_what_is_handled() -> None:
     assert seen == ["published", "consumed"]
 
 
+async def test_a_subscriber_made_in_the_middle_is_served_while_it_is_started(broker: OutboxBroker) -> None:
+    got: list[str] = []
+    tb = TestOutboxBroker(broker)
+    async with tb as br:
+        subscriber = br.subscriber("q", persistent=False)
+
+        @subscriber
+        async def handle(body: str) -> None:
+            got.append(body)
+
+        await br.publish("tea", "q", activate_in=DAY)
+        async with subscriber:
+            await tb.advance(DAY)
+            assert got == ["tea"]
+        await br.publish("cake", "q")
+        assert got == ["tea"]
+
+
+async def test_messages_are_taken_by_hand(broker: OutboxBroker) -> None:
+    subscriber = broker.subscriber("q")
+    tb = TestOutboxBroker(broker)
+    async with tb as br:
+        await br.publish("tea", "q", activate_in=DAY)
+        await tb.advance(DAY)
+        taken = await subscriber.get_one(timeout=1)
+        assert taken is not None
+        assert await taken.decode() == "tea"
+        await taken.ack()
+        assert await br.stats() == {}
+
+
+def test_there_is_nothing_else_under_its_roof() -> None:
+    with pytest.raises(AttributeError, match="TestInboxBroker"):
+        nightmail.testing.TestInboxBroker  # noqa: B018 - asking is the test
+
+
 # ── applications and other brokers ─────────────────────────────────────────────────────────────────────────
 
 
@@ -183,6 +220,11 @@ async def test_an_application_starts_and_stops_with_it(broker: OutboxBroker) -> 
         handle.mock.assert_called_once_with("hello")
         assert await br.ping(timeout=1)
 
+    tb = TestOutboxBroker(broker)
+    async with tb, TestApp(app):
+        await tb.advance(DAY)
+        handle.mock.assert_called_once_with("hello")
+
 
 async def test_a_message_relayed_to_another_broker_arrives_there(broker: OutboxBroker) -> None:
     redis = RedisBroker("redis://nowhere.invalid")
@@ -197,11 +239,28 @@ async def test_a_message_relayed_to_another_broker_arrives_there(broker: OutboxB
         pass
 
     tb = TestOutboxBroker(broker)
-    async with tb as br, TestRedisBroker(redis):
+    async with TestRedisBroker(redis, connect_only=False), tb as br:
         await br.publish("tea", "q", activate_in=DAY)
         arrive.mock.assert_not_called()
         await tb.advance(DAY)
         arrive.mock.assert_called_once_with("relayed tea")
+
+
+async def test_a_relay_without_a_handler_passes_on_when_the_message_is_due(broker: OutboxBroker) -> None:
+    redis = RedisBroker("redis://nowhere.invalid")
+    broker.relay("q", to=redis.publisher(stream="orders"))
+
+    @redis.subscriber(stream="orders")
+    async def arrive(body: dict[str, int]) -> None:
+        pass
+
+    tb = TestOutboxBroker(broker)
+    async with TestRedisBroker(redis, connect_only=False), tb as br:
+        await br.publish({"tea": 2}, "q", activate_in=DAY)
+        arrive.mock.assert_not_called()
+        await tb.advance(DAY)
+        arrive.mock.assert_called_once_with({"tea": 2})
+        assert await tb.pending() == []
 
 
 async def test_a_message_of_another_broker_is_stored_for_later(broker: OutboxBroker) -> None:
@@ -218,7 +277,7 @@ async def test_a_message_of_another_broker_is_stored_for_later(broker: OutboxBro
         pass
 
     tb = TestOutboxBroker(broker)
-    async with TestRedisBroker(redis) as redis_br, tb:
+    async with TestRedisBroker(redis, connect_only=False) as redis_br, tb:
         await redis_br.publish("tea", "channel")
         later.mock.assert_called_once_with("tea")
         handle.mock.assert_not_called()
@@ -244,7 +303,7 @@ async def test_two_test_brokers_that_publish_to_each_other_do_not_wait_for_each_
 
     async with TestOutboxBroker(broker), TestOutboxBroker(other), asyncio.timeout(10):
         await broker.publish(0, "here")
-    assert got == [0, 1, 2, 3]
+    assert got == [0, 1, 2, 3, 4]
 
 
 # ── dry runs ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -32,7 +32,7 @@ from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
 from faststream._internal.parser import CodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
-from faststream._internal.testing.broker import EnterType, TestBroker, patch_broker_calls
+from faststream._internal.testing.broker import EnterType, TestBroker
 from faststream._internal.types import (
     AsyncCallable,
     BrokerMiddleware,
@@ -81,7 +81,6 @@ __all__ = [
     "UnderlyingDriverAnnotation",
     "get_broker_logger",
     "make_logger_state",
-    "patch_broker_calls",
     "process_msg",
     "resolve_ack_policy",
 ]

@@ -77,6 +77,7 @@ class OutboxBroker(
             )
         worker_settings(worker_options(options), options.get("graceful_timeout"))
         self._is_ours = not isinstance(store, FullStore)
+        self._is_starting = False
         self._store = (
             store
             if isinstance(store, FullStore)
@@ -158,10 +159,14 @@ class OutboxBroker(
 
     async def start(self) -> None:
         """Connect, and start every subscriber."""
-        await self.connect()
-        # Loads what FastStream would load with the first message, which would be late by that.
-        await anyio.lowlevel.checkpoint()
-        await super().start()
+        self._is_starting = True
+        try:
+            await self.connect()
+            # Loads what FastStream would load with the first message, which would be late by that.
+            await anyio.lowlevel.checkpoint()
+            await super().start()
+        finally:
+            self._is_starting = False
 
     async def stop(
         self,
@@ -181,7 +186,10 @@ class OutboxBroker(
             await self._store.close()
 
     async def ping(self, timeout: float | None = 5.0) -> bool:
-        """Whether the store answers in time and every started subscriber's worker is well."""
+        """Whether it is connected, the store answers in time and every started subscriber's worker is well."""
+        if self._connection is None or self._is_starting:
+            # An ASGI application says that it is up before its brokers are: only this tells when they are.
+            return False
         with anyio.move_on_after(timeout):
             try:
                 await self._store.ping()

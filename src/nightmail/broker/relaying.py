@@ -40,8 +40,12 @@ if TYPE_CHECKING:
 MESSAGE_ID: Final = "nightmail-message-id"
 """The header that tells a repeated message from a new one, where the other side has no place of its own for that."""
 
-_OURS: Final = ("content-type", "correlation_id", "reply_to")
-"""Headers of the envelope: they say what a message is, not what its publisher wanted to say with it."""
+_OURS: Final = ("content-type", "correlation_id", "reply_to", MESSAGE_ID)
+"""Headers of the envelope: they say what a message is, not what its publisher wanted to say with it.
+
+The id too, from an earlier relay: two messages that bear one, because somebody copied the headers, would be taken for
+the same, and one of them dropped.
+"""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -286,14 +290,17 @@ def _system_in(modules: tuple[str, ...]) -> str:
 # ── a handler's return value ───────────────────────────────────────────────────────────────────────────────────
 
 
-def middlewares_of(
-    own: Sequence[BrokerMiddleware[Any]], publishers: Iterable[object], *, propagate_headers: bool
-) -> Sequence[BrokerMiddleware[Any]]:
-    """What a subscriber needs around its own middlewares, for handlers whose return values these publish."""
-    if propagate_headers:
-        own = (PropagatesHeaders, *own)
-    # Last, and so closest to the other broker: nobody can hide its answer.
-    return (*own, RefusesWhatWasReturned) if any(_system(each) == "rabbit" for each in publishers) else own
+def relaying_middlewares(
+    publishers: Iterable[object], *, propagate_headers: bool
+) -> tuple[Sequence[BrokerMiddleware[Any]], Sequence[BrokerMiddleware[Any]]]:
+    """What a subscriber needs around and inside its own middlewares, for handlers whose return values these publish.
+
+    Headers are added where nobody else sees it: a middleware goes on getting what the handler returned. The answer of
+    the other broker is read where nobody can hide it.
+    """
+    outermost = [PropagatesHeaders] if propagate_headers else []
+    innermost = [RefusesWhatWasReturned] if any(_system(each) == "rabbit" for each in publishers) else []
+    return outermost, innermost
 
 
 class RefusesWhatWasReturned(BaseMiddleware):

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from faststream.exceptions import (
@@ -37,7 +37,7 @@ from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
 from nightmail.broker.parser import decode_batch, decode_body, parse_batch, parse_received
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict
-from nightmail.broker.relaying import middlewares_of
+from nightmail.broker.relaying import relaying_middlewares
 from nightmail.broker.sessions import AnyReceived, current_session, with_session
 from nightmail.broker.specification import OutboxSubscriberSpecification
 from nightmail.broker.taking import take_one
@@ -116,11 +116,13 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
 
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
-        return middlewares_of(
-            super()._broker_middlewares,
-            (publisher for call in self.calls for publisher in call.handler._publishers),
-            propagate_headers=self._config.propagate_headers,
-        )
+        outermost, innermost = self._relaying
+        return (*outermost, *super()._broker_middlewares, *innermost)
+
+    @cached_property
+    def _relaying(self) -> tuple[Sequence[BrokerMiddleware[Any]], Sequence[BrokerMiddleware[Any]]]:
+        publishers = [publisher for call in self.calls for publisher in call.handler._publishers]
+        return relaying_middlewares(publishers, propagate_headers=self._config.propagate_headers)
 
     def _new_worker(self) -> Worker:
         broker = self._broker_config

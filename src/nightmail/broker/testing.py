@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Unpack, overload
 from unittest.mock import patch
 
-from nightmail.broker._upstream import EnterType, TestBroker, patch_broker_calls
+from nightmail.broker._upstream import EnterType, TestBroker
 from nightmail.broker.broker import OutboxBroker
 from nightmail.broker.options import DeadOptions
 from nightmail.broker.producer import OutboxProducer
@@ -18,7 +19,6 @@ from nightmail.broker.testing_beside import StandIn, beside
 from nightmail.broker.testing_record import Published, RecordingProducer
 from nightmail.durations import Duration, as_timedelta
 from nightmail.records import DeadLetter, PendingMessage
-from nightmail.testing.broker import Stage
 from nightmail.testing.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from nightmail.broker.commands import OutboxPublishCommand
     from nightmail.store import FullStore
+    from nightmail.testing.broker import Stage
 
 
 class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker):
@@ -79,12 +80,21 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
             raise ValueError(
                 "start must be an aware datetime: a naive one is a different moment on every machine"
             )
-        super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
+        with warnings.catch_warnings():
+            # FastStream looks for a TestApp in the same `async with`, and warns if it does not understand that line.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
         self.clock = ManualClock((start or datetime.now(UTC)).astimezone(UTC))
         """Shows the virtual time: give it to code of yours that asks for the time."""
         self._manual = manual
         self._raise_errors = raise_errors
-        self._stage = Stage(self.brokers, self.clock)
+        self._stage = self._empty_stage()
+
+    def _empty_stage(self) -> Stage:
+        # Late: a service imports this module only so that FastStream knows there is a test broker.
+        from nightmail.testing.broker import Stage
+
+        return Stage(self.brokers, self.clock)
 
     # ── time ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,7 +161,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
 
     @asynccontextmanager
     async def _create_ctx(self) -> AsyncIterator[list[OutboxBroker]]:
-        self._stage = Stage(self.brokers, self.clock)
+        self._stage = self._empty_stage()
         async with AsyncExitStack() as stack:
             stack.callback(self._stage.close)
             for broker in self.brokers:
@@ -197,11 +207,16 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
 
     def _fake_start(self, broker: OutboxBroker, *args: Any, **kwargs: Any) -> None:
         """Have mocks record. Publishers hear of a publish itself, so they need no subscribers to listen for them."""
+        # Only once: an application starts its brokers again, and what its hooks published stays recorded.
         for publisher in broker.publishers:
-            publisher.set_test(with_fake=False)
-        patch_broker_calls(broker)
-        if not self.with_real:
-            for subscriber in broker.subscribers:
+            if not publisher.is_test:
+                publisher.set_test(with_fake=False)
+        for subscriber in broker.subscribers:
+            subscriber._build_fastdepends_model()
+            for call in subscriber.calls:
+                if not call.handler.is_test:
+                    call.handler.set_test()
+            if not self.with_real:
                 subscriber._post_start()
 
     def _fake_close(self, broker: OutboxBroker, *args: Any, **kwargs: Any) -> None:

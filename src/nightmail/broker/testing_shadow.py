@@ -8,6 +8,8 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
+from random import random
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from faststream.exceptions import IgnoredException
@@ -16,6 +18,7 @@ from nightmail.broker._upstream import BrokerConfig, resolve_ack_policy
 from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.message import Delivery
+from nightmail.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from faststream.response import Response
@@ -56,6 +59,14 @@ class Shadow(OutboxSubscriber):
     def batch(self) -> int | None:
         """How many messages its handlers get at once, if they get several."""
         return self._config.max_batch
+
+    def _worker_settings(self) -> WorkerSettings:
+        settings = super()._worker_settings()
+        retry: Any = settings.retry
+        if getattr(retry, "chance", None) is random:
+            # Right in the middle: each retry at its nominal moment, and the same order every time.
+            return replace(settings, retry=replace(retry, chance=lambda: 0.5))
+        return settings
 
     async def process_message(self, msg: Received | ReceivedBatch) -> Response:
         """Execute all message processing stages, as its subscriber would."""

@@ -22,3 +22,7 @@ class ManualClock:
         """Move on (or, with a negative `by`, step back) and return the new time."""
         self._now += by
         return self._now
+
+    def move_to(self, moment: datetime) -> None:
+        """Show this moment from now on."""
+        self._now = moment

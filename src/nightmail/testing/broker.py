@@ -1,0 +1,138 @@
+"""Brokers on virtual time: for each a store that stands in for its own, and shadows of its subscribers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+import anyio
+from faststream.exceptions import SubscriberNotFound
+
+from nightmail.broker.commands import OutboxPublishCommand, correlation_from
+from nightmail.broker.options import TimerOptions, check_known
+from nightmail.broker.producer import OutboxProducer
+from nightmail.broker.subscriber import OutboxSubscriber
+from nightmail.broker.testing_record import Record, as_seen
+from nightmail.broker.testing_shadow import Shadow, shadow_of
+from nightmail.message import Message
+from nightmail.testing.clock import ManualClock
+from nightmail.testing.store import Place, VirtualPipelines, VirtualStore
+from nightmail.testing.timeline import Party, Timeline
+from nightmail.testing.transactions import VirtualData
+
+if TYPE_CHECKING:
+    from faststream.response import Response
+
+    from nightmail.broker.broker import OutboxBroker
+    from nightmail.broker.message import OutboxMessage
+
+
+class Stage:
+    """Some brokers, their messages, and the time."""
+
+    def __init__(self, brokers: tuple[OutboxBroker, ...], clock: ManualClock) -> None:
+        self.record = Record(brokers)
+        self.timeline = Timeline(clock, self._parties)
+        self._brokers = brokers
+        self._clock = clock
+        self._data: dict[str, VirtualData] = {}
+        self._stores: dict[OutboxBroker, VirtualStore] = {}
+        self._shadows: dict[OutboxSubscriber, tuple[Shadow, Party]] = {}
+        self._answers: dict[int, Response] = {}
+
+    def close(self) -> None:
+        """Hear of nothing any more."""
+        for data in self._data.values():
+            data.close()
+
+    def add(self, broker: OutboxBroker) -> VirtualStore:
+        """A store to stand in for this broker's. Brokers with the same URL share their messages, as in earnest."""
+        data = self._data.setdefault(_address(broker), VirtualData())
+
+        async def published(message: Message, id_: int) -> None:
+            await self.record.note(broker, message, id_, self._clock.now())
+
+        kind = VirtualPipelines if hasattr(broker.store, "transaction") else VirtualStore
+        store = self._stores[broker] = kind(
+            data, self._clock, instead_of=broker.store.capabilities, on_publish=published
+        )
+        return store
+
+    @property
+    def separate(self) -> list[OutboxBroker]:
+        """One broker for each database."""
+        return list({_address(broker): broker for broker in reversed(self._brokers)}.values())[::-1]
+
+    async def request(
+        self,
+        broker: OutboxBroker,
+        message: Any,
+        queue: str,
+        *,
+        timeout: float = 30.0,
+        **options: Unpack[TimerOptions],
+    ) -> OutboxMessage:
+        """Publish, run, and return what the handler answered; raise what it raised."""
+        check_known("request()", options, TimerOptions)
+        if not any(queue in party.queues and party.place is Place.QUEUE for party in self._parties()):
+            raise SubscriberNotFound(f"nobody subscribes to {queue!r}")
+        options["correlation_id"] = correlation_from(options, broker.config.id_generator)
+        producer = self.producer(broker)
+        cmd = OutboxPublishCommand.of((message,), queue, options)
+        stored = await broker._basic_publish(cmd, producer=producer)
+        with anyio.fail_after(timeout):
+            errors = await self.timeline.run()
+        if errors:
+            raise errors[0]
+        return await self._answer(broker, self._answers.pop(stored, None), producer)
+
+    def producer(self, broker: OutboxBroker) -> OutboxProducer:
+        """A producer that only publishes, to the store which stands in for the broker's."""
+        config = broker.config.broker_config
+        producer = OutboxProducer(
+            lambda: self._stores[broker], parser=broker._parser, decoder=broker._decoder
+        )
+        producer.connect(config.fd_config._serializer, config.broker_codec)
+        return producer
+
+    async def _answer(
+        self, broker: OutboxBroker, response: Response | None, producer: OutboxProducer
+    ) -> OutboxMessage:
+        body = None if response is None else response.body
+        headers = {} if response is None else response.headers
+        cmd = OutboxPublishCommand((body,), queue="answers", headers=headers)
+        (message,) = await producer.encoded(cmd)
+        return await as_seen(broker, message, 0, self._clock.now())
+
+    # ── subscribers ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _parties(self) -> Iterator[Party]:
+        for broker in self._stores:
+            for subscriber in broker.subscribers:
+                if subscriber.running and subscriber.calls:
+                    shadow, party = self._shadow(broker, cast("OutboxSubscriber", subscriber))
+                    if shadow.running:
+                        yield party
+
+    def _shadow(self, broker: OutboxBroker, subscriber: OutboxSubscriber) -> tuple[Shadow, Party]:
+        if subscriber not in self._shadows:
+            store = self._stores[broker]
+            shadow, worker = shadow_of(
+                subscriber, store, raised=self.timeline.note, answered=self._answers.__setitem__
+            )
+            self._shadows[subscriber] = (
+                shadow,
+                Party(
+                    worker,
+                    store,
+                    shadow.queues,
+                    Place.GRAVE if shadow.takes_dead_letters else Place.QUEUE,
+                    name=f"{', '.join(shadow.queues)} {shadow.specification.call_name}",
+                    at_once=shadow.batch or 1,
+                ),
+            )
+        return self._shadows[subscriber]
+
+
+def _address(broker: OutboxBroker) -> str:
+    return ", ".join(broker.specification.url)

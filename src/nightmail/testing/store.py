@@ -1,0 +1,160 @@
+"""The memory store as test brokers use it: on a clock that is moved by hand, and in anybody's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from nightmail.message import Delivery, Message
+from nightmail.store import Capabilities, Claimed
+from nightmail.stores.memory import MemoryStore
+from nightmail.testing.clock import ManualClock
+from nightmail.testing.endings import begun
+from nightmail.testing.transactions import VirtualData
+
+OnPublish: TypeAlias = Callable[[Message, int], Awaitable[None]]
+
+
+class Place(Enum):
+    """Where a worker takes its messages from."""
+
+    QUEUE = "what waits in its queues"
+    GRAVE = "what died in its queues"
+
+
+class VirtualStore(MemoryStore):
+    """Stands in for another store, whose capabilities it shows; tells of everything that is published."""
+
+    def __init__(
+        self, data: VirtualData, clock: ManualClock, *, instead_of: Capabilities, on_publish: OnPublish
+    ) -> None:
+        super().__init__(data, clock=clock)
+        self._virtual = data
+        self._shown = instead_of
+        self._on_publish = on_publish
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the store that it stands in for: what is refused there is refused here."""
+        return self._shown
+
+    async def publish(
+        self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
+    ) -> int | None:
+        """Store a message, and tell of it."""
+        stored = await super().publish(message, transaction=transaction, own=own)
+        if stored is not None:
+            await self._on_publish(message, stored)
+        return stored
+
+    async def publish_batch(
+        self, messages: Sequence[Message], *, transaction: object | None = None
+    ) -> list[int]:
+        """Store messages, and tell of each."""
+        stored = await super().publish_batch(messages, transaction=transaction)
+        for message, id_ in zip(messages, stored, strict=True):
+            await self._on_publish(message, id_)
+        return stored
+
+    async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """Lock these messages in the caller's transaction, if it is one that will tell how it ends."""
+        await begun(transaction)
+        await super().hold(deliveries, transaction=transaction)
+        self._virtual.conclude(transaction)
+
+    async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        """Settle these as done in the caller's transaction."""
+        await begun(transaction)
+        await super().ack(deliveries, transaction=transaction)
+        self._virtual.conclude(transaction)
+
+    # ── what there is to do ────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+        """Lease available messages, as it was agreed with who is being served."""
+
+        async def claim(limit: int) -> Claimed:
+            with self._virtual.committed_only():
+                return await MemoryStore.claim(self, queues, limit=limit, lease=lease, token=token)
+
+        return await self._served(claim, limit)
+
+    async def claim_dead(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+    ) -> Claimed:
+        """The same for dead letters."""
+
+        async def claim(limit: int) -> Claimed:
+            return await MemoryStore.claim_dead(self, queues, limit=limit, lease=lease, token=token)
+
+        return await self._served(claim, limit)
+
+    async def _served(self, claim: Callable[[int], Awaitable[Claimed]], limit: int) -> Claimed:
+        serving = _serving.get().get(self)
+        if serving is None:
+            return await claim(limit)
+        most, more = serving
+        claimed = await claim(min(limit, most))
+        while not claimed.deliveries and more():
+            claimed = await claim(min(limit, most))
+        return claimed
+
+    @contextmanager
+    def serving(self, most: int, more: Callable[[], bool]) -> Iterator[None]:
+        """A claim of a worker that runs in the block takes at most `most`, and looks again if there is `more`.
+
+        How many a worker asks for depends on the real clock. And one that claims again has nothing in hand: time may
+        pass then, which is much faster than to let the worker come to its end at every moment.
+        """
+        token = _serving.set({**_serving.get(), self: (most, more)})
+        try:
+            yield
+        finally:
+            _serving.reset(token)
+
+    def ready(self, queues: Sequence[str], place: Place) -> tuple[datetime, int] | None:
+        """Since when the first of what could be taken now is due, and its id."""
+        now = self._now()
+        found: list[tuple[datetime, int]] = []
+        with self.data.step, self._virtual.committed_only():
+            for queue in self._known(queues):
+                if place is Place.GRAVE:
+                    queue.letters.look(now)
+                    if (first := queue.letters.longest_due()) is not None:
+                        found.append(first)
+                elif (row := queue.first_ready(now)) is not None:
+                    found.append((row.due_at, row.id))
+        return min(found, default=None)
+
+    def next_moment(self, queues: Sequence[str], place: Place) -> datetime | None:
+        """When something will next be due there, or a lease end."""
+        with self.data.step:
+            boxes = (queue.letters if place is Place.GRAVE else queue for queue in self._known(queues))
+            moments = (box.next_moment() for box in boxes)
+            return min((moment for moment in moments if moment is not None), default=None)
+
+
+class VirtualPipelines(VirtualStore):
+    """The same in place of Redis, where a handler's transaction is a pipeline."""
+
+    @asynccontextmanager
+    async def transaction(self, deliveries: Sequence[Delivery], client: Any) -> AsyncIterator[Any]:
+        """A pipeline of this client's, executed at the end of the block, with which these deliveries are done."""
+        async with client.pipeline() as pipeline:
+            with self._virtual.lasting(pipeline):
+                await self.hold(deliveries, transaction=pipeline)
+                yield pipeline
+                await self.ack(deliveries, transaction=pipeline)
+                await pipeline.execute()
+
+
+# For its own worker only, which runs in the block's context: time must not pass because of what others claim.
+_serving: Final[ContextVar[Mapping[VirtualStore, tuple[int, Callable[[], bool]]]]] = ContextVar(
+    "nightmail_serving",
+    default={},  # noqa: B039 - never changed
+)
