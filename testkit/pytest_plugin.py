@@ -31,6 +31,7 @@ TOGETHER: Final = {
     "postgres": ("tests/*/test_postgres*",),
     "mysql": ("tests/*/test_mysql*",),
     "redis": ("tests/*/test_redis*", "tests/examples/test_reminders.py"),
+    "brokers": ("tests/relay/test_rabbitmq.py", "tests/relay/test_nats.py"),
 }
 """The files that go to one process; the first pattern that fits counts. What takes longest comes first, and what is
 not named here last, file by file: so all processes are done at about the same time."""

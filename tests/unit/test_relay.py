@@ -554,6 +554,7 @@ async def test_the_observer_hears_all_it_would_hear_of_a_worker(
         "started",
         "started",
         "failed",
+        "ended",
         "settled",
         "drained",
     ]

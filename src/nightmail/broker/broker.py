@@ -105,6 +105,7 @@ class OutboxBroker(
     def _configured(self, options: BrokerOptions) -> OutboxBrokerConfig:
         middlewares = options.get("middlewares", ())
         session_factory = options.get("session_factory")
+        observer = options.get("observer") or LoggingObserver()
         if session_factory is not None:
             # Last, and so closest to the handler.
             middlewares = (*middlewares, NotesWhatIsRaised)
@@ -112,9 +113,12 @@ class OutboxBroker(
             store=self._store,
             session_factory=session_factory,
             worker_options=worker_options(options),
-            observer=options.get("observer") or LoggingObserver(),
+            observer=observer,
             producer=OutboxProducer(
-                lambda: self._store, parser=options.get("parser"), decoder=options.get("decoder")
+                lambda: self._store,
+                parser=options.get("parser"),
+                decoder=options.get("decoder"),
+                observer=observer,
             ),
             broker_middlewares=middlewares,
             broker_parser=options.get("parser"),

@@ -12,6 +12,7 @@ from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.parser import decode_body, parse_delivery
 from nightmail.current import own_delivery
 from nightmail.message import Message
+from nightmail.observe import Observer
 from nightmail.store import Store
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class OutboxProducer(ProducerProto[OutboxPublishCommand]):
     """The last stop of a publish before the store."""
 
-    __slots__ = ("_decoder", "_parser", "_serializer", "_store", "codec")
+    __slots__ = ("_decoder", "_observer", "_parser", "_serializer", "_store", "codec")
 
     def __init__(
         self,
@@ -31,8 +32,10 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         *,
         parser: CustomCallable | None,
         decoder: CustomCallable | None,
+        observer: Observer | None = None,
     ) -> None:
         self._store = store
+        self._observer = observer or Observer()
         self._parser = ParserComposition(parser, parse_delivery)
         self._decoder = ParserComposition(decoder, decode_body)
         self._serializer: SerializerProto | None = None
@@ -48,11 +51,17 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         store = self._store()
         message = await self._encoded(cmd, cmd.body)
         own = own_delivery(store, message.queue, message.timer_id)
-        return await store.publish(message, transaction=cmd.session, own=own)
+        stored = await store.publish(message, transaction=cmd.session, own=own)
+        if stored is not None:
+            self._observer.published(message.queue, 1)
+        return stored
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
         """Store all or none; their ids."""
-        return await self._store().publish_batch(await self.encoded(cmd), transaction=cmd.session)
+        stored = await self._store().publish_batch(await self.encoded(cmd), transaction=cmd.session)
+        if stored:
+            self._observer.published(cmd.destination, len(stored))
+        return stored
 
     async def encoded(self, cmd: OutboxPublishCommand) -> list[Message]:
         """The messages that a command asks to store."""

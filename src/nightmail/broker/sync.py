@@ -10,11 +10,13 @@ from nightmail.broker.commands import OutboxPublishCommand, correlation_from, du
 from nightmail.broker.options import PublishOptions, TimerOptions, check_known
 from nightmail.durations import Duration
 from nightmail.message import check_name, check_queue
+from nightmail.observe import Observer
 from nightmail.store import Blocking, FullStore
 
 if TYPE_CHECKING:
     from nightmail.broker._upstream import SendableMessage
     from nightmail.broker.broker import OutboxBroker
+    from nightmail.broker.config import OutboxBrokerConfig
     from nightmail.broker.producer import OutboxProducer
 
 T = TypeVar("T")
@@ -38,12 +40,19 @@ class SyncPublisher:
     def _store(self) -> FullStore:
         return self._broker.store
 
+    @property
+    def _observer(self) -> Observer:
+        return cast("OutboxBrokerConfig", self._broker.config.broker_config).observer
+
     def publish(self, message: SendableMessage, queue: str, **options: Unpack[TimerOptions]) -> int | None:
         """Publish a message; its id, or `None` when its timer id was taken and nothing was stored."""
         check_known("publish()", options, TimerOptions)
         cmd = self._command((message,), queue, options)
         (encoded,) = self._encoded(cmd)
-        return at_once(self._store.publish(encoded, transaction=cmd.session))
+        stored = at_once(self._store.publish(encoded, transaction=cmd.session))
+        if stored is not None:
+            self._observer.published(queue, 1)
+        return stored
 
     def publish_batch(
         self, *messages: SendableMessage, queue: str, **options: Unpack[PublishOptions]
@@ -51,7 +60,10 @@ class SyncPublisher:
         """Publish all of these or none, in one statement; their ids, in order."""
         check_known("publish_batch()", options, PublishOptions)
         cmd = self._command(messages, queue, cast("TimerOptions", options))
-        return at_once(self._store.publish_batch(self._encoded(cmd), transaction=cmd.session))
+        stored = at_once(self._store.publish_batch(self._encoded(cmd), transaction=cmd.session))
+        if stored:
+            self._observer.published(queue, len(stored))
+        return stored
 
     def cancel_timer(self, queue: str, timer_id: str, *, session: object) -> bool:
         """Remove a waiting timer; `True` only if this call removed it. A running one is never clobbered."""

@@ -1,0 +1,60 @@
+"""Looking every so often at how the queues stand."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from nightmail.durations import Duration, as_positive
+from nightmail.observe import Observer
+from nightmail.store import Inspection
+
+
+class QueueWatch:
+    """Asks the store every so often how its queues stand, and tells `observer`: `start` until `stop`.
+
+    The store is asked once each `every` and never by a scrape, however many there are. The answer is the same wherever
+    one looks, so one process of many is enough.
+    """
+
+    def __init__(
+        self, store: Inspection, observer: Observer, *, every: Duration = timedelta(seconds=30)
+    ) -> None:
+        self._store = store
+        self._observer = observer
+        self._every = as_positive("every", every)
+        self._failing = False
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look now, and then every so often. Does nothing when it is running already."""
+        if self._running is None:
+            await self.look()
+            self._running = asyncio.create_task(self._look_on(), name="nightmail queue watch")
+
+    async def stop(self) -> None:
+        """Look no more, and take back what was told last: nobody keeps it true from now on."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.wait({running})
+            self._observer.counted(None)
+
+    async def look(self) -> None:
+        """Look once. A store that does not answer is told of, and no error."""
+        try:
+            stats = await self._store.stats()
+        except Exception as error:  # noqa: BLE001 - nobody's messages depend on this
+            self._failing = True
+            self._observer.counted(None)
+            self._observer.store_unavailable(error, self._every)
+            return
+        if self._failing:
+            self._failing = False
+            self._observer.store_recovered()
+        self._observer.counted(stats)
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._every.total_seconds())
+            await self.look()
