@@ -50,6 +50,10 @@ class PublishUncertain(StoreUnavailable):
     """
 
 
+class NotTaken(NightmailError):
+    """RabbitMQ has no queue for this message and gave it back. Bind one to the exchange: the message is retried."""
+
+
 class CannotJoin(NightmailError, TypeError):
     """This object is not a transaction that the store can join."""
 

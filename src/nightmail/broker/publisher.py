@@ -31,13 +31,15 @@ class OutboxPublisher(PublisherUsecase):
         """Its queue, with the prefixes of its routers."""
         return f"{self._outer_config.prefix}{self._queue}"
 
-    async def publish(self, message: SendableMessage = None, **options: Unpack[TimerOptions]) -> int | None:
-        """Publish to its queue; the message's id, or `None` when a conflict stored nothing."""
+    async def publish(
+        self, message: SendableMessage = None, queue: str | None = None, **options: Unpack[TimerOptions]
+    ) -> int | None:
+        """Publish to its queue, or this time to another; the id, or `None` when a conflict stored nothing."""
         check_known("publish()", options, TimerOptions)
         options = merged(self._defaults, options)
         options["correlation_id"] = correlation_from(options, self._outer_config.id_generator)
         stored: int | None = await self._basic_publish(
-            OutboxPublishCommand.of((message,), self.queue, options),
+            OutboxPublishCommand.of((message,), self.queue if queue is None else queue, options),
             producer=self._outer_config.producer,
             _extra_middlewares=(),
         )

@@ -29,7 +29,7 @@ from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import SubscriberOptions, WorkerOptions
 from nightmail.broker.parser import parse_delivery
-from nightmail.errors import NightmailError
+from nightmail.errors import NotTaken
 from nightmail.message import DeadDelivery
 
 if TYPE_CHECKING:
@@ -51,10 +51,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_ID: Final = 255  # RabbitMQ's limit for a message id.
 _LONGEST_PREFIX: Final = 64
-
-
-class NotTaken(NightmailError):
-    """RabbitMQ has no queue for this message and gave it back. Bind one to the exchange: the message is retried."""
 
 
 class RelayingOptions(WorkerOptions, total=False):

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import argparse
 
+from nightmail.cli.stores import opened
 from nightmail.store import FullStore
 
 
-async def migrate(store: FullStore) -> None:
+async def migrate(store: FullStore, _: argparse.Namespace) -> int:
     """Create the tables, or bring them up to this version."""
-    async with _opened(store):
+    async with opened(store):
         await store.migrate()
         await store.check()
     print(f"{store.capabilities.name}: the tables are up to date")
+    return 0
 
 
-async def check(store: FullStore) -> None:
+async def check(store: FullStore, _: argparse.Namespace) -> int:
     """Compare the tables with what this version makes."""
-    async with _opened(store):
+    async with opened(store):
         await store.check()
     print(f"{store.capabilities.name}: the tables are as they should be")
-
-
-@asynccontextmanager
-async def _opened(store: FullStore) -> AsyncIterator[None]:
-    await store.open()
-    try:
-        yield
-    finally:
-        await store.close()
+    return 0
