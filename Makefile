@@ -3,11 +3,13 @@
 #   PYTHON=python3.12   the interpreter of a new .venv, 3.11 or later
 #   ARGS="-x -k lease"  more arguments for what `test`, `demo` or `bench` runs
 #   WORKERS=3           how many processes share the tests when all of them run
+#   FASTSTREAM=0.7.8    the version that `test-faststream` tests with
 
 PYTHON  ?= python3
 ARGS    ?=
 STORE   ?=
 WORKERS ?= 2
+FASTSTREAM ?= 0.7.8
 
 VENV := .venv
 RUN  := $(VENV)/bin/python
@@ -17,12 +19,12 @@ DEV  := $(VENV)/.dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format bench constraints clean
+.PHONY: help demo test test-faststream check format bench constraints clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEMO) ## Watch a small shop publish and receive its messages, on an SQLite file
 	@$(RUN) -m examples.shop $(ARGS)
@@ -31,6 +33,14 @@ demo: $(DEMO) ## Watch a small shop publish and receive its messages, on an SQLi
 # several processes: each collects all tests first, and one store's run in a single one anyway.
 test: $(DEV) ## Run every test, with coverage (STORE=postgres: one store's, without)
 	@$(RUN) -m pytest $(if $(STORE)$(ARGS),,--cov -n $(WORKERS)) $(if $(STORE),-k $(STORE)) $(ARGS)
+
+# An environment of its own, with everything but FastStream as in `constraints.txt`; `make clean` removes it too.
+test-faststream: $(RUN) ## Run the broker's tests with another version of FastStream (FASTSTREAM=0.7.8)
+	@set -eu; other="$(VENV)/faststream-$(FASTSTREAM)"; \
+	test -x "$$other/bin/python" || $(RUN) -m venv "$$other"; \
+	grep -v '^faststream==' constraints.txt > "$$other/constraints.txt"; \
+	"$$other/bin/python" -m pip install -q -c "$$other/constraints.txt" -e '.[dev]' 'faststream==$(FASTSTREAM)'; \
+	"$$other/bin/python" -m pytest tests/broker tests/faststream $(ARGS)
 
 check: $(DEV) ## Check format, lint, types and imports: what CI checks before the tests
 	@echo "format"; $(RUN) -m ruff format --check --quiet --diff .

@@ -1,0 +1,27 @@
+"""The engine alone."""
+
+import asyncio
+from collections.abc import Sequence
+
+from nightmail import ConstantRetry, Delivery, Message, Outcome, Relay, Worker, WorkerSettings, open_store
+
+
+async def handle(delivery: Delivery) -> Outcome | None:
+    print(delivery.body)
+    return None
+
+
+async def pass_on(batch: Sequence[Delivery]) -> list[Exception | None]:
+    return [None] * len(batch)
+
+
+async def main() -> None:
+    store = open_store("sqlite:///plain.db")
+    await store.open()
+    await store.publish(Message(queue="q", body=b"x"))
+    worker = Worker(store, handle, queues=["q"], settings=WorkerSettings(retry=ConstantRetry(delay=1)))
+    relay = Relay(store, pass_on, queues=["r"])
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        group.create_task(relay.run())
+    await store.close()
