@@ -334,6 +334,8 @@ async def test_a_request_returns_what_the_handler_answers(broker: OutboxBroker) 
     async with TestOutboxBroker(broker) as br:
         answer = await br.request({"id": 4}, "q", timeout=5)
         assert await answer.decode() == {"doubled": 8}
+        asked = await br.request({"id": 4}, "q", correlation_id="c-7")
+        assert asked.correlation_id == "c-7"
         assert await (await br.request("tea", "quiet")).decode() == b""
         with pytest.raises(ConnectionError, match="sick"):
             await br.request("tea", "sick")

@@ -33,6 +33,7 @@ ALL_OF_IT = Capabilities(
     transactions=True,
     concurrent_writers=True,
     repeatable_read=True,
+    blocking=True,
     pushes_wakeups=True,
     embedded=False,
     connections=2,

@@ -19,8 +19,8 @@ import pytest_asyncio
 from asyncmy.errors import MySQLError
 
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, Standing
-from nightmail.records import QueueStats
+from nightmail.outcome import Dead, Done, Standing
+from nightmail.records import DeadFilter, QueueStats
 from nightmail.settings import WorkerSettings
 from nightmail.store import FullStore, Settlement
 from nightmail.stores.mysql import MySQLStore
@@ -40,6 +40,9 @@ HANDLERS: Final = 8
 LEASE: Final = timedelta(seconds=6)
 PATIENCE: Final = 50.0
 DEADLOCK: Final = 1213
+ROUNDS: Final = 200
+"""Of a race. What goes wrong there does so once in some hundred."""
+EVERYTHING: Final = DeadFilter()
 LARGE: Final = 100_000
 """Rows that take another node much longer to apply than one verb takes."""
 
@@ -243,6 +246,86 @@ async def test_a_timer_that_was_published_on_one_node_can_be_cancelled_on_anothe
         await here.publish(Message(queue="names", body=b"", due=timedelta(hours=1), timer_id="alarm"))
 
         assert await elsewhere.cancel("names", "alarm")
+
+
+# ------------------------------------------------------------------- several nodes want the same rows
+
+
+@pytest.fixture
+async def nodes(galera: Galera, database: list[str]) -> AsyncIterator[list[MySQLStore]]:
+    """A store on each node, and nothing in them."""
+    galera.revive()
+    await GaleraHarness(database).make_empty()
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(opened(url)) for url in database]
+
+
+async def taken(store: FullStore, *, lease: timedelta = LEASE) -> list[Delivery]:
+    return list((await store.claim([QUEUE], limit=3, lease=lease, token=uuid4())).deliveries)
+
+
+async def taken_dead(store: FullStore) -> list[Delivery]:
+    return list((await store.claim_dead([QUEUE], limit=2, lease=LEASE, token=uuid4())).deliveries)
+
+
+async def test_messages_that_three_nodes_claim_at_once_go_to_one_of_them_each(
+    nodes: list[MySQLStore],
+) -> None:
+    for _ in range(ROUNDS):
+        ids = await nodes[0].publish_batch([Message(queue=QUEUE, body=b"") for _ in range(3)])
+
+        claims = await asyncio.gather(*map(taken, nodes))
+
+        deliveries = [*(each for claim in claims for each in claim), *await taken(nodes[0])]
+        assert sorted(delivery.id for delivery in deliveries) == ids
+        assert [delivery.deliveries for delivery in deliveries] == [1, 1, 1]
+        standings = await nodes[0].settle([Settlement(delivery, Done()) for delivery in deliveries])
+        assert standings == [Standing.HELD] * 3
+    assert sum(store.retried[DEADLOCK] for store in nodes) > 0
+
+
+async def test_a_message_that_is_settled_here_and_taken_over_there_has_one_end(
+    nodes: list[MySQLStore],
+) -> None:
+    here, there, elsewhere = nodes
+    for _ in range(ROUNDS):
+        await here.publish_batch([Message(queue=QUEUE, body=b"") for _ in range(3)])
+        late = await taken(here, lease=timedelta(0))
+        first, *others = late
+        ends = [Settlement(first, Done()), *(Settlement(each, Dead("rejected")) for each in others)]
+
+        standings, taken_over = await asyncio.gather(here.settle(ends), taken(there))
+
+        held = [each.id for each, standing in zip(late, standings, strict=True) if standing is Standing.HELD]
+        assert sorted([*held, *(each.id for each in taken_over)]) == [each.id for each in late]
+        letters = [letter.message_id for letter in await elsewhere.dead(EVERYTHING)]
+        assert sorted(letters) == [each.id for each in others if each.id in held]
+        standings = await there.settle([Settlement(each, Done()) for each in taken_over])
+        assert standings == [Standing.HELD] * len(taken_over)
+        await here.purge(EVERYTHING, limit=3)
+
+
+async def test_letters_that_two_nodes_redrive_and_a_third_claims_go_one_way_each(
+    nodes: list[MySQLStore],
+) -> None:
+    here, there, elsewhere = nodes
+    for _ in range(ROUNDS // 2):
+        await here.publish_batch([Message(queue=QUEUE, body=body) for body in (b"1", b"2", b"3")])
+        await here.settle([Settlement(each, Dead("rejected")) for each in await taken(here)])
+        letters = await here.dead(EVERYTHING)
+
+        moved, also_moved, held = await asyncio.gather(
+            here.redrive(letters), there.redrive(letters[::-1]), taken_dead(elsewhere)
+        )
+
+        alive, dead = await here.peek(QUEUE), await here.dead(EVERYTHING)
+        assert sorted(each.id for each in alive) == sorted(moved + also_moved)
+        bodies = [*(each.body for each in alive), *(each.body for each in dead)]
+        assert sorted(bodies) == [b"1", b"2", b"3"]
+        standings = await elsewhere.settle([Settlement(each, Done()) for each in held])
+        assert standings == [Standing.HELD] * len(held)
+        await here.cancel_all(QUEUE)
+        await here.purge(EVERYTHING, limit=3)
 
 
 async def test_workers_on_three_nodes_lose_one_of_them_and_no_message(

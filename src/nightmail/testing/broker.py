@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import anyio
 from faststream.exceptions import SubscriberNotFound
+from faststream.response import Response
 
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from
 from nightmail.broker.options import TimerOptions, check_known
@@ -21,8 +22,6 @@ from nightmail.testing.timeline import Party, Timeline
 from nightmail.testing.transactions import VirtualData
 
 if TYPE_CHECKING:
-    from faststream.response import Response
-
     from nightmail.broker.broker import OutboxBroker
     from nightmail.broker.message import OutboxMessage
 
@@ -98,9 +97,10 @@ class Stage:
     async def _answer(
         self, broker: OutboxBroker, response: Response | None, producer: OutboxProducer
     ) -> OutboxMessage:
-        body = None if response is None else response.body
-        headers = {} if response is None else response.headers
-        cmd = OutboxPublishCommand((body,), queue="answers", headers=headers)
+        answer = Response(None) if response is None else response
+        cmd = OutboxPublishCommand(
+            (answer.body,), queue="answers", headers=answer.headers, correlation_id=answer.correlation_id
+        )
         (message,) = await producer.encoded(cmd)
         return await as_seen(broker, message, 0, self._clock.now())
 

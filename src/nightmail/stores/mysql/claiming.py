@@ -2,7 +2,7 @@
 
     find      candidates of all levels, in order, by one statement that locks nothing. None at all: no transaction
     take      begin, and lock the first of them. What others have locked or taken is made up for by a wider search
-    lease     write the leases, and commit. Only after that is anything handed out
+    lease     write the leases, ask when to look again, and commit. Only after that is anything handed out
 
 A moment is read from the server's clock at the first step and used for all of them.
 """
@@ -238,8 +238,13 @@ class Claims:
     # ---------------------------------------------------------------------------------------- lease
 
     async def _lease(self, link: Link, look: _Look) -> timedelta | None:
-        """Write the leases, and commit; when it is worth looking again."""
-        writes: list[Sql] = []
+        """Write the leases, and commit; when it is worth looking again.
+
+        The commit comes last. If the question failed after it, what is leased already would not be handed out; and of
+        a commit in the middle of a packet a Galera cluster may say that it went well though it did not.
+        """
+        upcoming = [self._upcoming(look)] if look.room else []
+        packet = upcoming
         if look.taken:
             values: dict[str, Value] = {
                 "token": look.wanted.token,
@@ -247,13 +252,11 @@ class Claims:
                 "until": later(look.now, look.wanted.lease),
                 "ids": [row[0] for row in look.taken],
             }
-            writes = [self._filled("lease", values), Sql("commit")]
+            packet = [self._filled("lease", values), *upcoming, Sql("commit")]
         elif look.begun:
-            writes = [Sql("rollback")]
-        if look.room:
-            writes.append(self._upcoming(look))
-        answers = await link.ask(*writes)
-        return _next_in(look, answers[-1]) if look.room else None
+            packet = [Sql("rollback"), *upcoming]
+        answers = await link.ask(*packet)
+        return _next_in(look, answers[1 if look.begun else 0]) if upcoming else None
 
     def _upcoming(self, look: _Look) -> Sql:
         """When the next message of these queues is due, or the next lease on one of them ends."""

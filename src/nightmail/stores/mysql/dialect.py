@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nightmail.stores.mysql.errors import ServerTooOld
-from nightmail.stores.mysql.text import Sql
+from nightmail.stores.mysql.text import ALWAYS, Sql
 
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
@@ -32,6 +32,12 @@ class Dialect:
     With 0, MariaDB fails a SKIP LOCKED that meets a locked row (1180): there a statement needs `skips_locked`."""
     skips_locked: Sql
     """What to put before a SKIP LOCKED on a connection that waits as shortly as that."""
+    begun: Sql
+    """A condition: a transaction is open. Whatever is written later than first in a packet is written only then.
+
+    A transaction that loses to another node of a Galera cluster is rolled back between two statements of a packet. The
+    next one is still carried out, by itself, and only then the packet fails: a message would be removed whose copy
+    among the dead letters was just undone."""
     own_settings: str
     """Session settings that only this kind has; `{seconds}` is how long a statement may take."""
 
@@ -44,10 +50,16 @@ MARIADB: Final = Dialect(
     returns_ids=True,
     shortest_lock_wait=0,
     skips_locked=Sql("set statement innodb_lock_wait_timeout = 1 for "),
+    begun=Sql("@@in_transaction = 1"),
     # Long lists of ids would become joins with a temporary table, which may be planned the wrong way round. A node of a
     # Galera cluster must first have what others have committed (7: before it reads, changes or inserts), or a name that
-    # was freed on another node would still be taken; elsewhere this does nothing.
-    own_settings="max_statement_time = {seconds}, in_predicate_conversion_threshold = 0, wsrep_sync_wait = 7",
+    # was freed on another node would still be taken. And it must not try anything again by itself: of a transaction it
+    # has just rolled back it would repeat the COMMIT alone, which has nothing left to do, and say that all went well.
+    # On a server that is in no cluster, both do nothing.
+    own_settings=(
+        "max_statement_time = {seconds}, in_predicate_conversion_threshold = 0, "
+        "wsrep_sync_wait = 7, wsrep_retry_autocommit = 0"
+    ),
 )
 MYSQL: Final = Dialect(
     name="MySQL",
@@ -57,6 +69,8 @@ MYSQL: Final = Dialect(
     returns_ids=False,
     shortest_lock_wait=1,
     skips_locked=Sql(""),
+    # There is no such variable.
+    begun=ALWAYS,
     # In milliseconds, and only for statements that write nothing: the others are bounded on our side.
     own_settings="max_execution_time = {seconds}000",
 )

@@ -2,7 +2,7 @@
 
 find      candidates of all queues, the longest due first, by one statement that locks nothing
 take      begin, and lock the first of them. What others have locked is passed over by a wider search
-lease     write the leases, and commit. Only after that is anything handed out
+lease     write the leases, ask when to look again, and commit. Only after that is anything handed out
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ class LetterClaims:
         return len(locked)
 
     async def _lease(self, link: Link, look: _Look, lease: timedelta, token: UUID) -> Claimed:
-        writes: list[Sql] = []
+        # The commit last: see the claims of messages.
+        upcoming = [self._upcoming(look)] if look.room else []
+        packet = upcoming
         if look.taken:
             values: dict[str, Value] = {
                 "token": token,
@@ -130,15 +132,13 @@ class LetterClaims:
                 "until": later(look.now, lease),
                 "ids": [row[0] for row in look.taken],
             }
-            writes = [self._filled("lease", values), Sql("commit")]
+            packet = [self._filled("lease", values), *upcoming, Sql("commit")]
         elif look.begun:
-            writes = [Sql("rollback")]
-        if look.room:
-            writes.append(self._upcoming(look))
-        answers = await link.ask(*writes)
+            packet = [Sql("rollback"), *upcoming]
+        answers = await link.ask(*packet)
         taken = [rows.letter(row, token, look.moment, row[10] + 1) for row in look.taken]
         taken.sort(key=lambda letter: (letter.due_at, letter.id))
-        return Claimed(taken, _next_in(look, answers[-1]) if look.room else None)
+        return Claimed(taken, _next_in(look, answers[1 if look.begun else 0]) if upcoming else None)
 
     def _upcoming(self, look: _Look) -> Sql:
         """When the next letter of these queues may be taken, or the next lease on one of them ends."""
@@ -167,18 +167,18 @@ class LetterSettling(Settling):
         if deliveries:
             await session.ask(self._filled("remove", {"leases": leases(deliveries)}))
 
-    def _writes(self, batch: Sequence[Settlement]) -> list[Sql]:
+    def _writes(self, batch: Sequence[Settlement], begun: Sql) -> list[Sql]:
         done = [each.delivery for each in batch if isinstance(each.outcome, Done)]
         stay = [each for each in batch if not isinstance(each.outcome, Done)]
         writes: list[Sql] = []
         if done:
-            writes.append(self._filled("remove", {"leases": leases(done)}))
+            writes.append(self._filled("remove", {"leases": leases(done, begun)}))
         if stay:
             returned = [
                 [each.delivery.id, kind(each.outcome), microseconds(after(each.outcome))] for each in stay
             ]
             values: dict[str, Value] = {
-                "leases": leases(each.delivery for each in stay),
+                "leases": leases((each.delivery for each in stay), begun),
                 "now": now(self._clock),
                 "returned": json.dumps(returned),
             }

@@ -1,7 +1,9 @@
 """A connection of the driver's, asked several statements in one round trip.
 
 asyncmy and aiomysql have the same shape, and both let a packet hold several statements. The server carries them out one
-after the other and stops at the first that fails.
+after the other and stops at the first that fails. Only of a transaction that another node of a Galera cluster has
+undone it may say so one statement late. So what is written later than first asks for `Dialect.begun`, and a commit
+comes last.
 """
 
 from __future__ import annotations

@@ -69,8 +69,10 @@ class Redriving:
         if not locked:
             await link.ask("rollback")
             return Redriven([], set())
-        revive = [self._revive(each, moment) for each in locked]
-        remove = self._filled("remove_letters", {"ids": json.dumps([each.letter.id for each in locked])})
+        begun = link.dialect.begun
+        revive = [self._revive(each, moment, begun) for each in locked]
+        ids = json.dumps([each.letter.id for each in locked])
+        remove = self._filled("remove_letters", {"ids": ids, "begun": begun})
         *revived, _, _ = await link.ask(*revive, remove, "commit")
         return Redriven([answer.last_id for answer in revived], {text(each.queue) for each in locked})
 
@@ -93,7 +95,7 @@ class Redriving:
                 there[id_] = _Locked(by_id[id_], goes_to, priority, name, ordering_key)
         return list(_last_of_each_name([there[id_] for id_ in by_id if id_ in there]))
 
-    def _revive(self, each: _Locked, moment: Sql) -> Sql:
+    def _revive(self, each: _Locked, moment: Sql, begun: Sql) -> Sql:
         values: dict[str, Value] = {
             "id": each.letter.id,
             "queue": each.queue,
@@ -102,6 +104,7 @@ class Redriving:
             "ordering_key": each.ordering_key,
             "headers": redriven_headers(each.letter),
             "now": moment,
+            "begun": begun,
         }
         return self._filled("revive", values)
 

@@ -1,5 +1,6 @@
--- Statements under a lease. `:leases` is the fence: ids and tokens, and nothing else. They come in one packet between a
--- begin and a commit, after the rows were locked. By primary key: another index would lock rows that are not ours.
+-- Statements under a lease. `:leases` is the fence: ids and tokens, and of what is written in a packet of ours that its
+-- transaction is open. They come in one packet between a begin and a commit, after the rows were locked. By primary key:
+-- another index would lock rows that are not ours.
 
 -- name: lock_at_once
 -- Lock those of these messages that are still leased so; fails at once if somebody has locked one of them.

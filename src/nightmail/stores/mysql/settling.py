@@ -1,7 +1,7 @@
 """Everything that is written under a lease, on a connection of our own or in the caller's transaction.
 
 On our own: begin, lock, write and commit go out in one packet. If somebody has locked one of the rows it fails at once,
-and is done again in two for those rows that nobody has.
+and is done again in two for those rows that nobody has. Each write asks whether the transaction is still open.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
 from nightmail.stores.mysql.moments import NOTICE_HORIZON, microseconds, now
 from nightmail.stores.mysql.rows import text
-from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
+from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, literal, several, union
 from nightmail.stores.mysql.transaction import Session
 
 logger = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ A_MOMENT: Final = 0.015
 _ZERO: Final = timedelta(0)
 
 
-def leases(deliveries: Iterable[Delivery]) -> Sql:
-    """The fence: ids under their tokens."""
+def leases(deliveries: Iterable[Delivery], begun: Sql = ALWAYS) -> Sql:
+    """The fence: ids under their tokens. `begun`: nothing passes it outside of a transaction (see `Dialect.begun`)."""
     by_token: defaultdict[Any, list[int]] = defaultdict(list)
     for delivery in deliveries:
         by_token[delivery.token].append(delivery.id)
@@ -45,7 +45,7 @@ def leases(deliveries: Iterable[Delivery]) -> Sql:
         f"(m.id in {literal(several(sorted(ids)))} and m.token = {literal(token)})"
         for token, ids in by_token.items()
     ]
-    return Sql(f"({' or '.join(held)})" if held else "false")
+    return Sql(f"(({' or '.join(held)}) and {begun})" if held else "false")
 
 
 class Settling:
@@ -91,7 +91,7 @@ class Settling:
         by_id = {settlement.delivery.id: settlement for settlement in batch}
 
         def writes(deliveries: Sequence[Delivery]) -> list[Sql]:
-            return self._writes([by_id[delivery.id] for delivery in deliveries])
+            return self._writes([by_id[delivery.id] for delivery in deliveries], link.dialect.begun)
 
         try:
             settled, answers = await self._fenced(link, [each.delivery for each in batch], writes)
@@ -126,10 +126,12 @@ class Settling:
 
     async def _extend(self, link: Link, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         def writes(chosen: Sequence[Delivery]) -> list[Sql]:
-            length = microseconds(lease)
-            return [
-                self._filled("extend", {"leases": leases(chosen), "lease": length, "now": now(self._clock)})
-            ]
+            values: dict[str, Value] = {
+                "leases": leases(chosen, link.dialect.begun),
+                "lease": microseconds(lease),
+                "now": now(self._clock),
+            }
+            return [self._filled("extend", values)]
 
         held, _ = await self._fenced(link, deliveries, writes)
         leased = await self._still_leased(link, [each for each in deliveries if each.id not in held])
@@ -178,7 +180,7 @@ class Settling:
         (found,) = await link.ask(self._filled("still_leased", {"leases": leases(missing)}))
         return {row[0] for row in found.rows}
 
-    def _writes(self, batch: Sequence[Settlement]) -> list[Sql]:
+    def _writes(self, batch: Sequence[Settlement], begun: Sql) -> list[Sql]:
         """The statements that settle these, and last, if need be, the question whom that sets free."""
         done = [each.delivery for each in batch if isinstance(each.outcome, Done)]
         dead = [(each.delivery, each.outcome) for each in batch if isinstance(each.outcome, Dead)]
@@ -186,16 +188,16 @@ class Settling:
         moment = now(self._clock)
         writes: list[Sql] = []
         if done and self._keep_delivered:
-            writes.append(self._filled("keep", {"leases": leases(done), "now": moment}))
+            writes.append(self._filled("keep", {"leases": leases(done, begun), "now": moment}))
         if dead:
-            fence = leases(delivery for delivery, _ in dead)
+            fence = leases((delivery for delivery, _ in dead), begun)
             letters = json.dumps([_letter(delivery, outcome) for delivery, outcome in dead])
             writes.append(self._filled("bury", {"leases": fence, "now": moment, "letters": letters}))
         if done or dead:
             ended = [*done, *(delivery for delivery, _ in dead)]
-            writes.append(self._filled("remove", {"leases": leases(ended)}))
+            writes.append(self._filled("remove", {"leases": leases(ended, begun)}))
         if back:
-            fence = leases(each.delivery for each in back)
+            fence = leases((each.delivery for each in back), begun)
             returned = json.dumps(
                 [[each.delivery.id, kind(each.outcome), microseconds(after(each.outcome))] for each in back]
             )

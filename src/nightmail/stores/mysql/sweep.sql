@@ -1,5 +1,6 @@
 -- Deleting what is old. What to delete is found without a lock, along an index. Then these rows are locked, those that
 -- somebody else has locked are passed over, and exactly these are deleted: nobody waits for it, and it waits for nobody.
+-- `:begun`: the transaction is open, and so what was locked is still ours to delete.
 
 -- name: purgeable
 -- Dead letters that are meant and that nobody holds, oldest first.
@@ -29,7 +30,8 @@ select d.id from nightmail_delivered as d force index (primary) where d.id in :i
 -- name: remove_deliveries
 -- Delete what was just locked.
 delete d from json_table(:ids, '$[*]' columns (id bigint path '$')) as gone
-straight_join nightmail_delivered as d force index (primary) on d.id = gone.id;
+straight_join nightmail_delivered as d force index (primary) on d.id = gone.id
+where :begun;
 
 -- name: lock_ended_windows
 -- Dedup windows that have ended, locked, but for those that somebody else has locked. All that is read is wanted.

@@ -36,7 +36,7 @@ class Sweeping:
         if not found.rows:
             return 0
         _, locked = await link.ask("begin", self._lock(link, "lock_letters", _ids(found.rows), moment))
-        await link.ask(*self._removal("remove_letters", locked.rows), "commit")
+        await link.ask(*self._removal(link, "remove_letters", locked.rows), "commit")
         return len(locked.rows)
 
     async def sweep(self, link: Link, *, older_than: timedelta, limit: int) -> Swept:
@@ -57,9 +57,9 @@ class Sweeping:
             link.dialect.skips_locked + self._filled("lock_ended_windows", values),
         )
         await link.ask(
-            *self._removal("remove_deliveries", delivered.rows),
-            *self._removal("remove_letters", dead.rows),
-            *self._closing(windows.rows),
+            *self._removal(link, "remove_deliveries", delivered.rows),
+            *self._removal(link, "remove_letters", dead.rows),
+            *self._closing(link, windows.rows),
             "commit",
         )
         return Swept(len(delivered.rows), len(dead.rows), len(windows.rows))
@@ -67,12 +67,14 @@ class Sweeping:
     def _lock(self, link: Link, name: str, ids: list[int], moment: Sql) -> str:
         return link.dialect.skips_locked + self._filled(name, {"ids": several(ids), "now": moment})
 
-    def _removal(self, name: str, locked: Sequence[Sequence[Any]]) -> list[Sql]:
-        return [self._filled(name, {"ids": json.dumps(_ids(locked))})] if locked else []
+    def _removal(self, link: Link, name: str, locked: Sequence[Sequence[Any]]) -> list[Sql]:
+        values: dict[str, Value] = {"ids": json.dumps(_ids(locked)), "begun": link.dialect.begun}
+        return [self._filled(name, values)] if locked else []
 
-    def _closing(self, locked: Sequence[Sequence[Any]]) -> list[Sql]:
+    def _closing(self, link: Link, locked: Sequence[Sequence[Any]]) -> list[Sql]:
         names = in_hexadecimal((queue, timer_id) for queue, timer_id in locked)
-        return [self._filled("close_windows", {"names": names})] if locked else []
+        values: dict[str, Value] = {"names": names, "begun": link.dialect.begun}
+        return [self._filled("close_windows", values)] if locked else []
 
     def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
         return filled(self._statements[name], values)

@@ -25,6 +25,9 @@ class Sql(str):
     __slots__ = ()
 
 
+ALWAYS: Final = Sql("true")
+"""A condition that holds."""
+
 Value: TypeAlias = bool | int | str | bytes | datetime | UUID | Sql | Iterable["Value"] | None
 
 

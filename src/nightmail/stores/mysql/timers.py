@@ -12,7 +12,7 @@ from nightmail.clock import Clock
 from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.marks import LEVELS, Range
 from nightmail.stores.mysql.moments import aware, due, now
-from nightmail.stores.mysql.text import Sql, Value, filled, several
+from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several
 from nightmail.stores.mysql.transaction import Session
 
 AT_ONCE: Final = 1000
@@ -124,8 +124,8 @@ class Timers:
             await session.ask(self._filled("remove_these", {"ids": json.dumps([each.id for each in locked])}))
         names = [each.timer_key for each in locked if each.timer_key is not None]
         if names:
-            values: dict[str, Value] = {"names": in_hexadecimal((queue.encode(), name) for name in names)}
-            await session.ask(self._filled("close_windows", values))
+            gone = in_hexadecimal((queue.encode(), name) for name in names)
+            await session.ask(self._filled("close_windows", {"names": gone, "begun": ALWAYS}))
         return len(locked)
 
     def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:

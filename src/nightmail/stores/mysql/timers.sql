@@ -36,12 +36,14 @@ delete m from json_table(:ids, '$[*]' columns (id bigint path '$')) as gone
 straight_join nightmail_messages as m force index (primary) on m.id = gone.id;
 
 -- name: close_windows
--- End the dedup windows of these names: a list of queues and timer ids, in hexadecimal. By a join, as above.
+-- End the dedup windows of these names: a list of queues and timer ids, in hexadecimal. By a join, as above. `:begun`:
+-- in a packet of ours, that its transaction is still open.
 delete d from json_table(:names, '$[*]' columns (
     queue varchar(2040) character set latin1 path '$[0]', timer_id varchar(2040) character set latin1 path '$[1]'
 )) as gone
 straight_join nightmail_dedup as d force index (primary)
-    on d.queue = unhex(gone.queue) and d.timer_id = unhex(gone.timer_id);
+    on d.queue = unhex(gone.queue) and d.timer_id = unhex(gone.timer_id)
+where :begun;
 
 -- name: reschedule
 -- Move the message that was just locked to another due time. An expired lease on it ends: its holder must not end what
