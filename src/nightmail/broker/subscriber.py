@@ -117,7 +117,8 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
         outermost, innermost = self._relaying
-        return (*outermost, *super()._broker_middlewares, *innermost)
+        own = super()._broker_middlewares
+        return (*outermost, *own, *innermost) if outermost or innermost else own
 
     @cached_property
     def _relaying(self) -> tuple[Sequence[BrokerMiddleware[Any]], Sequence[BrokerMiddleware[Any]]]:
@@ -162,8 +163,12 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
 
     async def _deliver(self, delivery: Delivery) -> Outcome | None:
         """Run one delivery through FastStream, and read the verdict it left."""
-        received = Received(delivery, self._broker_config.store)
-        error = await self._handle(received)
+        config = self._broker_config
+        received = Received(delivery, config.store)
+        if config.session_factory is None:
+            error = await self._process(received)
+        else:
+            error = await self._handle(received)
         return self._outcome(received, error)
 
     async def _deliver_batch(self, batch: Sequence[Delivery]) -> Sequence[Outcome | Exception | None]:
