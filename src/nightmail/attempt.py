@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -13,6 +14,7 @@ from nightmail.errors import LeaseLost
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
+from nightmail.own_context import InContext
 from nightmail.run import Run
 from nightmail.settings import WorkerSettings
 from nightmail.store import Settlement, Source
@@ -86,11 +88,12 @@ class Attempt:
 
         That is so when the lease was lost, and when the handler acknowledged in a transaction of its own.
         """
-        enter(self._source, run, delivery)
+        context = copy_context()
+        context.run(enter, self._source, run, delivery)
         self._observer.started(delivery)
         error: Exception
         try:
-            result = await self._handler(delivery)
+            result = await InContext(context, self._handler(delivery))
             return self._ended(delivery, Done() if result is None else checked(result), run)
         except LeaseLost:
             self._observer.lease_lost(delivery)
@@ -106,12 +109,13 @@ class Attempt:
 
     async def many(self, batch: Sequence[Delivery], run: Run) -> list[Settlement]:
         """What to write after one handler run with all of these."""
-        enter(self._source, run, batch[0])
+        context = copy_context()
+        context.run(enter, self._source, run, batch[0])
         for delivery in batch:
             self._observer.started(delivery)
         answers: Sequence[Outcome | Exception | None]
         try:
-            answers = _one_each(await self._batch_handler(batch), len(batch))
+            answers = _one_each(await InContext(context, self._batch_handler(batch)), len(batch))
         except LeaseLost as lost:
             # All or nothing was asked for, so the others are nobody's failure and may go again at once. But if it names
             # none of these, nothing is known of any: handed back, they would come round at full speed, for ever.
@@ -153,24 +157,27 @@ class Attempt:
             # The shutdown interrupted it, whatever a driver made of that: nobody's failure.
             return Release()
         self._observer.failed(delivery, error)
-        return self.decide(delivery, error)
+        return decide(self._settings, self._observer, delivery, error)
 
     def _timed_out(self) -> TimeoutError:
         return TimeoutError(
             f"the handler ran longer than {self._settings.handler_timeout.total_seconds():g} seconds"
         )
 
-    def decide(self, delivery: Delivery, error: Exception | None) -> Outcome:
-        """What the retry policy makes of a failed run."""
-        try:
-            # Not as for a handler: of a policy, `None` is a branch that somebody forgot.
-            outcome = checked(self._settings.retry(delivery, error))
-        except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
-            self._observer.policy_failed(delivery, broken)
-            return Dead(Reason.POLICY_ERROR, self._settings.described(broken))
-        if isinstance(outcome, Dead) and outcome.error is None and error is not None:
-            return replace(outcome, error=self._settings.described(error))
-        return outcome
+
+def decide(
+    settings: WorkerSettings, observer: Observer, delivery: Delivery, error: Exception | None
+) -> Outcome:
+    """What the retry policy makes of a failed run."""
+    try:
+        # Not as for a handler: of a policy, `None` is a branch that somebody forgot.
+        outcome = checked(settings.retry(delivery, error))
+    except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
+        observer.policy_failed(delivery, broken)
+        return Dead(Reason.POLICY_ERROR, settings.described(broken))
+    if isinstance(outcome, Dead) and outcome.error is None and error is not None:
+        return replace(outcome, error=settings.described(error))
+    return outcome
 
 
 def checked(outcome: Outcome) -> Outcome:

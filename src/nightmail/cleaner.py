@@ -51,7 +51,7 @@ class Cleaner:
         self._alarm = Alarm()
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
-        self._patience = asyncio.timeout(None)
+        self._patience = asyncio.Timeout(None)
 
     @property
     def is_running(self) -> bool:

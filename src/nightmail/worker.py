@@ -25,7 +25,7 @@ from nightmail.attempt import Attempt, Batched, Handler
 from nightmail.hand import Hand
 from nightmail.keeping import Keeper, Leases
 from nightmail.message import Delivery, check_queue
-from nightmail.observe import LoggingObserver, Observer
+from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.outcome import Release, Standing
 from nightmail.pace import Pace
 from nightmail.repeating import Repeater, Step, happens_before
@@ -68,7 +68,9 @@ class Worker:
         self._store = store
         self._queues = check_queues(queues)
         self._settings = settings or WorkerSettings()
-        self._observer = observer or LoggingObserver()
+        self._observer = (
+            observer if isinstance(observer, Observers) else Observers(observer or LoggingObserver())
+        )
         self._attempt = Attempt(store, handler, self._settings, self._observer, is_stopping=self._is_stopping)
         self._solitude = solitude or Solitude()
         self._batch = handler.limit if isinstance(handler, Batched) else 1

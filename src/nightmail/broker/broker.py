@@ -40,7 +40,7 @@ from nightmail.broker.sessions import NotesWhatIsRaised
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.broker.timers import Timers
 from nightmail.errors import StoreUnavailable
-from nightmail.observe import LoggingObserver
+from nightmail.observe import LoggingObserver, Observers
 from nightmail.store import FullStore
 from nightmail.stores import DEFAULT_URL, open_store, public_url
 
@@ -105,7 +105,7 @@ class OutboxBroker(
     def _configured(self, options: BrokerOptions) -> OutboxBrokerConfig:
         middlewares = options.get("middlewares", ())
         session_factory = options.get("session_factory")
-        observer = options.get("observer") or LoggingObserver()
+        observer = Observers(options.get("observer") or LoggingObserver())
         if session_factory is not None:
             # Last, and so closest to the handler.
             middlewares = (*middlewares, NotesWhatIsRaised)

@@ -76,6 +76,8 @@ class OutboxPublishCommand(BatchPublishCommand):
         if not defaults:
             return self
         given: TimerOptions = {**self._given, "headers": self.headers, "correlation_id": self.correlation_id}
+        if self.reply_to:
+            given["reply_to"] = self.reply_to
         return OutboxPublishCommand.of(self.batch_bodies, self.destination, merged(defaults, given))
 
     @property
@@ -194,7 +196,9 @@ class OutboxResponse(Response):
 
     def __init__(self, body: Any, **options: Unpack[TimerOptions]) -> None:
         check_known("OutboxResponse", options, TimerOptions)
-        super().__init__(body, headers=options.get("headers"), correlation_id=options.get("correlation_id"))
+        super().__init__(
+            body, headers=options.get("headers"), correlation_id=correlation_from(options, str) or None
+        )
         self._options = options
         self.as_publish_command()  # So that a bad argument is refused where it is given.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from faststream.exceptions import FeatureNotSupportedException
 from faststream.message import StreamMessage
 
-from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict
+from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict, refusing
 from nightmail.current import promise
 from nightmail.durations import Duration, as_positive, as_timedelta
 from nightmail.errors import LeaseLost
@@ -94,11 +94,10 @@ class OutboxMessage(StreamMessage[Received]):
         if session is None:
             await self._judge(Done())
         else:
-            try:
+            if not self.raw_message.may_be_done:
+                return  # The first outcome wins, here too: what was rejected must not leave with this transaction.
+            with refusing([self.raw_message]):
                 await self.raw_message.store.ack([self.delivery], transaction=session)
-            except Exception as error:
-                self.raw_message.failure = error
-                raise
             self._promise()
         await super().ack()
 
@@ -150,17 +149,25 @@ class OutboxMessage(StreamMessage[Received]):
             raise FeatureNotSupportedException(
                 f"transaction() is for Redis; on {store.capabilities.name} pass your session to ack(session=...)"
             )
-        async with store.transaction([self.delivery], client) as pipeline:
-            yield pipeline
+        with refusing([self.raw_message]):
+            async with store.transaction([self.delivery], client) as pipeline:
+                yield pipeline
+                # Before it is executed: if the reply is lost the message may be gone, and that is no lost lease.
+                promise([self.delivery])
         self._promise()
         await super().ack()
 
     async def _judge(self, verdict: Verdict) -> None:
         received = self.raw_message
-        is_first = received.verdict is None
+        before = received.verdict
         received.judge(verdict)
-        if is_first and received.write is not None:
-            await received.write(verdict)
+        if received.write is None or received.verdict is before:
+            return
+        try:
+            await received.write(verdict, isinstance(before, Promised))
+        except BaseException:
+            received.verdict = before  # Nothing may have been written: it can be said again.
+            raise
 
     def _promise(self) -> None:
         promise([self.delivery])
@@ -182,8 +189,11 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
         if session is None:
             batch.judge(Done())
         else:
+            if batch.verdict is not None and not isinstance(batch.verdict, Done | Promised):
+                return
             deliveries = [item.delivery for item in batch.open]
-            await batch.store.ack(deliveries, transaction=session)
+            with refusing(batch.open):
+                await batch.store.ack(deliveries, transaction=session)
             promise(deliveries)
             batch.judge(Promised())
         await super().ack()

@@ -81,7 +81,9 @@ async def _those_that_can(items: Sequence[Any], step: AsyncCallable, describe: D
         received = item if isinstance(item, Received) else item.raw_message
         try:
             taken.append(await step(item))
-        except (Undecodable, SkipMessage) as error:
+        except SkipMessage as skipped:
+            received.fail(skipped)
+        except Undecodable as error:
             received.judge(Dead(Reason.UNDECODABLE, describe(error), ran=False))
     return taken
 

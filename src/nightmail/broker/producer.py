@@ -10,6 +10,7 @@ from faststream.exceptions import FeatureNotSupportedException
 from nightmail.broker._upstream import CodecProto, DefaultCodec, ParserComposition, ProducerProto
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.parser import decode_body, parse_delivery
+from nightmail.broker.sessions import current_session
 from nightmail.current import own_delivery
 from nightmail.message import Message
 from nightmail.observe import Observer
@@ -51,6 +52,11 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         store = self._store()
         message = await self._encoded(cmd, cmd.body)
         own = own_delivery(store, message.queue, message.timer_id)
+        if own is not None and cmd.session is None and current_session() is not None:
+            # This publish would wait for its own handler until that handler's time is up.
+            raise ValueError(
+                "this timer's own message is locked by your OutboxSession: publish it there, with session=session"
+            )
         stored = await store.publish(message, transaction=cmd.session, own=own)
         if stored is not None:
             self._observer.published(message.queue, 1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from nightmail.attempt import checked
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
-from nightmail.retry import RetryPolicy
 from nightmail.store import FullStore
 
 
@@ -20,10 +19,8 @@ class Nacked:
 
     delay: timedelta | None = None
 
-    def outcome(self, policy: RetryPolicy, delivery: Delivery, error: Exception | None) -> Outcome:
-        """What the policy makes of it."""
-        # A policy that forgot to say anything must not look like a handler that returned nothing.
-        decided = checked(policy(delivery, error))
+    def outcome(self, decided: Outcome) -> Outcome:
+        """What the policy has made of it."""
         return Retry(self.delay) if isinstance(decided, Retry) and self.delay is not None else decided
 
 
@@ -43,7 +40,7 @@ class Received:
     delivery: Delivery
     store: FullStore
     verdict: Verdict | None = None
-    write: Callable[[Verdict], Awaitable[None]] | None = None
+    write: Callable[[Verdict, bool], Awaitable[None]] | None = None
     """Writes a verdict when it is given, where no worker will write it afterwards."""
     failure: Exception | None = None
     """What went wrong with this one alone: its own of a batch, or an acknowledgement that was refused."""
@@ -61,13 +58,34 @@ class Received:
         """Itself: the one that is being handled."""
         return (self,)
 
+    @property
+    def may_be_done(self) -> bool:
+        return self.verdict is None or isinstance(self.verdict, Done | Promised)
+
     def settle(self) -> None:
         """Nothing to share out: its verdict is its own."""
 
     def take_back(self) -> None:
         """Its handler's writes are undone, so it is not done either."""
-        if isinstance(self.verdict, Done):
+        if isinstance(self.verdict, Done | Promised):
             self.verdict = Nacked()
+
+    def fail(self, error: Exception) -> None:
+        """What its handler asked for, whatever it was, could not be written: no verdict stands, and it has failed."""
+        self.failure, self.verdict = error, Nacked()
+
+
+@contextmanager
+def refusing(items: Sequence[Received]) -> Iterator[None]:
+    """Note on these that their acknowledgement was refused, if it is; if not, an earlier refusal is forgotten."""
+    try:
+        yield
+    except Exception as error:
+        for item in items:
+            item.failure = error
+        raise
+    for item in items:
+        item.failure = None
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +103,20 @@ class ReceivedBatch:
         if self.verdict is None or (isinstance(self.verdict, Promised) and not isinstance(verdict, Done)):
             self.verdict = verdict
 
+    def take_back(self) -> None:
+        """Its handler's writes are undone, so nothing of it is done."""
+        if isinstance(self.verdict, Done | Promised):
+            self.verdict = Nacked()
+        for item in self.items:
+            item.take_back()
+
+    def fail(self, error: Exception) -> None:
+        """What its handler asked for could not be written: that is a failure of all."""
+        self.verdict = Nacked()
+        for item in self.items:
+            if not (isinstance(item.verdict, Dead) and not item.verdict.ran):
+                item.fail(error)
+
     @property
     def open(self) -> list[Received]:
         """Those without a verdict of their own."""
@@ -94,12 +126,13 @@ class ReceivedBatch:
         """Share out what counts for all, now that the handler has ended. Raises if what it returned makes no sense."""
         returned, self.returned = self.returned, None
         if not isinstance(self.verdict, Nacked | Retry) and _are_outcomes(returned):
-            if len(returned) != len(self.items) or not all(map(_is_answer, returned)):
+            handed = [item for item in self.items if not _is_buried(item)]
+            if len(returned) != len(handed) or not all(map(_is_answer, returned)):
                 self.verdict = Nacked()
                 raise TypeError(
-                    f"a batch of {len(self.items)} needs an outcome for each, got {len(returned)} answers"
+                    f"a batch of {len(handed)} needs an outcome for each, got {len(returned)} answers"
                 )
-            for item, answer in zip(self.items, returned, strict=True):
+            for item, answer in zip(handed, returned, strict=True):
                 if isinstance(answer, Exception):
                     item.failure = item.failure or answer
                     item.judge(Nacked())
@@ -108,6 +141,11 @@ class ReceivedBatch:
         if self.verdict is not None:
             for item in self.items:
                 item.judge(self.verdict)
+
+
+def _is_buried(item: Received) -> bool:
+    """Whether it was never handed to the handler: it could not be decoded."""
+    return isinstance(item.verdict, Dead) and not item.verdict.ran
 
 
 def _are_outcomes(returned: Any) -> bool:

@@ -9,6 +9,7 @@ commits would commit too early. This one is concluded by the subscriber, when ev
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -41,6 +42,7 @@ class HandlersSession:
         self._received = received
         self._session: AsyncSession | None = None
         self._held = False
+        self._is_over = False
         self.handler_raised = False
 
     @property
@@ -50,6 +52,8 @@ class HandlersSession:
 
     async def open(self) -> AsyncSession:
         """The session; the first time, the message is locked in it, which also tells at once if the lease was lost."""
+        if self._is_over:
+            raise RuntimeError("the handler has ended, and its session with it")
         if self._session is None:
             self._session = self._make()
             # Where there is one writer at a time the lock would keep everybody else out while the handler runs.
@@ -67,8 +71,7 @@ class HandlersSession:
         if self.handler_raised or not any(_went_well(item) for item in received.items):
             await self._session.rollback()
             if not self._failing_is_done:
-                for item in received.items:
-                    item.take_back()
+                received.take_back()
             return
         done = [item for item in received.items if isinstance(item.verdict, Done)]
         if done:
@@ -84,8 +87,10 @@ class HandlersSession:
 
     async def close(self) -> None:
         """Give the connection back; what was not committed is undone."""
+        self._is_over = True
         if self._session is not None:
-            await self._session.close()
+            # As SQLAlchemy's own block does: a second cancellation must not leave the connection to the collector.
+            await asyncio.shield(asyncio.ensure_future(self._session.close()))
 
     async def _hold(self) -> None:
         deliveries = [item.delivery for item in self._received.items]
@@ -111,11 +116,17 @@ async def with_session(
     token = _handlers.set(mine)
     try:
         error = await process(received)
+        if isinstance(error, AckMessage) and not error.extra_options:
+            received.judge(Done())  # Under MANUAL nobody else reads it, and what it acknowledges must commit.
         mine.handler_raised = mine.handler_raised or not (error is None or isinstance(error, AckMessage))
         await mine.conclude()
         return error
     except Exception as concluding:  # noqa: BLE001 - a commit that failed is the handler's failure
+        received.fail(concluding)
         return concluding
+    except BaseException:
+        received.take_back()
+        raise
     finally:
         _handlers.reset(token)
         await mine.close()

@@ -20,7 +20,7 @@ from faststream.exceptions import (
 )
 from faststream.middlewares import AckPolicy
 
-from nightmail.attempt import Attempt, Batched
+from nightmail.attempt import Attempt, Batched, decide, this_task
 from nightmail.broker._upstream import (
     AsyncCallable,
     CallsCollection,
@@ -47,7 +47,7 @@ from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.settings import WorkerSettings
-from nightmail.store import Source
+from nightmail.store import Settlement, Source
 from nightmail.worker import Worker
 
 if TYPE_CHECKING:
@@ -151,9 +151,10 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
     async def stop(self) -> None:
         """Claim no more, finish what runs, hand back the rest."""
         self.running = False
-        if self._worker is not None:
-            await self._worker.stop()
-            self._worker = None
+        if (worker := self._worker) is not None:
+            await worker.stop()
+            if self._worker is worker:  # It may have been started again meanwhile.
+                self._worker = None
         await super().stop()
 
     def _report_death(self, running: asyncio.Task[None]) -> None:
@@ -165,29 +166,41 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
         """Run one delivery through FastStream, and read the verdict it left."""
         config = self._broker_config
         received = Received(delivery, config.store)
-        if config.session_factory is None:
-            error = await self._process(received)
-        else:
-            error = await self._handle(received)
+        try:
+            if config.session_factory is None:
+                error = await self._process(received)
+            else:
+                error = await self._handle(received)
+        except asyncio.CancelledError:
+            if not isinstance(received.verdict, _SETTLED):
+                raise
+            return received.verdict  # It was given before the handler was cancelled.
         return self._outcome(received, error)
 
     async def _deliver_batch(self, batch: Sequence[Delivery]) -> Sequence[Outcome | Exception | None]:
         """Run several through FastStream as one message, and read the verdict on each."""
         store = self._broker_config.store
         received = ReceivedBatch([Received(delivery, store) for delivery in batch], store)
-        error = await self._handle(received)
+        try:
+            error = await self._handle(received)
+        except asyncio.CancelledError:
+            if not any(isinstance(item.verdict, _SETTLED) for item in received.items):
+                raise
+            error = TimeoutError("the handler was cancelled before it had a verdict on this one")
         if not isinstance(error, LeaseLost):
             try:
                 received.settle()
             except TypeError as senseless:
                 error = error or senseless
-        return [self._answer(item, error) for item in received.items]
+        lost = {item.delivery.id for item in received.items}
+        lost &= set(error.ids) if isinstance(error, LeaseLost) else set()
+        return [self._answer(item, error, lost) for item in received.items]
 
-    def _answer(self, item: Received, error: Exception | None) -> Outcome | Exception:
+    def _answer(self, item: Received, error: Exception | None, lost: set[int]) -> Outcome | Exception:
         # What one of them was given as its own verdict stands, whatever became of the others.
-        if isinstance(item.verdict, _SETTLED):
+        if isinstance(item.verdict, _SETTLED) and not (item.failure and isinstance(item.verdict, Done)):
             return item.verdict
-        if isinstance(error, LeaseLost) and error.ids and item.delivery.id not in error.ids:
+        if isinstance(error, LeaseLost) and lost and item.delivery.id not in lost:
             # All or nothing was asked for, so this one is nobody's failure and may go again at once.
             return Release()
         try:
@@ -215,7 +228,11 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             self._stop_soon()
             if app := self._outer_config.context.get("app"):
                 app.exit()
-        except Exception as error:  # noqa: BLE001 - the worker's retry policy decides what it means
+        except Exception as error:
+            if not self.running and this_task().cancelling():
+                # The shutdown interrupted it, whatever a driver made of that: no policy may bury or delete it for that.
+                received.verdict = None
+                raise asyncio.CancelledError from error
             return error
         return None
 
@@ -231,6 +248,8 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             return Dead(Reason.UNDECODABLE, self._described(error), ran=False)
         if error is not None and received.failure is error:
             raise error  # An acknowledgement that was refused is nothing that any policy may take for done.
+        if received.failure is not None and isinstance(received.verdict, Done):
+            raise received.failure  # Nor may a handler that kept it to itself.
         verdict = received.verdict or _raised(error)
         match verdict:
             case Dead(error=None) if error is not None and not isinstance(error, HandlerException):
@@ -243,12 +262,14 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             case Nacked(delay=timedelta()):
                 if error is not None:
                     self._broker_config.observer.failed(received.delivery, error)
-                return verdict.outcome(self.settings.retry, received.delivery, error)
+                return verdict.outcome(
+                    decide(self.settings, self._broker_config.observer, received.delivery, error)
+                )
         if error is not None:
             raise error
         if not isinstance(verdict, Nacked):
             raise NoVerdict
-        return verdict.outcome(self.settings.retry, received.delivery, None)
+        return verdict.outcome(decide(self.settings, self._broker_config.observer, received.delivery, None))
 
     def _described(self, error: Exception) -> str | None:
         return self.settings.described(error.__cause__ or error)
@@ -282,20 +303,32 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             source, self._deliver, settings, self._broker_config.observer, is_stopping=lambda: False
         )
         store = self._broker_config.store
-        taken = await take_one(source, store, self.queues, attempt, settings, timeout)
+        taken = await take_one(
+            source, store, self.queues, attempt, settings, timeout, self._broker_config.observer
+        )
         if taken is None:
             return None
         context = self._outer_config.context
         parser, decoder = self._get_parser_and_decoder()
-        return cast(
-            "OutboxMessage",
-            await process_msg(
-                msg=taken,
-                middlewares=(make(taken, context=context) for make in self._broker_middlewares),
-                parser=parser,
-                decoder=decoder,
-            ),
-        )
+        try:
+            return cast(
+                "OutboxMessage",
+                await process_msg(
+                    msg=taken,
+                    middlewares=(make(taken, context=context) for make in self._broker_middlewares),
+                    parser=parser,
+                    decoder=decoder,
+                ),
+            )
+        except BaseException as error:
+            # Nobody got it, so nobody can say what shall become of it.
+            outcome: Outcome = Release()
+            if isinstance(error, Undecodable):
+                outcome = Dead(Reason.UNDECODABLE, settings.described(error.__cause__ or error), ran=False)
+            elif isinstance(error, Exception):
+                outcome = decide(settings, self._broker_config.observer, taken.delivery, error)
+            await source.settle([Settlement(taken.delivery, outcome)])
+            raise
 
     async def __aiter__(self) -> AsyncIterator[OutboxMessage]:  # type: ignore[override]
         """Take one message after the other, without end."""

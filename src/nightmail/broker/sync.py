@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, due_from
 from nightmail.broker.options import PublishOptions, TimerOptions, check_known
+from nightmail.current import own_delivery
 from nightmail.durations import Duration
 from nightmail.message import check_name, check_queue
 from nightmail.observe import Observer
@@ -49,7 +50,8 @@ class SyncPublisher:
         check_known("publish()", options, TimerOptions)
         cmd = self._command((message,), queue, options)
         (encoded,) = self._encoded(cmd)
-        stored = at_once(self._store.publish(encoded, transaction=cmd.session))
+        own = own_delivery(self._store, encoded.queue, encoded.timer_id)
+        stored = at_once(self._store.publish(encoded, transaction=cmd.session, own=own))
         if stored is not None:
             self._observer.published(queue, 1)
         return stored
