@@ -324,7 +324,8 @@ class Worker:
                 self._finished.put(settlement)
             hand.finish(run)
             # While many wait, every eighth time is often enough to ask.
-            if (hand.waiting < FEW or hand.waiting % 8 == 0) and self._wants_more():
+            waiting = hand.waiting
+            if (waiting < FEW or waiting % 8 == 0) and self._wants_more():
                 self._room.set()
         return ended
 

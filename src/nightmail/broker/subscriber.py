@@ -38,7 +38,7 @@ from nightmail.broker.options import WorkerOptions, worker_settings
 from nightmail.broker.parser import decode_batch, decode_body, parse_batch, parse_received
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict
 from nightmail.broker.relaying import relaying_middlewares
-from nightmail.broker.sessions import AnyReceived, current_session, with_session
+from nightmail.broker.sessions import AnyReceived, SessionFactory, current_session, with_session
 from nightmail.broker.specification import OutboxSubscriberSpecification
 from nightmail.broker.taking import take_one
 from nightmail.dead_letters import DeadLetters
@@ -47,7 +47,7 @@ from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.settings import WorkerSettings
-from nightmail.store import Settlement, Source
+from nightmail.store import FullStore, Settlement, Source
 from nightmail.worker import Worker
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
         super().__init__(config, specification, calls)
         self._config = config
         self.settings = WorkerSettings()
+        self._store: FullStore
+        self._make_session: SessionFactory | None
         self._worker: Worker | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -128,6 +130,8 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
     def _new_worker(self) -> Worker:
         broker = self._broker_config
         self.settings = self._worker_settings()
+        # Looked up once: through its routers' configurations it takes microseconds, for every message.
+        self._store, self._make_session = broker.store, broker.session_factory
         return Worker(
             self._source,
             self._deliver
@@ -164,10 +168,9 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
 
     async def _deliver(self, delivery: Delivery) -> Outcome | None:
         """Run one delivery through FastStream, and read the verdict it left."""
-        config = self._broker_config
-        received = Received(delivery, config.store)
+        received = Received(delivery, self._store)
         try:
-            if config.session_factory is None:
+            if self._make_session is None:
                 error = await self._process(received)
             else:
                 error = await self._handle(received)
@@ -179,7 +182,7 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
 
     async def _deliver_batch(self, batch: Sequence[Delivery]) -> Sequence[Outcome | Exception | None]:
         """Run several through FastStream as one message, and read the verdict on each."""
-        store = self._broker_config.store
+        store = self._store
         received = ReceivedBatch([Received(delivery, store) for delivery in batch], store)
         try:
             error = await self._handle(received)
@@ -209,11 +212,10 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             return failure
 
     async def _handle(self, received: AnyReceived) -> Exception | None:
-        make_session = self._broker_config.session_factory
-        if make_session is None:
+        if self._make_session is None:
             return await self._process(received)
         return await with_session(
-            make_session, received, self._process, failing_is_done=self.ack_policy is AckPolicy.ACK
+            self._make_session, received, self._process, failing_is_done=self.ack_policy is AckPolicy.ACK
         )
 
     async def _process(self, received: Received | ReceivedBatch) -> Exception | None:
