@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from nightmail.durations import Duration, as_positive
-from nightmail.observe import LoggingObserver, Observer
+from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.records import Swept
 from nightmail.repeating import Repeater
 from nightmail.store import Inspection
@@ -43,7 +43,7 @@ class Cleaner:
         self._retention = None if retention is None else as_positive("retention", retention)
         self._interval = None if interval is None else as_positive("interval", interval)
         self._batch = batch
-        self._observer = observer or LoggingObserver()
+        self._observer = Observers(observer or LoggingObserver())
         self._reset()
         self._ended.set()
 

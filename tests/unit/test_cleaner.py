@@ -287,6 +287,18 @@ async def test_a_sweep_by_hand_after_a_stop_is_a_whole_one(store: FaultyStore, c
     assert await cleaner.sweep_once() == Swept(delivered=25)
 
 
+def test_it_may_be_made_before_there_is_an_event_loop(store: FaultyStore) -> None:
+    cleaner = Cleaner(store, DAY, RARELY)
+
+    async def run() -> None:
+        async with at_work(cleaner):
+            await store.until_called("sweep")
+
+    assert not cleaner.is_running
+    asyncio.run(run())
+    assert store.calls["sweep"] == 1
+
+
 async def test_cancelling_the_run_ends_it(store: FaultyStore, seen: Seen) -> None:
     gate = store.upset("sweep", Gate())
     cleaner = Cleaner(store, DAY, RARELY, observer=seen)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from faststream.exceptions import SkipMessage
+
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.store import FullStore
@@ -126,7 +128,7 @@ class ReceivedBatch:
         """Share out what counts for all, now that the handler has ended. Raises if what it returned makes no sense."""
         returned, self.returned = self.returned, None
         if not isinstance(self.verdict, Nacked | Retry) and _are_outcomes(returned):
-            handed = [item for item in self.items if not _is_buried(item)]
+            handed = [item for item in self.items if not _was_left_out(item)]
             if len(returned) != len(handed) or not all(map(_is_answer, returned)):
                 self.verdict = Nacked()
                 raise TypeError(
@@ -143,9 +145,9 @@ class ReceivedBatch:
                 item.judge(self.verdict)
 
 
-def _is_buried(item: Received) -> bool:
-    """Whether it was never handed to the handler: it could not be decoded."""
-    return isinstance(item.verdict, Dead) and not item.verdict.ran
+def _was_left_out(item: Received) -> bool:
+    """Whether it was never handed to the handler: it could not be decoded, or its decoder wants it skipped."""
+    return (isinstance(item.verdict, Dead) and not item.verdict.ran) or isinstance(item.failure, SkipMessage)
 
 
 def _are_outcomes(returned: Any) -> bool:

@@ -157,8 +157,9 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
         self.running = False
         if (worker := self._worker) is not None:
             await worker.stop()
-            if self._worker is worker:  # It may have been started again meanwhile.
-                self._worker = None
+            if self._worker is not worker:
+                return  # It was started again meanwhile.
+            self._worker = None
         await super().stop()
 
     def _report_death(self, running: asyncio.Task[None]) -> None:
@@ -190,6 +191,7 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             if not any(isinstance(item.verdict, _SETTLED) for item in received.items):
                 raise
             error = TimeoutError("the handler was cancelled before it had a verdict on this one")
+        own = {item for item in received.items if isinstance(item.verdict, _SETTLED)}
         if not isinstance(error, LeaseLost):
             try:
                 received.settle()
@@ -197,12 +199,13 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
                 error = error or senseless
         lost = {item.delivery.id for item in received.items}
         lost &= set(error.ids) if isinstance(error, LeaseLost) else set()
-        return [self._answer(item, error, lost) for item in received.items]
+        return [
+            # What one of them was given as its own verdict stands, whatever became of the others.
+            self._answer(item, item.failure if item in own else error, lost)
+            for item in received.items
+        ]
 
     def _answer(self, item: Received, error: Exception | None, lost: set[int]) -> Outcome | Exception:
-        # What one of them was given as its own verdict stands, whatever became of the others.
-        if isinstance(item.verdict, _SETTLED) and not (item.failure and isinstance(item.verdict, Done)):
-            return item.verdict
         if isinstance(error, LeaseLost) and lost and item.delivery.id not in lost:
             # All or nothing was asked for, so this one is nobody's failure and may go again at once.
             return Release()
@@ -259,7 +262,7 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
                 return replace(verdict, error=self._described(error))
             case Done() | Retry() | Postpone() | Dead() | Release():
                 return verdict
-            case Promised() if error is None:
+            case Promised() if error is None or isinstance(error, AckMessage):
                 return Done()
             case Nacked(delay=timedelta()):
                 if error is not None:
