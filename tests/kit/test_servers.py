@@ -523,7 +523,11 @@ def alive(processes: list[Process]) -> list[Process]:
 
 
 def title(process: Process) -> str:
-    return Path(f"/proc/{process.pid}/cmdline").read_text().rstrip("\0 ")
+    """What the process calls itself; nothing when it has ended, as a server's short-lived workers do at any time."""
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_text().rstrip("\0 ")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def shared_memory() -> set[str]:
