@@ -17,8 +17,7 @@ from nightmail.stores import open_store
 from nightmail.worker import Worker
 
 QUEUE: Final = "keys"
-SHARE: Final = 75.0
-"""In Redis a settlement looks into the lines of all keys; as long as nobody stands in one that look costs nothing."""
+SHARE: Final = 90.0
 ROUNDS: Final = 3
 LEASE: Final = timedelta(minutes=1)
 STUCK: Final = Message(queue=QUEUE, body=ENCODED, ordering_key="stuck")
