@@ -23,14 +23,15 @@ from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores._fairness import FairShare
+from nightmail.stores._marks import LEVELS, Marks, Range
 from nightmail.stores._sql import Statement
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.errors import is_worth_another_look
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
-from nightmail.stores.mysql.marks import LEVELS, Marks, Range
 from nightmail.stores.mysql.moments import LATEST, aware, later, now
 from nightmail.stores.mysql.portions import Portions
+from nightmail.stores.mysql.ranges import Place, within
 from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
 
@@ -60,7 +61,7 @@ class Wanted:
 class _Candidate:
     """A message that could be claimed, and where it was found."""
 
-    range: Range
+    range: Range[Place]
     due_at: datetime
     id: int
 
@@ -95,7 +96,7 @@ class Claims:
         self._statements = statements
         self._clock = clock
         self._retries = retries
-        self._marks = Marks()
+        self._marks: Marks[Place] = Marks()
         self._shares = FairShare()
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
 
@@ -169,7 +170,9 @@ class Claims:
 
     # ----------------------------------------------------------------------------------------- find
 
-    async def _find(self, link: Link, look: _Look, ranges: Sequence[Range], limit: int) -> list[_Candidate]:
+    async def _find(
+        self, link: Link, look: _Look, ranges: Sequence[Range[Place]], limit: int
+    ) -> list[_Candidate]:
         """What could be claimed in these ranges: as many of each, in the order of the ranges and in theirs."""
         values: dict[str, Value] = {
             "now": look.now,
@@ -180,7 +183,7 @@ class Claims:
         branches = [f"(select -1 as place, {look.now} as due_at, 0 as id)"]
         for place, range_ in enumerate(ranges):
             values |= {"place": place, "queue": range_.queue.encode()}
-            values |= {"level": range_.level, "within": range_.within}
+            values |= {"level": range_.level, "within": within(range_)}
             branches.append(self._filled("candidates", values))
         (found,) = await link.ask(union(branches))
         # Sorted: the server need not keep the branches in order. The moment comes first.
@@ -191,7 +194,7 @@ class Claims:
 
     # ----------------------------------------------------------------------------------------- take
 
-    async def _take_from(self, link: Link, look: _Look, ranges: Sequence[Range]) -> None:
+    async def _take_from(self, link: Link, look: _Look, ranges: Sequence[Range[Place]]) -> None:
         """Take what is wanted from these ranges; come back short only when there is no more."""
         limit = look.room
         while ranges and look.room:

@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from nightmail.clock import Clock
+from nightmail.stores._marks import LEVELS, Range
 from nightmail.stores._sql import Statement
-from nightmail.stores.mysql.marks import LEVELS, Range
 from nightmail.stores.mysql.moments import aware, due, now
+from nightmail.stores.mysql.ranges import Place, within
 from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several
 from nightmail.stores.mysql.transaction import Session
 
@@ -61,7 +62,7 @@ class Timers:
         """See `Store.cancel_all`."""
         removed = 0
         for level in LEVELS:
-            range_: Range | None = Range(queue, level)
+            range_: Range[Place] | None = Range(queue, level)
             while range_ is not None:
                 ids, range_ = await self._waiting_in(session, range_, sees_all=sees_all)
                 removed += await self._remove(session, queue, ids)
@@ -100,13 +101,13 @@ class Timers:
         return [_Locked(*row) for row in (await session.ask(self._filled("lock_waiting", values))).rows]
 
     async def _waiting_in(
-        self, session: Session, range_: Range, *, sees_all: bool
-    ) -> tuple[list[int], Range | None]:
+        self, session: Session, range_: Range[Place], *, sees_all: bool
+    ) -> tuple[list[int], Range[Place] | None]:
         """The ids of some that wait in this range, and where there may be more."""
         values: dict[str, Value] = {
             "queue": range_.queue.encode(),
             "level": range_.level,
-            "within": range_.within,
+            "within": within(range_),
             "limit": AT_ONCE,
             "now": now(self._clock),
         }

@@ -16,9 +16,9 @@ from typing import Final
 
 from nightmail.bell import Bell, BellTower
 from nightmail.clock import Clock
+from nightmail.stores._marks import LEVELS
 from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.lane import Lane
-from nightmail.stores.mysql.marks import LEVELS
 from nightmail.stores.mysql.moments import now
 from nightmail.stores.mysql.text import Sql, Value, filled, union
 
