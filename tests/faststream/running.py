@@ -15,6 +15,8 @@ START: Final = 30.0
 """How many seconds a process may take to say something: importing takes a while where others are at work."""
 
 APP: Final = """
+import os
+
 from faststream import FastStream
 from nightmail import OutboxBroker
 
@@ -22,14 +24,19 @@ broker = OutboxBroker("sqlite:///{database}", graceful_timeout=2)
 app = FastStream(broker)
 
 
+def say(*words: object) -> None:
+    # One write: of two processes on one pipe, `print` without a buffer mixes the words.
+    os.write(1, " ".join(map(str, words)).encode() + b"\\n")
+
+
 @broker.subscriber("orders")
 async def take(order: dict[str, int]) -> None:
-    print("{says}", order["id"], flush=True)
+    say("{says}", order["id"])
 
 
 @app.on_startup
 async def ready(worker_id: int | None = None) -> None:
-    print("ready", worker_id, flush=True)
+    say("ready", worker_id)
 """
 
 
@@ -50,11 +57,14 @@ class Running:
     async def says(self, line: str) -> None:
         """Wait until it has said this, and nothing else on that line."""
         assert self._process.stdout is not None
-        async with asyncio.timeout(START):
-            while line not in self.said:
-                read = await self._process.stdout.readline()
-                assert read, f"it ended without saying {line!r}:\n" + "\n".join(self.said)
-                self.said.append(read.decode().rstrip())
+        try:
+            async with asyncio.timeout(START):
+                while line not in self.said:
+                    read = await self._process.stdout.readline()
+                    assert read, f"it ended without saying {line!r}:\n" + "\n".join(self.said)
+                    self.said.append(read.decode().rstrip())
+        except TimeoutError:
+            raise AssertionError(f"it did not say {line!r}, only:\n" + "\n".join(self.said)) from None
 
     async def stop(self) -> int:
         """Ask it to end; how it did."""
