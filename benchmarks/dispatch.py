@@ -1,7 +1,8 @@
 """FastStream alone: how fast it takes a message from memory through a typed handler.
 
-Measured with FastStream's own Redis subscriber, which is fed by hand and touches no server, and with ours. The faster
-of the two is what everything else is held against.
+Measured with FastStream's own Redis subscriber, which is fed by hand and touches no server, and with ours, whose
+messages take less to parse, as FastStream itself sets it up: with its lock and its acknowledgements, which ours leaves
+out. The faster of the two is what everything else is held against.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ class Bounds:
 
     share: float
     """Of FastStream's own rate, in per cent."""
+    times: float | None = None
+    """What FastStream alone takes, that a message may take in all."""
     round_trips: float | None
     """A message, under load."""
     pick_up_ms: float | None

@@ -41,13 +41,14 @@ class SQLite(Place):
         ) as connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("CREATE TABLE raw (id INTEGER PRIMARY KEY, due REAL, lease REAL, body BLOB)")
+            connection.execute("CREATE INDEX raw_due ON raw (due, id)")
             connection.execute("BEGIN")
             connection.executemany("INSERT INTO raw (due, body) VALUES (0, ?)", [(ENCODED,)] * count)
             connection.execute("COMMIT")
             begun = time.perf_counter()
             while rows := connection.execute(
                 "UPDATE raw SET lease = unixepoch() + 60 WHERE id IN "
-                "(SELECT id FROM raw WHERE due <= unixepoch() AND lease IS NULL ORDER BY id LIMIT ?) "
+                "(SELECT id FROM raw WHERE due <= unixepoch() AND lease IS NULL ORDER BY due, id LIMIT ?) "
                 "RETURNING id, body",
                 (BATCH,),
             ).fetchall():

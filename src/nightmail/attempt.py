@@ -46,6 +46,7 @@ class Batched:
 
 # An error, and not a hand-back: one that cancels itself would come round at full speed, for ever.
 CANCELLED_ITSELF: Final = "the handler raised CancelledError by itself"
+_DONE: Final = Done()
 _OUTCOMES: Final = (Done, Retry, Postpone, Dead, Release)
 
 
@@ -94,7 +95,7 @@ class Attempt:
         error: Exception
         try:
             result = await InContext(context, self._handler(delivery))
-            return self._ended(delivery, Done() if result is None else checked(result), run)
+            return self._ended(delivery, _DONE if result is None else checked(result), run)
         except LeaseLost:
             self._observer.lease_lost(delivery)
             return None
@@ -128,9 +129,12 @@ class Attempt:
         finally:
             if run.overdue:
                 run.task.uncancel()
-        settlements = (
-            self._answered(delivery, answer, run) for delivery, answer in zip(batch, answers, strict=True)
-        )
+        settlements = [
+            Settlement(delivery, _DONE)
+            if answer is None and not run.promised
+            else self._answered(delivery, answer, run)
+            for delivery, answer in zip(batch, answers, strict=True)
+        ]
         return [settlement for settlement in settlements if settlement is not None]
 
     def _answered(
@@ -141,7 +145,7 @@ class Attempt:
             return None
         if isinstance(answer, Exception):
             return self._ended(delivery, self._failed(delivery, answer, run), run)
-        return self._ended(delivery, Done() if answer is None else checked(answer), run)
+        return self._ended(delivery, _DONE if answer is None else checked(answer), run)
 
     def _ended(self, delivery: Delivery, outcome: Outcome, run: Run) -> Settlement | None:
         if delivery not in run.promised:

@@ -16,6 +16,8 @@ from nightmail.settings import WorkerSettings
 
 TURN_SECONDS: Final = 0.003
 """How long runners go on before they let others have their turn: handlers that await nothing never would."""
+STEPS: Final = 4
+"""How many turns others get then: a claim needs several until it is sent, and again until its answer is there."""
 
 Handle: TypeAlias = Callable[[Hand, Run, float], Awaitable[float]]
 """Runs the next message or batch in hand, which begins at that moment; when it has ended."""
@@ -86,7 +88,8 @@ class Runners:
         """
         self._resting = True
         try:
-            await asyncio.sleep(0)
+            for _ in range(STEPS):
+                await asyncio.sleep(0)
         finally:
             self._resting = False
         # In case that the next handler does await something.

@@ -229,7 +229,7 @@ class Worker:
 
     def _wants_more(self) -> bool:
         ahead = self._pace.ahead(time.monotonic())
-        return self._hand.waiting <= ahead // 2 and self._space(ahead) > 0
+        return self._space(ahead) > ahead // 2
 
     def _space(self, ahead: int) -> int:
         """How many more to claim. A handler with half a batch is as busy as one with a whole one."""

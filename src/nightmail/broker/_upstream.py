@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from faststream._internal._compat import json_loads
 from faststream._internal.basic_types import LoggerProto, SendableMessage
 from faststream._internal.broker import BrokerRouter, BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
@@ -80,6 +81,7 @@ __all__ = [
     "TestBroker",
     "UnderlyingDriverAnnotation",
     "get_broker_logger",
+    "json_loads",
     "make_logger_state",
     "process_msg",
     "resolve_ack_policy",
@@ -90,7 +92,7 @@ def resolve_ack_policy(subscriber: SubscriberUsecase[Any], policy: AckPolicy) ->
     """Set the policy that holds once routers are included.
 
     FastStream takes a snapshot when the subscriber is declared; a policy given to the broker would not reach the
-    subscribers of a router included later.
+    subscribers of a router included later. Its own middleware acknowledges nothing: see `acknowledging`.
     """
     subscriber.ack_policy = policy
-    subscriber._SubscriberUsecase__auto_ack_disabled = policy is AckPolicy.MANUAL  # type: ignore[attr-defined]
+    subscriber._SubscriberUsecase__auto_ack_disabled = True  # type: ignore[attr-defined]

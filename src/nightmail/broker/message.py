@@ -13,7 +13,7 @@ from faststream.message import StreamMessage
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict, refusing
 from nightmail.current import promise
 from nightmail.durations import Duration, as_positive, as_timedelta
-from nightmail.errors import LeaseLost
+from nightmail.errors import LeaseLost, Undecodable
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Dead, Done, Postpone, Reason, Standing
 
@@ -181,7 +181,48 @@ class OutboxMessage(StreamMessage[Received]):
 class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
     """Several messages in one handler. `items` are they, each with verdicts of its own; these here are for the rest."""
 
-    items: Sequence[OutboxMessage]
+    def __init__(
+        self,
+        batch: ReceivedBatch,
+        *,
+        items: Sequence[OutboxMessage] = (),
+        unparsed: dict[Received, str | None] | None = None,
+    ) -> None:
+        self._items = items
+        self.unparsed = unparsed
+        """What `items` will be made of if somebody asks for them, each with its content type.
+
+        Most handlers want nothing but the bodies.
+        """
+        first = message_of(next(iter(unparsed))) if unparsed else items[0] if items else None
+        super().__init__(
+            batch,
+            [item.body for item in items] if unparsed is None else [item.delivery.body for item in unparsed],
+            headers=None if first is None else first.headers,
+            content_type=None if first is None else first.content_type,
+            correlation_id="" if first is None else first.correlation_id,
+            message_id="" if first is None else first.message_id,
+        )
+
+    @property
+    def items(self) -> Sequence[OutboxMessage]:
+        """The messages, in the order of the handler's list; those that cannot be decoded are not among them."""
+        if self.unparsed is not None:
+            self._items, self.unparsed = [message_of(item) for item in self.unparsed], None
+        return self._items
+
+    @items.setter
+    def items(self, items: Sequence[OutboxMessage]) -> None:
+        self._items, self.unparsed = items, None
+
+    @property
+    def batch_headers(self) -> list[dict[str, Any]]:
+        """The headers of each."""
+        return [item.headers for item in self.items]
+
+    @batch_headers.setter
+    def batch_headers(self, _headers: list[dict[str, Any]]) -> None:
+        """FastStream sets them where they are not made from the messages."""
 
     async def ack(self, session: object | None = None) -> None:
         """Handled, all that have no verdict yet. With `session`: all of them, or `LeaseLost` naming the lost ones."""
@@ -225,7 +266,28 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
         return f"OutboxBatchMessage(ids={[item.id for item in self.items]})"
 
 
-def correlation_of(headers: dict[str, Any], delivery: Delivery) -> str:
-    """The correlation id from the headers, or one that is the same for every delivery of this message."""
-    found = headers.get("correlation_id")
-    return found if isinstance(found, str) and found else f"nightmail-{delivery.id}"
+def message_of(received: Received) -> OutboxMessage:
+    """A delivery as handlers, filters and middlewares see it."""
+    delivery = received.delivery
+    headers = headers_of(delivery)
+    correlation_id = headers.get("correlation_id")
+    return OutboxMessage(
+        received,
+        delivery.body,
+        headers=headers,
+        reply_to=headers.get("reply_to") or "",
+        content_type=headers.get("content-type"),
+        # The same for every delivery of a message that brought none.
+        correlation_id=correlation_id
+        if isinstance(correlation_id, str) and correlation_id
+        else f"nightmail-{delivery.id}",
+        message_id=str(delivery.id),
+    )
+
+
+def headers_of(delivery: Delivery) -> dict[str, Any]:
+    """The headers, or `Undecodable`."""
+    try:
+        return delivery.headers
+    except (ValueError, RecursionError) as error:
+        raise Undecodable(f"the stored headers cannot be decoded: {type(error).__name__}") from error

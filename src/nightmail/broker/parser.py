@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from faststream.exceptions import SkipMessage
 from faststream.message import StreamMessage
 from faststream.message.utils import decode_message
 
-from nightmail.broker._upstream import AsyncCallable
-from nightmail.broker.message import OutboxBatchMessage, OutboxMessage, correlation_of
+from nightmail.broker._upstream import AsyncCallable, ContentTypes, json_loads
+from nightmail.broker.message import OutboxBatchMessage, OutboxMessage, headers_of, message_of
 from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.errors import Undecodable
 from nightmail.outcome import Dead, Reason
+
+JSON: Final = ContentTypes.JSON.value
 
 Describe: TypeAlias = Callable[[Exception], str | None]
 """What a dead letter says of an error."""
@@ -21,44 +23,20 @@ Describe: TypeAlias = Callable[[Exception], str | None]
 
 async def parse_delivery(received: Received) -> OutboxMessage:
     """The message as handlers, filters and middlewares see it."""
-    delivery = received.delivery
-    try:
-        headers = delivery.headers
-    except (ValueError, RecursionError) as error:
-        raise Undecodable(f"the stored headers cannot be decoded: {type(error).__name__}") from error
-    return OutboxMessage(
-        received,
-        delivery.body,
-        headers=headers,
-        reply_to=headers.get("reply_to") or "",
-        content_type=headers.get("content-type"),
-        correlation_id=correlation_of(headers, delivery),
-        message_id=str(delivery.id),
-    )
-
-
-async def parse_received(received: Received | ReceivedBatch) -> OutboxMessage | OutboxBatchMessage:
-    """One message or several, without anybody's own parser."""
-    if isinstance(received, ReceivedBatch):
-        return await parse_batch(received, parse_delivery, repr)
-    return await parse_delivery(received)
+    return message_of(received)
 
 
 async def parse_batch(batch: ReceivedBatch, parse: AsyncCallable, describe: Describe) -> OutboxBatchMessage:
     """Several messages as one, each of them as `parse` makes it. What cannot be parsed is left out, and buried."""
-    items = await _those_that_can(batch.items, parse, describe)
-    first = items[0] if items else None
-    message = OutboxBatchMessage(
-        batch,
-        [item.body for item in items],
-        headers={} if first is None else first.headers,
-        batch_headers=[item.headers for item in items],
-        content_type=None if first is None else first.content_type,
-        correlation_id="" if first is None else first.correlation_id,
-        message_id="" if first is None else first.message_id,
-    )
-    message.items = items
-    return message
+    if parse is not parse_delivery:
+        return OutboxBatchMessage(batch, items=await _those_that_can(batch.items, parse, describe))
+    unparsed = {}
+    for received in batch.items:
+        try:
+            unparsed[received] = headers_of(received.delivery).get("content-type")
+        except Undecodable as error:
+            _bury(received, error, describe)
+    return OutboxBatchMessage(batch, unparsed=unparsed)
 
 
 async def decode_batch(message: OutboxBatchMessage, decode: AsyncCallable, describe: Describe) -> list[Any]:
@@ -69,7 +47,15 @@ async def decode_batch(message: OutboxBatchMessage, decode: AsyncCallable, descr
         bodies.append(await decode(item))
         return item
 
-    message.items = await _those_that_can(message.items, take, describe)
+    if decode is decode_body and message.unparsed is not None:
+        for received, content_type in list(message.unparsed.items()):
+            try:
+                bodies.append(_decoded(received.delivery.body, content_type))
+            except Undecodable as error:
+                _bury(received, error, describe)
+                del message.unparsed[received]
+    else:
+        message.items = await _those_that_can(message.items, take, describe)
     if not bodies:
         raise Undecodable("none of these messages can be decoded")
     return bodies
@@ -84,10 +70,44 @@ async def _those_that_can(items: Sequence[Any], step: AsyncCallable, describe: D
         except SkipMessage as skipped:
             received.fail(skipped)
         except Undecodable as error:
-            received.judge(Dead(Reason.UNDECODABLE, describe(error), ran=False))
+            _bury(received, error, describe)
     return taken
+
+
+def _bury(received: Received, error: Undecodable, describe: Describe) -> None:
+    received.judge(Dead(Reason.UNDECODABLE, describe(error), ran=False))
 
 
 async def decode_body(message: StreamMessage[Any]) -> Any:
     """The body by its content type: JSON, text or bytes. Never anything that runs code."""
-    return decode_message(message)
+    return _decoded(message.body, message.content_type)
+
+
+def marking(step: AsyncCallable) -> AsyncCallable:
+    """`step`, with what it raises marked as undecodable: a second try would raise the same."""
+    if step in (parse_delivery, decode_body):
+        return step
+
+    async def marked(message: Any) -> Any:
+        try:
+            return await step(message)
+        except (Undecodable, SkipMessage):
+            raise
+        except Exception as error:
+            raise undecodable(error) from error
+
+    return marked
+
+
+def undecodable(error: Exception) -> Undecodable:
+    """What a parser or decoder raised, as what it means."""
+    return Undecodable(f"decoding raised {type(error).__name__}")
+
+
+def _decoded(body: bytes, content_type: str | None) -> Any:
+    try:
+        if content_type == JSON:
+            return json_loads(body)  # What FastStream comes to as well, by and by.
+        return decode_message(StreamMessage(None, body, content_type=content_type, correlation_id="-"))
+    except Exception as error:
+        raise undecodable(error) from error

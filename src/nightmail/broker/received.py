@@ -142,7 +142,10 @@ class ReceivedBatch:
                     item.judge(answer)
         if self.verdict is not None:
             for item in self.items:
-                item.judge(self.verdict)
+                if item.verdict is None:
+                    item.verdict = self.verdict
+                else:
+                    item.judge(self.verdict)
 
 
 def _was_left_out(item: Received) -> bool:

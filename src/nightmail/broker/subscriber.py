@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
@@ -15,7 +16,6 @@ from faststream.exceptions import (
     HandlerException,
     NackMessage,
     RejectMessage,
-    SkipMessage,
     StopConsume,
 )
 from faststream.middlewares import AckPolicy
@@ -30,12 +30,13 @@ from nightmail.broker._upstream import (
     process_msg,
     resolve_ack_policy,
 )
+from nightmail.broker.acknowledging import failed, obey, succeeded
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
 from nightmail.broker.exceptions import PostponeMessage
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
-from nightmail.broker.parser import decode_batch, decode_body, parse_batch, parse_received
+from nightmail.broker.parser import decode_batch, decode_body, marking, parse_batch, parse_delivery
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict
 from nightmail.broker.relaying import relaying_middlewares
 from nightmail.broker.sessions import AnyReceived, SessionFactory, current_session, with_session
@@ -69,7 +70,7 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
         specification: OutboxSubscriberSpecification,
         calls: CallsCollection[Received | ReceivedBatch],
     ) -> None:
-        config.parser = parse_received
+        config.parser = parse_delivery
         config.decoder = decode_body
         super().__init__(config, specification, calls)
         self._config = config
@@ -102,6 +103,8 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             return
         resolve_ack_policy(self, self._config.ack_policy)
         await super().start()
+        # FastStream's counts the messages under way, for its own `stop`: the worker knows them, and costs nothing more.
+        self.lock = nullcontext()
         self._post_start()
         if self.calls:
             self._worker = self._new_worker()
@@ -191,21 +194,26 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             if not any(isinstance(item.verdict, _SETTLED) for item in received.items):
                 raise
             error = TimeoutError("the handler was cancelled before it had a verdict on this one")
-        own = {item for item in received.items if isinstance(item.verdict, _SETTLED)}
+        own = {
+            item for item in received.items if item.verdict is not None and isinstance(item.verdict, _SETTLED)
+        }
         if not isinstance(error, LeaseLost):
             try:
                 received.settle()
             except TypeError as senseless:
                 error = error or senseless
-        lost = {item.delivery.id for item in received.items}
-        lost &= set(error.ids) if isinstance(error, LeaseLost) else set()
+        lost = {item.delivery.id for item in received.items} & set(
+            error.ids if isinstance(error, LeaseLost) else ()
+        )
         return [
             # What one of them was given as its own verdict stands, whatever became of the others.
             self._answer(item, item.failure if item in own else error, lost)
             for item in received.items
         ]
 
-    def _answer(self, item: Received, error: Exception | None, lost: set[int]) -> Outcome | Exception:
+    def _answer(self, item: Received, error: Exception | None, lost: set[int]) -> Outcome | Exception | None:
+        if error is None and item.failure is None and type(item.verdict) is Done:
+            return None
         if isinstance(error, LeaseLost) and lost and item.delivery.id not in lost:
             # All or nothing was asked for, so this one is nobody's failure and may go again at once.
             return Release()
@@ -222,22 +230,34 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
         )
 
     async def _process(self, received: Received | ReceivedBatch) -> Exception | None:
-        """Run it through FastStream; what went wrong, if anything did."""
+        """Run it through FastStream, and judge it by the policy; what went wrong, if anything did."""
         try:
             response = await self.process_message(received)
-            if isinstance(received, ReceivedBatch):
-                received.returned = response.body
-        except StopConsume:
+        except HandlerException as raised:
+            return await self._obey(received, raised)
+        except (StopConsume, SystemExit) as ending:
+            failed(received, self.ack_policy)
             self._stop_soon()
-        except SystemExit:
-            self._stop_soon()
-            if app := self._outer_config.context.get("app"):
+            if isinstance(ending, SystemExit) and (app := self._outer_config.context.get("app")):
                 app.exit()
         except Exception as error:
             if not self.running and this_task().cancelling():
                 # The shutdown interrupted it, whatever a driver made of that: no policy may bury or delete it for that.
-                received.verdict = None
                 raise asyncio.CancelledError from error
+            failed(received, self.ack_policy)
+            return error
+        else:
+            if isinstance(received, ReceivedBatch):
+                received.returned = response.body
+            succeeded(received, self.ack_policy)
+        return None
+
+    async def _obey(self, received: Received | ReceivedBatch, raised: HandlerException) -> Exception | None:
+        if self.ack_policy is AckPolicy.MANUAL:
+            return raised
+        try:
+            await obey(received, raised)
+        except Exception as error:  # noqa: BLE001 - an acknowledgement that fails is a failure
             return error
         return None
 
@@ -247,6 +267,8 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
 
     def _outcome(self, received: Received, error: Exception | None) -> Outcome:
         """What the verdict means. None at all is never taken for success."""
+        if error is None and received.failure is None and type(received.verdict) is Done:
+            return received.verdict  # By far the most; the rest is for all others.
         if isinstance(error, LeaseLost):
             raise error
         if isinstance(error, Undecodable):
@@ -283,7 +305,7 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
         self, item_parser: CustomCallable | None = None, item_decoder: CustomCallable | None = None
     ) -> tuple[AsyncCallable, AsyncCallable]:
         parser, decoder = super()._get_parser_and_decoder(item_parser, item_decoder)
-        parser, decoder = _marking(parser), _marking(decoder)
+        parser, decoder = marking(parser), marking(decoder)
         if self._config.max_batch is None:
             return parser, decoder
         return (
@@ -344,9 +366,11 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
         """What the access log says about a message."""
-        items: Sequence[Received] = () if message is None else message.raw_message.items
-        queue = items[0].delivery.queue if len(items) == 1 else ",".join(self.queues)
-        return {"queue": queue, "message_id": getattr(message, "message_id", "")}
+        if message is None:
+            return {"queue": ",".join(self.queues), "message_id": ""}
+        received = message.raw_message
+        queue = received.delivery.queue if isinstance(received, Received) else ",".join(self.queues)
+        return {"queue": queue, "message_id": message.message_id}
 
 
 class _ReplyPublisher(FakePublisher):
@@ -363,20 +387,6 @@ class _ReplyPublisher(FakePublisher):
         command.destination = self._queue
         command.session = command.session or current_session()
         return command
-
-
-def _marking(step: AsyncCallable) -> AsyncCallable:
-    """`step`, with what it raises marked as undecodable: a second try would raise the same."""
-
-    async def marked(message: Any) -> Any:
-        try:
-            return await step(message)
-        except (Undecodable, SkipMessage):
-            raise
-        except Exception as error:
-            raise Undecodable(f"decoding raised {type(error).__name__}") from error
-
-    return marked
 
 
 def _raised(error: Exception | None) -> Verdict | None:
