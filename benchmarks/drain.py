@@ -29,7 +29,9 @@ async def drain(place: Place, count: int) -> list[Figure]:
         at_least("share of FastStream alone", 100 * rate / alone, place.bounds.share, "%"),
     ]
     if place.bounds.times is not None:
-        figures.append(at_most("cost, FastStream alone being 1", alone / rate, place.bounds.times, "", digits=2))
+        figures.append(
+            at_most("cost, FastStream alone being 1", alone / rate, place.bounds.times, "", digits=2)
+        )
     if trips is not None and place.bounds.round_trips is not None:
         figures.append(at_most("round trips a message", trips, place.bounds.round_trips, "", digits=4))
     return figures
