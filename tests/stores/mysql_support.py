@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 from uuid import uuid4
 
 import aiomysql  # type: ignore[import-untyped]
@@ -45,6 +45,8 @@ EMPTY = (
 class MySQLHarness(Harness):
     """One database, emptied before each test. The caller's own rows are in a table beside ours."""
 
+    _migrated: ClassVar[set[str]] = set()
+
     def __init__(self, url: str) -> None:
         super().__init__()
         self.url = url
@@ -64,9 +66,15 @@ class MySQLHarness(Harness):
             yield Blocking(own)
 
     async def make_empty(self) -> None:
-        await (await self.open()).close()
-        for statement in EMPTY:
-            await run(self.url, statement)
+        await self._migrate_once()
+        async with connection(self.url) as own:
+            for statement in EMPTY:
+                await execute(own, statement)
+
+    async def _migrate_once(self) -> None:
+        if self.url not in self._migrated:
+            await (await self.open()).close()
+            self._migrated.add(self.url)
 
     async def written(self) -> list[str]:
         return sorted(value for (value,) in await run(self.url, "select value from notes"))

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 from uuid import uuid4
 
 import asyncpg
@@ -41,6 +41,8 @@ EMPTY = """
 class PostgresHarness(Harness):
     """One database, emptied before each test. The caller's own rows are in a table beside ours."""
 
+    _migrated: ClassVar[set[str]] = set()
+
     def __init__(self, url: str) -> None:
         super().__init__()
         self.url = url
@@ -55,9 +57,14 @@ class PostgresHarness(Harness):
         return PostgresStore(self.url, clock=self.clock)
 
     async def make_empty(self) -> None:
-        await (await self.open()).close()
+        await self._migrate_once()
         async with connection(self.url) as own:
             await own.execute(EMPTY)
+
+    async def _migrate_once(self) -> None:
+        if self.url not in self._migrated:
+            await (await self.open()).close()
+            self._migrated.add(self.url)
 
     async def written(self) -> list[str]:
         async with connection(self.url) as own:
