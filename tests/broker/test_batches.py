@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from faststream import AckPolicy
-from faststream.exceptions import NackMessage, SetupError
+from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SetupError
 from pydantic import BaseModel
 
 from nightmail import ConstantRetry, Dead, Done, NoRetry, OutboxBroker, Postpone, PostponeMessage, Retry
@@ -90,6 +90,33 @@ async def test_a_handler_may_return_an_outcome_for_each(make: Make, heard: Heard
         await heard.until(lambda: len(heard.outcomes) == 3)
 
     assert [heard.of(each) for each in sent] == [[Done()], [Retry(MINUTE)], [Dead("no such customer")]]
+
+
+@in_memory
+async def test_an_outcome_may_be_returned_as_what_one_would_raise(make: Make, heard: Heard) -> None:
+    broker = make(retry=IN_A_MINUTE)
+
+    @broker.subscriber("q", batch=True)
+    async def take(bodies: list[str]) -> list[Exception | None]:
+        return [
+            AckMessage(),
+            PostponeMessage(30),
+            NackMessage(delay=5),
+            RejectMessage(reason="no such customer"),
+            NackMessage(dealy=5),
+        ]
+
+    sent = await publish(broker, "a", "b", "c", "d", "e")
+    async with started(broker):
+        await heard.until(lambda: len(heard.outcomes) == 5)
+
+    assert [heard.of(each) for each in sent] == [
+        [Done()],
+        [Postpone(timedelta(seconds=30))],
+        [Retry(timedelta(seconds=5))],
+        [Dead("no such customer")],
+        [Retry(MINUTE)],
+    ]
 
 
 @in_memory

@@ -125,6 +125,8 @@ class OutboxMessage(StreamMessage[Received]):
         """Keep the message for at least so long from now, whatever becomes of this process; never shorter than before.
 
         A handler that merely takes long needs none of this: its lease is renewed for as long as the process lives.
+        While an open transaction has the message locked, as after `hold`, nothing is extended: the lock keeps others
+        away, and when it is gone without a commit, so is the reason to wait.
         """
         (standing,) = await self.raw_message.store.extend([self.delivery], as_positive("ttl", ttl))
         if standing is Standing.LOST:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from faststream.exceptions import SkipMessage
+from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage
 
+from nightmail.broker.exceptions import PostponeMessage
+from nightmail.durations import as_timedelta
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.store import FullStore
 
 
@@ -135,7 +137,9 @@ class ReceivedBatch:
                     f"a batch of {len(handed)} needs an outcome for each, got {len(returned)} answers"
                 )
             for item, answer in zip(handed, returned, strict=True):
-                if isinstance(answer, Exception):
+                if isinstance(answer, Exception) and (verdict := verdict_in(answer)) is not None:
+                    item.judge(verdict)
+                elif isinstance(answer, Exception):
                     item.failure = item.failure or answer
                     item.judge(Nacked())
                 elif answer is not None:
@@ -146,6 +150,25 @@ class ReceivedBatch:
                     item.verdict = self.verdict
                 else:
                     item.judge(self.verdict)
+
+
+def verdict_in(error: Exception | None) -> Verdict | None:
+    """The verdict that a handler raised or returned, if it is one."""
+    match error:
+        case AckMessage(extra_options=given) if not given:
+            return Done()
+        case PostponeMessage():
+            return Postpone(error.delay)
+        case NackMessage(extra_options={"delay": delay, **others}) if not others:
+            return Nacked(as_timedelta("delay", delay))
+        case NackMessage(extra_options=given) if not given:
+            return Nacked()
+        case RejectMessage(extra_options={"reason": reason, **others}) if not others:
+            return Dead(reason or Reason.REJECTED)
+        case RejectMessage(extra_options=given) if not given:
+            return Dead(Reason.REJECTED)
+    # Options that we do not know are a mistake, and a mistake is retried.
+    return None
 
 
 def _was_left_out(item: Received) -> bool:

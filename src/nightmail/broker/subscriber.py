@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from faststream.exceptions import (
     AckMessage,
     HandlerException,
-    NackMessage,
-    RejectMessage,
     StopConsume,
 )
 from faststream.middlewares import AckPolicy
@@ -33,17 +31,15 @@ from nightmail.broker._upstream import (
 from nightmail.broker.acknowledging import failed, obey, succeeded
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
-from nightmail.broker.exceptions import PostponeMessage
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
 from nightmail.broker.parser import decode_batch, decode_body, marking, parse_batch, parse_delivery
-from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict
+from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, verdict_in
 from nightmail.broker.relaying import relaying_middlewares
 from nightmail.broker.sessions import AnyReceived, SessionFactory, current_session, with_session
 from nightmail.broker.specification import OutboxSubscriberSpecification
 from nightmail.broker.taking import take_one
 from nightmail.dead_letters import DeadLetters
-from nightmail.durations import as_timedelta
 from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
@@ -277,7 +273,7 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             raise error  # An acknowledgement that was refused is nothing that any policy may take for done.
         if received.failure is not None and isinstance(received.verdict, Done):
             raise received.failure  # Nor may a handler that kept it to itself.
-        verdict = received.verdict or _raised(error)
+        verdict = received.verdict or verdict_in(error)
         match verdict:
             case Dead(error=None) if error is not None and not isinstance(error, HandlerException):
                 self._broker_config.observer.failed(received.delivery, error)
@@ -387,22 +383,3 @@ class _ReplyPublisher(FakePublisher):
         command.destination = self._queue
         command.session = command.session or current_session()
         return command
-
-
-def _raised(error: Exception | None) -> Verdict | None:
-    """The verdict that a handler raised, where nobody but us reads it: under MANUAL."""
-    match error:
-        case AckMessage(extra_options=given) if not given:
-            return Done()
-        case PostponeMessage():
-            return Postpone(error.delay)
-        case NackMessage(extra_options={"delay": delay, **others}) if not others:
-            return Nacked(as_timedelta("delay", delay))
-        case NackMessage(extra_options=given) if not given:
-            return Nacked()
-        case RejectMessage(extra_options={"reason": reason, **others}) if not others:
-            return Dead(reason or Reason.REJECTED)
-        case RejectMessage(extra_options=given) if not given:
-            return Dead(Reason.REJECTED)
-    # Options that we do not know are a mistake, and a mistake is retried.
-    return None
