@@ -13,7 +13,7 @@ from nightmail.current import enter
 from nightmail.errors import LeaseLost
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
+from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Reason, Release
 from nightmail.own_context import InContext
 from nightmail.run import Run
 from nightmail.settings import WorkerSettings
@@ -47,7 +47,6 @@ class Batched:
 # An error, and not a hand-back: one that cancels itself would come round at full speed, for ever.
 CANCELLED_ITSELF: Final = "the handler raised CancelledError by itself"
 _DONE: Final = Done()
-_OUTCOMES: Final = (Done, Retry, Postpone, Dead, Release)
 
 
 class Attempt:
@@ -186,7 +185,7 @@ def decide(
 
 def checked(outcome: Outcome) -> Outcome:
     """An outcome that somebody else's code gave, if it is one."""
-    if isinstance(outcome, _OUTCOMES):
+    if isinstance(outcome, OUTCOMES):
         return outcome
     raise TypeError(f"expected an outcome, got {type(outcome).__name__}")
 

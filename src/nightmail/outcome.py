@@ -78,6 +78,8 @@ class Release:
 
 
 Outcome: TypeAlias = Done | Retry | Postpone | Dead | Release
+OUTCOMES: Final = (Done, Retry, Postpone, Dead, Release)
+"""The same for `isinstance`: a tuple takes a third of the time."""
 
 
 class Standing(StrEnum):

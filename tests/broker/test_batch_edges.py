@@ -147,3 +147,18 @@ async def test_a_handler_that_a_filter_chose_has_the_items_to_itself(make: Make,
 
     assert chosen == ["always"]
     assert [heard.of(each) for each in sent] == [[Dead("no such customer")], [Done()]]
+
+
+async def test_what_is_taken_by_hand_comes_one_at_a_time_and_its_verdict_is_written(make: Make) -> None:
+    broker = make()
+    subscriber = broker.subscriber("q", batch=True)
+
+    async with broker:
+        await broker.publish_batch("a", "b", queue="q")
+        message = await subscriber.get_one(timeout=1)
+        assert message is not None
+        said = await message.decode()
+        await message.ack()
+        left = await broker.pending("q")
+
+    assert (said, [each.body for each in left]) == ("a", [b"b"])

@@ -11,6 +11,7 @@ from nightmail.broker._upstream import PublisherMiddleware, PublisherUsecase, Se
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, merged
 from nightmail.broker.config import OutboxPublisherConfig
 from nightmail.broker.options import TimerOptions, check_known
+from nightmail.broker.received import is_answer
 from nightmail.broker.sessions import current_session
 from nightmail.broker.specification import OutboxPublisherSpecification
 
@@ -48,6 +49,8 @@ class OutboxPublisher(PublisherUsecase):
     async def _publish(
         self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
     ) -> None:
+        if is_answer(cmd.body):
+            return  # How the handler ended is for the worker, and for nobody else.
         command = OutboxPublishCommand.from_cmd(cmd).with_defaults(self._defaults)
         command.destination = self.queue
         command.session = command.session or current_session()

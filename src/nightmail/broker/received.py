@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage
 
 from nightmail.broker.exceptions import PostponeMessage
 from nightmail.durations import as_timedelta
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
+from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Retry
 from nightmail.store import FullStore
 
 
@@ -34,7 +34,8 @@ class Promised:
 
 
 Verdict: TypeAlias = Outcome | Nacked | Promised
-_OUTCOMES = (Done, Retry, Postpone, Dead, Release)
+ANSWERS: Final = (*OUTCOMES, Exception)
+"""What a handler may return to say how it ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -176,12 +177,14 @@ def _was_left_out(item: Received) -> bool:
     return (isinstance(item.verdict, Dead) and not item.verdict.ran) or isinstance(item.failure, SkipMessage)
 
 
+def is_answer(returned: Any) -> bool:
+    """Whether a handler says how it ended, for itself or for each of a batch: nothing that could be published."""
+    return isinstance(returned, ANSWERS) or _are_outcomes(returned)
+
+
 def _are_outcomes(returned: Any) -> bool:
-    """Whether a handler means outcomes, and not merely something that it wants published."""
-    return isinstance(returned, list | tuple) and any(
-        isinstance(each, (*_OUTCOMES, Exception)) for each in returned
-    )
+    return isinstance(returned, list | tuple) and any(isinstance(each, ANSWERS) for each in returned)
 
 
 def _is_answer(answer: Any) -> bool:
-    return answer is None or isinstance(answer, (*_OUTCOMES, Exception))
+    return answer is None or isinstance(answer, ANSWERS)

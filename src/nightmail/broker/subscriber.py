@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from faststream.exceptions import (
     AckMessage,
@@ -34,7 +34,7 @@ from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
 from nightmail.broker.parser import decode_batch, decode_body, marking, parse_batch, parse_delivery
-from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, verdict_in
+from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, is_answer, verdict_in
 from nightmail.broker.relaying import relaying_middlewares
 from nightmail.broker.sessions import AnyReceived, SessionFactory, current_session, with_session
 from nightmail.broker.specification import OutboxSubscriberSpecification
@@ -42,7 +42,7 @@ from nightmail.broker.taking import take_one
 from nightmail.dead_letters import DeadLetters
 from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
+from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.settings import WorkerSettings
 from nightmail.store import FullStore, Settlement, Source
 from nightmail.worker import Worker
@@ -51,10 +51,7 @@ if TYPE_CHECKING:
     from faststream.message import StreamMessage
     from faststream.response import PublishCommand
 
-    from nightmail.broker._upstream import BrokerMiddleware
-
-
-_SETTLED: Final = (Done, Retry, Postpone, Dead, Release)
+    from nightmail.broker._upstream import BrokerMiddleware, PublisherMiddleware
 
 
 class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
@@ -175,7 +172,7 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             else:
                 error = await self._handle(received)
         except asyncio.CancelledError:
-            if not isinstance(received.verdict, _SETTLED):
+            if not isinstance(received.verdict, OUTCOMES):
                 raise
             return received.verdict  # It was given before the handler was cancelled.
         return self._outcome(received, error)
@@ -187,11 +184,11 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
         try:
             error = await self._handle(received)
         except asyncio.CancelledError:
-            if not any(isinstance(item.verdict, _SETTLED) for item in received.items):
+            if not any(isinstance(item.verdict, OUTCOMES) for item in received.items):
                 raise
             error = TimeoutError("the handler was cancelled before it had a verdict on this one")
         own = {
-            item for item in received.items if item.verdict is not None and isinstance(item.verdict, _SETTLED)
+            item for item in received.items if item.verdict is not None and isinstance(item.verdict, OUTCOMES)
         }
         if not isinstance(error, LeaseLost):
             try:
@@ -243,9 +240,24 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
             failed(received, self.ack_policy)
             return error
         else:
-            if isinstance(received, ReceivedBatch):
-                received.returned = response.body
+            if response.body is not None:
+                return await self._returned(received, response.body)
             succeeded(received, self.ack_policy)
+        return None
+
+    async def _returned(self, received: Received | ReceivedBatch, returned: Any) -> Exception | None:
+        """It returned something: how it ended, if it is that, and otherwise merely what it wants published."""
+        if isinstance(returned, HandlerException):
+            return await self._obey(received, returned)
+        if isinstance(returned, Exception):
+            failed(received, self.ack_policy)
+            return returned
+        if isinstance(returned, OUTCOMES):
+            received.judge(returned)
+            return None
+        if isinstance(received, ReceivedBatch):
+            received.returned = returned
+        succeeded(received, self.ack_policy)
         return None
 
     async def _obey(self, received: Received | ReceivedBatch, raised: HandlerException) -> Exception | None:
@@ -300,14 +312,19 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
     def _get_parser_and_decoder(
         self, item_parser: CustomCallable | None = None, item_decoder: CustomCallable | None = None
     ) -> tuple[AsyncCallable, AsyncCallable]:
-        parser, decoder = super()._get_parser_and_decoder(item_parser, item_decoder)
-        parser, decoder = marking(parser), marking(decoder)
+        parser, decoder = self._for_one(item_parser, item_decoder)
         if self._config.max_batch is None:
             return parser, decoder
         return (
             partial(parse_batch, parse=parser, describe=self._described),
             partial(decode_batch, decode=decoder, describe=self._described),
         )
+
+    def _for_one(
+        self, item_parser: CustomCallable | None = None, item_decoder: CustomCallable | None = None
+    ) -> tuple[AsyncCallable, AsyncCallable]:
+        parser, decoder = super()._get_parser_and_decoder(item_parser, item_decoder)
+        return marking(parser), marking(decoder)
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Iterable[FakePublisher]:
         return (_ReplyPublisher(producer=self._outer_config.producer, queue=message.reply_to),)
@@ -332,7 +349,7 @@ class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
         if taken is None:
             return None
         context = self._outer_config.context
-        parser, decoder = self._get_parser_and_decoder()
+        parser, decoder = self._for_one()
         try:
             return cast(
                 "OutboxMessage",
@@ -377,6 +394,13 @@ class _ReplyPublisher(FakePublisher):
     def __init__(self, *, producer: Any, queue: str) -> None:
         super().__init__(producer=producer)
         self._queue = queue
+
+    async def _publish(
+        self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
+    ) -> Any:
+        if is_answer(cmd.body):
+            return None  # How the handler ended is for the worker, and for nobody else.
+        return await super()._publish(cmd, _extra_middlewares=_extra_middlewares)
 
     def patch_command(self, cmd: PublishCommand) -> OutboxPublishCommand:
         command = OutboxPublishCommand.from_cmd(super().patch_command(cmd))
