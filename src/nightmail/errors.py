@@ -42,6 +42,10 @@ class StoreUnavailable(NightmailError):
     """The store cannot be reached or did not answer. Nothing is lost: try again."""
 
 
+class NotOpen(StoreUnavailable):
+    """The store is not open: `async with broker`, or `await broker.connect()`; a store alone, `await store.open()`."""
+
+
 class PublishUncertain(StoreUnavailable):
     """The connection was lost before the store answered: the message may or may not be stored.
 

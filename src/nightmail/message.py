@@ -158,15 +158,16 @@ def check_name(what: str, name: str) -> None:
             raise ValueError(f"{what} must not contain lone surrogates") from None
 
 
-def check_due(due: Due) -> None:
+def check_due(due: Due, what: str = "due") -> None:
     """Refuse a due time that is neither a delay nor an aware moment."""
     if due is None or isinstance(due, timedelta):
         return
     if not isinstance(due, datetime):
-        raise TypeError(f"due must be a datetime, a timedelta or None, not {type(due).__name__}")
+        raise TypeError(f"{what} must be a datetime, a timedelta or None, not {type(due).__name__}")
     if due.tzinfo is None or due.utcoffset() is None:
         raise ValueError(
-            "due must be an aware datetime: a naive one means a different moment on every machine"
+            f"{what} must be an aware datetime: a naive one means a different moment on every machine. "
+            "Give it a time zone: datetime.now(UTC), or when.replace(tzinfo=...)"
         )
 
 

@@ -49,6 +49,9 @@ class WorkerSettings:
             _longer_than("give_up_after", self.give_up_after, _NOTHING, "no message could be delivered")
         if self.graceful_timeout < _NOTHING:
             raise ValueError(f"graceful_timeout must not be negative, not {self.graceful_timeout}")
+        if isinstance(self.retry, type):
+            # A class is callable too, and would bury each message that fails.
+            raise TypeError(f"retry must be a policy, not its class: {self.retry.__name__}()")
         if not callable(self.retry):
             raise TypeError(
                 f"retry must be a policy such as ExponentialRetry(), not {type(self.retry).__name__}"

@@ -447,7 +447,7 @@ def check_queues(queues: Sequence[str]) -> tuple[str, ...]:
     if isinstance(queues, str):
         raise TypeError("queues must be a list of names, not one str")
     if not queues:
-        raise ValueError("a worker needs at least one queue")
+        raise ValueError("at least one queue is needed")
     for queue in queues:
         check_queue(queue)
     if len(set(queues)) != len(queues):

@@ -40,6 +40,7 @@ def test_a_wrong_option_is_refused_when_it_is_given(
     ("queues", "error", "says"),
     [
         ((), ValueError, "at least one queue"),
+        ((["orders", "returns"],), TypeError, 'one by one: subscriber\\("orders", "returns"\\)'),
         (("a", "a"), ValueError, "twice"),
         (("",), ValueError, "empty"),
         ((5,), TypeError, "must be a str"),

@@ -47,6 +47,7 @@ def test_values_that_cannot_work_are_refused_by_name(setting: dict[str, Any], me
         ({"max_workers": 2.0}, "max_workers must be a whole number, not float"),
         ({"max_deliveries": "3"}, "max_deliveries must be a whole number, not str"),
         ({"retry": 3}, "retry must be a policy such as ExponentialRetry\\(\\), not int"),
+        ({"retry": ExponentialRetry}, "retry must be a policy, not its class: ExponentialRetry\\(\\)"),
     ],
 )
 def test_values_of_another_kind_are_refused_by_name(setting: dict[str, Any], message: str) -> None:

@@ -24,6 +24,7 @@ from faststream._internal.constants import EMPTY, ContentTypes
 from faststream._internal.context import Context
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
+from faststream._internal.endpoint.call_wrapper import HandlerCallWrapper
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
@@ -34,12 +35,16 @@ from faststream._internal.logger.logging import get_broker_logger
 from faststream._internal.parser import CodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream._internal.testing.broker import EnterType, TestBroker
+from faststream._internal.testing.calls import BrokerFields, CallAssertions, ExpectedCall
 from faststream._internal.types import (
     AsyncCallable,
     BrokerMiddleware,
     CustomCallable,
+    Filter,
     IdGenerator,
+    P_HandlerParams,
     PublisherMiddleware,
+    T_HandlerReturn,
 )
 from faststream.middlewares import AckPolicy
 
@@ -48,9 +53,11 @@ __all__ = [
     "ArgsContainer",
     "AsyncCallable",
     "BrokerConfig",
+    "BrokerFields",
     "BrokerMiddleware",
     "BrokerRouter",
     "BrokerUsecase",
+    "CallAssertions",
     "CallsCollection",
     "CodecProto",
     "ContentTypes",
@@ -60,10 +67,14 @@ __all__ = [
     "DefaultCodec",
     "DefaultLoggerStorage",
     "EnterType",
+    "ExpectedCall",
     "FakePublisher",
     "FastDependsConfig",
+    "Filter",
+    "HandlerCallWrapper",
     "IdGenerator",
     "LoggerProto",
+    "P_HandlerParams",
     "ParserComposition",
     "ProducerProto",
     "PublisherMiddleware",
@@ -78,6 +89,7 @@ __all__ = [
     "SubscriberSpecificationConfig",
     "SubscriberUsecase",
     "SubscriberUsecaseConfig",
+    "T_HandlerReturn",
     "TestBroker",
     "UnderlyingDriverAnnotation",
     "get_broker_logger",

@@ -184,7 +184,7 @@ def due_from(activate_in: Duration | None, activate_at: datetime | None) -> Due:
         return as_timedelta("activate_in", activate_in)
     if activate_at is not None and not isinstance(activate_at, datetime):
         raise TypeError(f"activate_at must be a datetime, not {type(activate_at).__name__}")
-    check_due(activate_at)
+    check_due(activate_at, "activate_at")
     return activate_at
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from faststream.exceptions import FeatureNotSupportedException
 
-from nightmail.broker._upstream import PublisherMiddleware, PublisherUsecase, SendableMessage
+from nightmail.broker._upstream import PublisherMiddleware, SendableMessage
+from nightmail.broker.calls import PublisherWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, merged
 from nightmail.broker.config import OutboxPublisherConfig
 from nightmail.broker.options import TimerOptions, check_known
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from faststream.response import PublishCommand
 
 
-class OutboxPublisher(PublisherUsecase):
+class OutboxPublisher(PublisherWithAssertions):
     """Publishes to its queue."""
 
     def __init__(self, config: OutboxPublisherConfig, specification: OutboxPublisherSpecification) -> None:

@@ -38,7 +38,7 @@ ANSWERS: Final = (*OUTCOMES, Exception)
 """What a handler may return to say how it ended."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Received:
     """A delivery in a handler's hands, with the first verdict given on it."""
 
@@ -49,6 +49,10 @@ class Received:
     """Writes a verdict when it is given, where no worker will write it afterwards."""
     failure: Exception | None = None
     """What went wrong with this one alone: its own of a batch, or an acknowledgement that was refused."""
+
+    def __repr__(self) -> str:
+        # Short, and nothing that the message says: FastStream's errors quote it.
+        return f"message {self.delivery.id} of {self.delivery.queue}"
 
     def judge(self, verdict: Verdict) -> None:
         """Keep this verdict unless there is one already: the first wins.
@@ -93,7 +97,7 @@ def refusing(items: Sequence[Received]) -> Iterator[None]:
         item.failure = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ReceivedBatch:
     """Deliveries that one handler has together. Each may get a verdict of its own; for the rest the batch's counts."""
 
@@ -102,6 +106,9 @@ class ReceivedBatch:
     verdict: Verdict | None = None
     returned: Any = field(default=None, repr=False)
     """What the handler returned: one outcome for each, if it is that."""
+
+    def __repr__(self) -> str:
+        return f"messages {', '.join(str(item.delivery.id) for item in self.items)}"
 
     def judge(self, verdict: Verdict) -> None:
         """Keep this verdict for all that get none of their own. The first wins, but a promise can be taken back."""

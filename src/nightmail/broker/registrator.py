@@ -43,6 +43,8 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
     ) -> OutboxSubscriber:
         """Deliver the messages of these queues to the decorated handler."""
         check_known("subscriber()", options, SubscriberOptions)
+        if queues and isinstance(queues[0], list | tuple):
+            raise TypeError('subscriber() takes the names one by one: subscriber("orders", "returns")')
         if options.get("ack_policy") is AckPolicy.ACK_FIRST:
             raise SetupError(
                 "ACK_FIRST would delete the message before the handler ran, and lose it with the process: "

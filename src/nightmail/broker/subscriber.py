@@ -24,11 +24,11 @@ from nightmail.broker._upstream import (
     CallsCollection,
     CustomCallable,
     FakePublisher,
-    SubscriberUsecase,
     process_msg,
     resolve_ack_policy,
 )
 from nightmail.broker.acknowledging import failed, obey, succeeded
+from nightmail.broker.calls import SubscriberWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
 from nightmail.broker.message import OutboxMessage
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from nightmail.broker._upstream import BrokerMiddleware, PublisherMiddleware
 
 
-class OutboxSubscriber(SubscriberUsecase[Received | ReceivedBatch]):
+class OutboxSubscriber(SubscriberWithAssertions):
     """Delivers the messages of its queues to its handlers."""
 
     def __init__(

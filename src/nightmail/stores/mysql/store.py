@@ -20,7 +20,7 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable
+from nightmail.errors import LeaseLost, NotOpen, PublishUncertain, StoreUnavailable
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -382,7 +382,7 @@ class MySQLStore:
     @property
     def _here(self) -> Opened:
         if self._opened is None:
-            raise StoreUnavailable("the store is not open: call `open` first")
+            raise NotOpen
         return self._opened
 
     def _ring(self, queues: Iterable[str]) -> None:

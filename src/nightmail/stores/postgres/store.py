@@ -20,7 +20,7 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import PublishUncertain, StoreUnavailable
+from nightmail.errors import NotOpen, PublishUncertain
 from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
@@ -275,7 +275,7 @@ class PostgresStore(ForOperators):
     @property
     def _here(self) -> Opened:
         if self._opened is None:
-            raise StoreUnavailable("the store is not open: call `open` first")
+            raise NotOpen
         return self._opened
 
     async def _join(self, transaction: object, work: Callable[[Session, UUID | None], Awaitable[T]]) -> T:

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import CannotJoin, StoreUnavailable
+from nightmail.errors import CannotJoin, NotOpen
 from nightmail.message import Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -294,7 +294,7 @@ class RedisStore:
     @property
     def _here(self) -> Opened:
         if self._opened is None:
-            raise StoreUnavailable("the store is not open: call `open` first")
+            raise NotOpen
         return self._opened
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import PublishUncertain, StoreUnavailable
+from nightmail.errors import NotOpen, PublishUncertain
 from nightmail.message import Delivery, Message, check_due, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -313,7 +313,7 @@ class SQLiteStore:
     @property
     def _threads(self) -> Threads:
         if self._opened is None:
-            raise StoreUnavailable("this store is not open: open it first")
+            raise NotOpen
         return self._opened
 
     async def _write(self, steps: Callable[[], Steps[Change[T]]], transaction: object | None) -> T:
