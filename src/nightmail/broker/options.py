@@ -32,11 +32,9 @@ if TYPE_CHECKING:
     from nightmail.observe import Observer
 
 
-class PublishOptions(TypedDict, total=False):
-    """When and how a message is published."""
+class MessageOptions(TypedDict, total=False):
+    """What a message is like."""
 
-    session: object | None
-    """Your transaction: the message commits or rolls back with it. Without one it commits by itself."""
     activate_in: Duration | None
     """Deliver after this long, counted from this call. Nothing or less is now."""
     activate_at: datetime | None
@@ -49,14 +47,12 @@ class PublishOptions(TypedDict, total=False):
     """0 to 9; higher goes first (0)."""
     headers: dict[str, Any] | None
     """Headers for the handler."""
-    correlation_id: str | None
-    """To trace the message by; made up when not given."""
     reply_to: str
     """A queue for the handler's return value."""
 
 
-class TimerOptions(PublishOptions, total=False):
-    """The same for one message, which may bear a name."""
+class NameOptions(TypedDict, total=False):
+    """The name that a message may bear."""
 
     timer_id: str | None
     """A business key that at most one message of the queue bears."""
@@ -67,24 +63,32 @@ class TimerOptions(PublishOptions, total=False):
     """Let the key count as taken for this long, even once the message was delivered."""
 
 
-class PublisherOptions(TypedDict, total=False):
-    """Everything `publisher` takes beside its queue: what holds for each message unless it says otherwise, and more."""
+class PublishOptions(MessageOptions, total=False):
+    """When and how messages are published."""
 
-    activate_in: Duration | None
-    activate_at: datetime | None
-    expires_in: Duration | None
-    ordering_key: str | None
-    priority: int
-    headers: dict[str, Any] | None
-    reply_to: str
-    timer_id: str | None
-    on_conflict: OnConflict
-    dedup_for: Duration | None
+    session: object | None
+    """Your transaction: the message commits or rolls back with it. Without one it commits by itself."""
+    correlation_id: str | None
+    """To trace the message by; made up when not given."""
+
+
+class TimerOptions(PublishOptions, NameOptions, total=False):
+    """The same for one message, which may bear a name."""
+
+
+class DocumentOptions(TypedDict, total=False):
+    """How an endpoint stands in the AsyncAPI document, and whether it outlives its last reference."""
+
     title: str | None
     description: str | None
-    schema: Any | None
     include_in_schema: bool
     persistent: bool
+
+
+class PublisherOptions(MessageOptions, NameOptions, DocumentOptions, total=False):
+    """Everything `publisher` takes beside its queue: what holds for each message unless it says otherwise, and more."""
+
+    schema: Any | None
 
 
 class DeadOptions(TypedDict, total=False):
@@ -116,24 +120,36 @@ class WorkerOptions(TypedDict, total=False):
     """What a dead letter says of an error, up to 8 KiB: the place to redact (`repr`)."""
 
 
-class EndpointOptions(TypedDict, total=False):
-    """What FastStream's own brokers let a subscriber say."""
+class PipelineOptions(TypedDict, total=False):
+    """What a message goes through: for one subscriber, those of a router, or all."""
 
     dependencies: Sequence[Dependant]
     parser: CustomCallable | None
     decoder: CustomCallable | None
     codec: CodecProto | None
     ack_policy: AckPolicy
-    no_reply: bool
-    persistent: bool
-    title: str | None
-    description: str | None
-    include_in_schema: bool
+    """What becomes of a message whose handler gave no verdict of its own (`NACK_ON_ERROR`)."""
 
 
-class SubscriberOptions(WorkerOptions, EndpointOptions, total=False):
+class GroupOptions(PipelineOptions, total=False):
+    """What brokers and routers have in common."""
+
+    middlewares: Sequence[BrokerMiddleware[Any]]
+    routers: Iterable[Registrator[Any, Any]]
+    underlying_driver_annotations: Mapping[Any, Any]
+    """For classes of your own that handlers must not ask for by their names: what to import instead."""
+
+
+class RouterOptions(GroupOptions, total=False):
+    """Everything `OutboxRouter` takes beside its prefix and handlers."""
+
+    include_in_schema: bool | None
+
+
+class SubscriberOptions(WorkerOptions, PipelineOptions, DocumentOptions, total=False):
     """Everything `subscriber` takes beside its queues."""
 
+    no_reply: bool
     batch: bool
     """Call the handler with a list of messages (no)."""
     max_batch: int
@@ -144,7 +160,7 @@ class SubscriberOptions(WorkerOptions, EndpointOptions, total=False):
     """Let the headers of a message go on with what its handler returns (no)."""
 
 
-class BrokerOptions(WorkerOptions, total=False):
+class BrokerOptions(WorkerOptions, GroupOptions, total=False):
     """Everything `OutboxBroker` takes beside its store."""
 
     session_factory: SessionFactory | None
@@ -152,13 +168,6 @@ class BrokerOptions(WorkerOptions, total=False):
 
     graceful_timeout: float | None
     observer: Observer
-    ack_policy: AckPolicy
-    parser: CustomCallable | None
-    decoder: CustomCallable | None
-    codec: CodecProto | None
-    dependencies: Sequence[Dependant]
-    middlewares: Sequence[BrokerMiddleware[Any]]
-    routers: Iterable[Registrator[Any, Any]]
     id_generator: IdGenerator
     logger: LoggerProto | None
     log_level: int
@@ -166,8 +175,6 @@ class BrokerOptions(WorkerOptions, total=False):
     serializer: SerializerProto | None
     provider: Provider | None
     context: ContextRepo | None
-    underlying_driver_annotations: Mapping[Any, Any]
-    """For classes of your own that handlers must not ask for by their names: what to import instead."""
     specification_url: str | None
     protocol: str | None
     protocol_version: str | None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Iterable
+from typing import Any, Unpack
 
 from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
@@ -13,17 +13,11 @@ from nightmail.broker._upstream import (
     ArgsContainer,
     BrokerConfig,
     BrokerRouter,
-    Registrator,
     SubscriberRoute,
 )
-from nightmail.broker.options import PublisherOptions, SubscriberOptions, check_known
+from nightmail.broker.options import PublisherOptions, RouterOptions, SubscriberOptions, check_known
 from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.registrator import OutboxRegistrator
-
-if TYPE_CHECKING:
-    from fast_depends.dependencies import Dependant
-
-    from nightmail.broker._upstream import BrokerMiddleware, CodecProto, CustomCallable
 
 
 class OutboxRoutePublisher(ArgsContainer):
@@ -55,18 +49,10 @@ class OutboxRouter(OutboxRegistrator, BrokerRouter[Received | ReceivedBatch, Bro
         self,
         prefix: str = "",
         handlers: Iterable[OutboxRoute] = (),
-        *,
-        dependencies: Sequence[Dependant] = (),
-        middlewares: Sequence[BrokerMiddleware[Any]] = (),
-        routers: Iterable[Registrator[Any, Any]] = (),
-        parser: CustomCallable | None = None,
-        decoder: CustomCallable | None = None,
-        codec: CodecProto | None = None,
-        ack_policy: AckPolicy = EMPTY,
-        include_in_schema: bool | None = None,
-        underlying_driver_annotations: Mapping[Any, Any] | None = None,
+        **options: Unpack[RouterOptions],
     ) -> None:
-        if ack_policy is AckPolicy.ACK_FIRST:
+        check_known("OutboxRouter", options, RouterOptions)
+        if options.get("ack_policy") is AckPolicy.ACK_FIRST:
             raise SetupError(
                 "ACK_FIRST would delete messages before their handlers ran: leave it out to retry"
             )
@@ -74,14 +60,14 @@ class OutboxRouter(OutboxRegistrator, BrokerRouter[Received | ReceivedBatch, Bro
             handlers=handlers,
             config=BrokerConfig(
                 prefix=prefix,
-                broker_dependencies=dependencies,
-                broker_middlewares=middlewares,
-                broker_parser=parser,
-                broker_decoder=decoder,
-                broker_codec=codec,
-                ack_policy=ack_policy,
-                include_in_schema=include_in_schema,
-                underlying_driver_annotations=underlying_driver_annotations or {},
+                broker_dependencies=options.get("dependencies", ()),
+                broker_middlewares=options.get("middlewares", ()),
+                broker_parser=options.get("parser"),
+                broker_decoder=options.get("decoder"),
+                broker_codec=options.get("codec"),
+                ack_policy=options.get("ack_policy", EMPTY),
+                include_in_schema=options.get("include_in_schema"),
+                underlying_driver_annotations=options.get("underlying_driver_annotations") or {},
             ),
-            routers=routers,
+            routers=options.get("routers", ()),
         )
