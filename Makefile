@@ -40,7 +40,7 @@ test-faststream: $(RUN) ## Run the broker's tests with another version of FastSt
 	test -x "$$other/bin/python" || $(RUN) -m venv "$$other"; \
 	grep -v '^faststream==' constraints.txt > "$$other/constraints.txt"; \
 	"$$other/bin/python" -m pip install -q -c "$$other/constraints.txt" -e '.[dev]' 'faststream==$(FASTSTREAM)'; \
-	"$$other/bin/python" -m pytest tests/broker tests/faststream $(ARGS)
+	"$$other/bin/python" -m pytest tests/broker tests/faststream tests/relay tests/telemetry tests/typing tests/examples $(ARGS)
 
 check: $(DEV) ## Check format, lint, types and imports: what CI checks before the tests
 	@echo "format"; $(RUN) -m ruff format --check --quiet --diff .
