@@ -23,6 +23,8 @@ class Reason(StrEnum):
     UNDECODABLE = "undecodable"
     POLICY_ERROR = "policy_error"
     EXPIRED = "expired"
+    TAMPERED = "tampered"
+    """Somebody else changed it in the database, and it is no message any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from faststream import BaseMiddleware, Context, FastStream, TestApp
+from faststream.middlewares import AckPolicy
 from pydantic import BaseModel
 
-from nightmail import OutboxBroker, OutboxRouter
+from nightmail import OutboxBroker, OutboxRouter, Release
 from nightmail.broker import TestOutboxBroker
-from tests.broker.support import Make
+from tests.broker.support import Heard, Make, soon
 
 
 class Question(BaseModel):
@@ -203,6 +204,22 @@ async def test_with_the_real_store_everything_is_real_and_mocks_still_work(make:
         assert len(await br.pending("next")) == 1
 
 
+async def test_with_the_real_store_nobody_is_left_at_work(make: Make) -> None:
+    broker = make()
+    publisher, subscriber = broker.publisher("next"), broker.subscriber("q")
+    subscriber(Nothing().take)
+
+    async with TestOutboxBroker(broker, with_real=True) as br:
+        # FastStream has somebody listen for each publisher; here that would take real messages out of a real queue.
+        assert list(br.subscribers) == [subscriber]
+        assert subscriber.running
+        await publisher.publish("kept")
+
+    assert not subscriber.running
+    async with broker:
+        assert [waiting.body for waiting in await broker.pending("next")] == [b"kept"]
+
+
 async def test_brokers_in_one_test_reach_each_other(url: str) -> None:
     one = OutboxBroker(url, create_tables=True, logger=None)
     two = OutboxBroker(url, create_tables=True, logger=None)
@@ -236,6 +253,70 @@ async def test_a_model_is_answered_with_a_model(make: Make) -> None:
 
         assert json.loads(reply.body) == {"number": 2}
         assert publisher.mock.call_count == 2
+
+
+# ── a handler that is cancelled has no verdict ─────────────────────────────────────────────────────────────
+
+every_policy = pytest.mark.parametrize(
+    "policy", [AckPolicy.ACK, AckPolicy.REJECT_ON_ERROR, AckPolicy.NACK_ON_ERROR, AckPolicy.MANUAL]
+)
+
+
+class Endless:
+    """A handler that never ends by itself."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def take(self, body: str) -> None:
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+@every_policy
+async def test_a_handler_that_a_shutdown_cancels_is_neither_acked_nor_nacked_nor_rejected(
+    make: Make, heard: Heard, policy: AckPolicy
+) -> None:
+    broker, endless = make(ack_policy=policy, graceful_timeout=0.05), Endless()
+    broker.subscriber("q")(endless.take)
+
+    await broker.start()
+    sent = await broker.publish("hello", "q")
+    await soon(endless.started)
+    await broker.stop()
+
+    assert endless.cancelled.is_set()
+    assert (heard.of(sent), heard.errors) == ([Release()], [])
+    async with broker:
+        (waiting,) = await broker.pending("q")
+        assert (waiting.id, waiting.attempts) == (sent, 0)
+        assert await broker.dead_letters() == []
+
+
+@every_policy
+async def test_a_handler_that_is_cancelled_with_its_publish_is_neither_acked_nor_nacked_nor_rejected(
+    make: Make, policy: AckPolicy
+) -> None:
+    broker, endless = make(ack_policy=policy), Endless()
+    broker.subscriber("q")(endless.take)
+
+    tb = TestOutboxBroker(broker)
+    async with tb as br:
+        publishing = asyncio.create_task(br.publish("hello", "q"))
+        await soon(endless.started)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+
+        assert endless.cancelled.is_set()
+        (waiting,) = await tb.pending("q")
+        assert waiting.attempts == 0
+        assert (await tb.dead_letters(), tb.errors) == ([], [])
 
 
 # ── requests: only here, where the answer is there at once ─────────────────────────────────────────────────
