@@ -15,7 +15,7 @@ _ZERO: Final = timedelta(0)
 
 
 class Reason(StrEnum):
-    """Why a message was given up. A handler may give a reason of its own; these are ours."""
+    """Why a worker gave a message up. A handler may give a reason of its own; these are ours."""
 
     REJECTED = "rejected"
     RETRIES_EXHAUSTED = "retries_exhausted"
@@ -23,8 +23,6 @@ class Reason(StrEnum):
     UNDECODABLE = "undecodable"
     POLICY_ERROR = "policy_error"
     EXPIRED = "expired"
-    TAMPERED = "tampered"
-    """Somebody else changed it in the database, and it is no message any more."""
 
 
 @dataclass(frozen=True, slots=True)
