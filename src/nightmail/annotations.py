@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
+from faststream.params import NoCast
+
+from nightmail.broker import _upstream
 from nightmail.broker import broker as _broker
 from nightmail.broker import message as _message
-from nightmail.broker._upstream import Context
 from nightmail.broker.sessions import open_session
 
+__all__ = [
+    "ContextRepo",
+    "Logger",
+    "NoCast",
+    "OutboxBatchMessage",
+    "OutboxBroker",
+    "OutboxMessage",
+    "OutboxSession",
+]
 
-class _AsyncContext(Context):
+
+class _AsyncContext(_upstream.Context):
     """FastStream's context lookup without its thread hop: it sends every synchronous lookup to a thread."""
 
     async def use(self, /, **kwargs: Any) -> Any:  # type: ignore[override]
         return super().use(**kwargs)
 
 
-class _HandlersSession(Context):
+class _HandlersSession(_upstream.Context):
     """The session of the delivery now being handled, opened when a handler asks for it."""
 
     async def use(self, /, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -28,6 +41,8 @@ class _HandlersSession(Context):
 OutboxMessage: TypeAlias = Annotated[_message.OutboxMessage, _AsyncContext("message")]
 OutboxBatchMessage: TypeAlias = Annotated[_message.OutboxBatchMessage, _AsyncContext("message")]
 OutboxBroker: TypeAlias = Annotated[_broker.OutboxBroker, _AsyncContext("broker")]
+Logger: TypeAlias = Annotated[logging.Logger, _AsyncContext("logger")]
+ContextRepo: TypeAlias = Annotated[_upstream.ContextRepo, _AsyncContext("context")]
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -280,7 +281,8 @@ async def test_a_year_of_daily_timers_takes_no_time(broker: OutboxBroker) -> Non
         spent = time.process_time() - begun
 
     assert days == [START + day * DAY for day in range(1, 366)]
-    assert spent < 2.0  # A fifth of that when the machine does nothing else.
+    # Well under a second: a third of this. Whoever traces each line, as coverage does, pays for that.
+    assert spent < (1.0 if sys.gettrace() is None else 3.0)
 
 
 async def test_retries_come_at_their_exact_moments(broker: OutboxBroker) -> None:
@@ -559,6 +561,63 @@ async def test_each_block_begins_with_nothing(broker: OutboxBroker) -> None:
     async with tb:
         assert await tb.pending() == []
         assert tb.published == []
+
+
+@pytest.mark.parametrize("with_real", [False, True])
+async def test_outside_of_its_block_there_is_no_time_and_nothing_to_look_at(
+    broker: OutboxBroker, with_real: bool
+) -> None:
+    own = OutboxBroker("memory://") if with_real else broker
+    tb = TestOutboxBroker(own, with_real=with_real)
+
+    async def refuses_everything() -> None:
+        with pytest.raises(RuntimeError, match=r"advance\(\) .* is not open"):
+            await tb.advance(DAY)
+        with pytest.raises(RuntimeError, match=r"run\(\) .* is not open"):
+            await tb.run()
+        with pytest.raises(RuntimeError, match=r"pending\(\) .* is not open"):
+            await tb.pending()
+        with pytest.raises(RuntimeError, match=r"dead_letters\(\) .* is not open"):
+            await tb.dead_letters()
+
+    await refuses_everything()
+    with pytest.raises(KeyError):
+        async with tb as br:
+            await br.publish("tea", "q")
+            assert len(await tb.pending()) == 1
+            assert await tb.dead_letters() == []
+            raise KeyError
+    await refuses_everything()
+    assert [each.body for each in tb.published] == ["tea"]
+    assert tb.errors == []
+
+
+async def test_a_message_that_nobody_serves_stays_pending(broker: OutboxBroker) -> None:
+    @broker.subscriber("orders")
+    async def handle(body: str) -> None: ...
+
+    tb = TestOutboxBroker(broker)
+    async with tb as br:
+        await br.publish("tea", "oders")
+        await tb.advance(DAY)
+        handle.mock.assert_not_called()
+        assert [waiting.queue for waiting in await tb.pending()] == ["oders"]
+
+
+async def test_two_test_brokers_share_no_messages_though_their_brokers_share_a_url(
+    broker: OutboxBroker,
+) -> None:
+    neighbour = OutboxBroker(NOWHERE)
+
+    @neighbour.subscriber("q")
+    async def handle(body: str) -> None: ...
+
+    async with TestOutboxBroker(broker) as br, TestOutboxBroker(neighbour):
+        await br.publish("tea", "q")
+        handle.mock.assert_not_called()
+    async with TestOutboxBroker(broker, neighbour):
+        await broker.publish("tea", "q")
+        handle.mock.assert_called_once_with("tea")
 
 
 async def test_a_handler_can_neither_move_the_time_nor_run_the_others(broker: OutboxBroker) -> None:

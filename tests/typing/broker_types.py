@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from faststream import AckPolicy
+from faststream import AckPolicy, ContextRepo
+from faststream.rabbit import RabbitBroker
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
@@ -22,8 +24,10 @@ from nightmail import (
 )
 from nightmail import annotations as ours
 from nightmail.broker import OutboxBatchMessage, OutboxMessage, TestOutboxBroker
+from nightmail.broker.calls import OutboxHandlerCallWrapper
 from nightmail.broker.publisher import OutboxPublisher
 from nightmail.broker.subscriber import OutboxSubscriber
+from nightmail.broker.testing_record import Published
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.store import FullStore
@@ -97,11 +101,36 @@ def subscribers(broker: OutboxBroker, router: OutboxRouter) -> None:
     OutboxRouter("shop.", [OutboxRoute(handle, "q", publishers=[OutboxRoutePublisher("r")], max_workers=1)])
 
 
+def wrapping(broker: OutboxBroker) -> None:
+    async def handle(body: str, /) -> None: ...
+
+    wrapped = broker.subscriber("a")(handle)
+    assert_type(wrapped, OutboxHandlerCallWrapper[[str], Coroutine[Any, Any, None]])
+    assert_type(broker.publisher("a")(handle), OutboxHandlerCallWrapper[[str], Coroutine[Any, Any, None]])
+    assert_type(broker.publisher("a")(wrapped), OutboxHandlerCallWrapper[[str], Coroutine[Any, Any, None]])
+    decorator: Callable[[Callable[[str], Any]], OutboxHandlerCallWrapper[[str], Any]] = broker.subscriber(
+        "a"
+    )(filter=lambda message: True)
+    decorator(handle)
+
+
+def relaying(broker: OutboxBroker, router: OutboxRouter, rabbit: RabbitBroker) -> None:
+    assert_type(broker.relay("a", "b", to=rabbit.publisher("orders")), OutboxSubscriber)
+    assert_type(router.relay("a", to=broker.publisher("q"), id_prefix="shop-"), OutboxSubscriber)
+    broker.relay("a", to=rabbit.publisher("orders"), max_workers=2, dead_letters=True, title="A")
+
+
 async def taking(subscriber: OutboxSubscriber) -> None:
     assert_type(await subscriber.get_one(timeout=1), OutboxMessage | None)
     async for message in subscriber:
         assert_type(message, OutboxMessage)
     assert_type(subscriber.__aiter__(), AsyncIterator[OutboxMessage])
+
+
+def asking(logger: ours.Logger, context: ours.ContextRepo, body: ours.NoCast[int]) -> None:
+    assert_type(logger, logging.Logger)
+    assert_type(context, ContextRepo)
+    assert_type(body, int)
 
 
 async def handler(body: dict[str, Any], msg: ours.OutboxMessage, broker: ours.OutboxBroker) -> OutboxResponse:
@@ -161,7 +190,20 @@ async def testing(one: OutboxBroker, two: OutboxBroker) -> None:
         assert_type(br, OutboxBroker)
         await tb.advance(timedelta(days=30))
         await tb.run()
+        assert_type(await tb.pending("q"), list[PendingMessage])
+        assert_type(await tb.dead_letters("q", reason="rejected"), list[DeadLetter])
+    assert_type(tb.published, list[Published])
+    assert_type(tb.published[0].delay, timedelta)
+    assert_type(tb.errors, list[Exception])
     async with TestOutboxBroker(one, two) as both:
         assert_type(both, list[OutboxBroker])
-    assert_type(await tb.pending("q"), list[PendingMessage])
     assert_type(tb.now, datetime)
+
+
+async def call_assertions(
+    handle: OutboxHandlerCallWrapper[[str], Coroutine[Any, Any, None]], publisher: OutboxPublisher
+) -> None:
+    await handle.assert_called_once_with("x", timer_id="t", activate_in=5, queue="q", priority=3)
+    await handle.assert_called_with(activate_in=timedelta(days=1), ordering_key=None, headers={"a": 1})
+    await publisher.assert_any_call("x", activate_at=datetime.now(UTC), expires_in=60, correlation_id="c")
+    assert_type(await publisher.assert_called_once_with("x"), None)

@@ -89,6 +89,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         self._manual = manual
         self._raise_errors = raise_errors
         self._stage = self._empty_stage()
+        self._is_open = False
 
     def _empty_stage(self) -> Stage:
         # Late: a service imports this module only so that FastStream knows there is a test broker.
@@ -105,11 +106,13 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
 
     async def advance(self, by: Duration) -> None:
         """Let so much time pass: whatever is due on the way is handled, each at its own moment and in order."""
+        self._refuse_closed("advance()")
         self._refuse_real_time("advance()")
         self._raise_failures(await self._stage.timeline.advance(as_timedelta("by", by)))
 
     async def run(self) -> None:
         """Handle what is due now, and what becomes due by that."""
+        self._refuse_closed("run()")
         self._refuse_real_time("run()")
         self._raise_failures(await self._stage.timeline.run())
 
@@ -134,6 +137,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         session: object | None = None,
     ) -> list[PendingMessage]:
         """What waits, by due time: see `OutboxBroker.pending`."""
+        self._refuse_closed("pending()")
         found = [
             message
             for broker in self._stage.separate
@@ -150,6 +154,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         **which: Unpack[DeadOptions],
     ) -> list[DeadLetter]:
         """What was given up, newest first: see `OutboxBroker.dead_letters`."""
+        self._refuse_closed("dead_letters()")
         found = [
             letter
             for broker in self._stage.separate
@@ -164,6 +169,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         self._stage = self._empty_stage()
         async with AsyncExitStack() as stack:
             stack.callback(self._stage.close)
+            stack.enter_context(self._opened())
             for broker in self.brokers:
                 if _is_running(broker) and not self.with_real:
                     stack.enter_context(beside(broker, self._stand_in(broker)))
@@ -177,6 +183,14 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
                 await stack.enter_async_context(broker)
                 await stack.enter_async_context(self._do_start(broker))
             yield list(self.brokers)
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        self._is_open = True
+        try:
+            yield
+        finally:
+            self._is_open = False
 
     @contextmanager
     def _patch_broker(self, broker: OutboxBroker) -> Iterator[None]:
@@ -246,6 +260,13 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         for error in errors:
             if isinstance(error, AssertionError) and self._raise_errors:
                 raise error
+
+    def _refuse_closed(self, what: str) -> None:
+        # The broker has its own store then, which would be asked instead, and may be the one in production.
+        if not self._is_open:
+            raise RuntimeError(
+                f"{what} is for within the block of the test broker, and `async with` is not open"
+            )
 
     def _refuse_real_time(self, what: str) -> None:
         if self.with_real:

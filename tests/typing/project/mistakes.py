@@ -59,6 +59,11 @@ async def handle(body: str, msg: OutboxMessage) -> None:
     print(msg.attempts)  # wrong: attr-defined
 
 
+async def look() -> None:
+    await broker.publisher("q").assert_called_once_with("x", timerid="t")  # wrong: call-arg
+    await broker.subscriber("q")(handle).assert_any_call("x", delay=5)  # wrong: call-arg
+
+
 async def forgetful(delivery: Delivery) -> str:
     return "done"
 

@@ -3,13 +3,20 @@
 from datetime import timedelta
 from typing import Annotated, Any
 
-from faststream import BaseMiddleware, ContextRepo, Depends, ExceptionMiddleware, FastStream
+from faststream import BaseMiddleware, Depends, ExceptionMiddleware, FastStream
 from faststream.exceptions import RejectMessage
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from nightmail import ExponentialRetry, OutboxBroker, OutboxResponse, OutboxRouter, PostponeMessage
-from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
+from nightmail.annotations import (
+    ContextRepo,
+    Logger,
+    NoCast,
+    OutboxBatchMessage,
+    OutboxMessage,
+    OutboxSession,
+)
 from nightmail.annotations import OutboxBroker as TheBroker
 
 engine = create_async_engine("postgresql+asyncpg://localhost/shop")
@@ -70,7 +77,8 @@ async def confirm(order_id: int, session: OutboxSession, the_broker: TheBroker) 
 
 
 @broker.subscriber("clicks", batch=True, max_batch=500)
-async def count(clicks: list[int], msg: OutboxBatchMessage) -> None:
+async def count(clicks: NoCast[list[int]], msg: OutboxBatchMessage, logger: Logger) -> None:
+    logger.info("%d clicks", len(clicks))
     for click, item in zip(clicks, msg.items, strict=True):
         if click < 0:
             await item.reject("negative")
@@ -78,7 +86,7 @@ async def count(clicks: list[int], msg: OutboxBatchMessage) -> None:
 
 @app.after_startup
 async def warm_up(context: ContextRepo) -> None:
-    await broker.ping(timeout=5)
+    context.set_global("is_warm", await broker.ping(timeout=5))
 
 
 async def buy(item: str, session: AsyncSession) -> int | None:
