@@ -13,7 +13,7 @@ from faststream import BaseMiddleware
 from nightmail import ConstantRetry, Delivery, OutboxBroker
 from nightmail.annotations import OutboxMessage
 from nightmail.errors import StoreUnavailable, Undecodable
-from nightmail.outcome import Outcome, Retry, Standing
+from nightmail.outcome import Done, Outcome, Release, Retry, Standing
 from nightmail.store import Settlement
 from tests.broker.callers import Ledger, ledger_at
 from tests.broker.support import Heard, Make, soon, started
@@ -52,7 +52,7 @@ def only_for_errors(delivery: Delivery, error: Exception | None) -> Outcome:
 
 
 @memory_and_sqlite
-async def test_what_a_cancelled_claim_has_taken_is_handed_back(make: Make) -> None:
+async def test_what_a_cancelled_claim_has_taken_is_handed_back(make: Make, heard: Heard) -> None:
     async with make() as broker:
         claim, carried_out, reply = broker.store.claim, asyncio.Event(), asyncio.Event()
 
@@ -74,6 +74,7 @@ async def test_what_a_cancelled_claim_has_taken_is_handed_back(make: Make) -> No
             await taking
 
         assert (await broker.stats())["q"].running == 0
+        assert heard.of(sent) == [Release()]
         broker.store.claim = claim  # type: ignore[method-assign]
         msg = await broker.subscriber("q").get_one(timeout=0)
         assert msg is not None
@@ -136,7 +137,9 @@ async def test_for_what_a_middleware_raises_the_retry_policy_is_asked(make: Make
 
 
 @in_memory
-async def test_a_verdict_that_met_somebodys_lock_is_written_when_that_is_gone(make: Make) -> None:
+async def test_a_verdict_that_met_somebodys_lock_is_written_when_that_is_gone(
+    make: Make, heard: Heard
+) -> None:
     async with make() as broker:
         msg, asked = await taken(broker), []
         settle = broker.store.settle
@@ -149,6 +152,7 @@ async def test_a_verdict_that_met_somebodys_lock_is_written_when_that_is_gone(ma
         await msg.ack()
 
         assert len(asked) == 3
+        assert heard.outcomes == [(msg.id, Done())]
         assert await broker.stats() == {}
 
 
@@ -190,7 +194,7 @@ async def test_after_a_verdict_that_could_not_be_written_another_may_be_given(ma
 
 @on_sqlite
 async def test_a_nack_after_an_acknowledgement_that_was_rolled_back_is_written(
-    make: Make, ledger: Ledger
+    make: Make, ledger: Ledger, heard: Heard
 ) -> None:
     async with make(retry=IN_A_MINUTE) as broker:
         msg = await taken(broker)
@@ -202,12 +206,14 @@ async def test_a_nack_after_an_acknowledgement_that_was_rolled_back_is_written(
 
         (waiting,) = await broker.pending("q")
         assert (waiting.id, waiting.attempts) == (msg.id, 1)
+        assert heard.promises == [msg.id]
+        assert heard.of(msg.id) == [Retry(MINUTE)]
         assert (await broker.stats())["q"].running == 0
 
 
 @on_sqlite
 async def test_a_nack_after_an_acknowledgement_that_was_committed_is_no_lost_lease(
-    make: Make, ledger: Ledger
+    make: Make, ledger: Ledger, heard: Heard
 ) -> None:
     async with make(retry=IN_A_MINUTE) as broker:
         msg = await taken(broker)
@@ -219,7 +225,24 @@ async def test_a_nack_after_an_acknowledgement_that_was_committed_is_no_lost_lea
         await msg.nack()
 
         assert await broker.stats() == {}
+        assert (heard.promises, heard.uncertainties, heard.lost) == ([msg.id], [msg.id], [])
     assert await ledger.effects() == ["tea"]
+
+
+@on_sqlite
+async def test_an_acknowledgement_in_a_transaction_is_told_once(
+    make: Make, ledger: Ledger, heard: Heard
+) -> None:
+    async with make() as broker:
+        msg = await taken(broker)
+        async with ledger.sessions() as session:
+            await msg.ack(session=session)
+            await session.rollback()
+        async with ledger.sessions() as session:
+            await msg.ack(session=session)
+            await session.commit()
+
+        assert (heard.promises, heard.outcomes) == ([msg.id], [])
 
 
 # ── policies that raise when there is no error ────────────────────────────────────────────────────────────

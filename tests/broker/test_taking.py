@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from faststream import BaseMiddleware
 
-from nightmail import ConstantRetry, OutboxBroker
+from nightmail import ConstantRetry, Delivery, OutboxBroker
 from nightmail.errors import LeaseLost
-from nightmail.outcome import Release
+from nightmail.observe import Observer
+from nightmail.outcome import Dead, Done, Postpone, Reason, Release, Retry
 from nightmail.store import Settlement
-from tests.broker.support import Make
+from tests.broker.support import Heard, Make
 
 HOUR = timedelta(hours=1)
 AT_ONCE = ConstantRetry(delay=0, jitter=0)
@@ -163,3 +165,106 @@ def test_a_subscriber_with_a_handler_cannot_be_taken_from() -> None:
 
 async def _take(subscriber: Any) -> None:
     await subscriber.get_one()
+
+
+# ── what observers hear ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Everything(Heard):
+    """Remembers claims too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims: list[int] = []
+        self.superseded_ids: list[int] = []
+
+    def claimed(self, deliveries: Sequence[Delivery]) -> None:
+        self.claims += [delivery.id for delivery in deliveries]
+
+    def superseded(self, delivery: Delivery) -> None:
+        self.superseded_ids.append(delivery.id)
+
+
+in_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
+
+
+async def test_observers_hear_of_the_claim_and_of_each_verdict_once_it_is_written(make: Make) -> None:
+    heard = Everything()
+    async with make(observer=heard, retry=AT_ONCE) as broker:
+        subscriber = broker.subscriber("q")
+        sent = await broker.publish("x", "q")
+
+        async def take() -> Any:
+            return await subscriber.get_one()
+
+        first = await take()
+        assert (heard.claims, heard.outcomes) == ([sent], [])
+        await first.nack()
+        await (await take()).postpone(0.1)
+        last = await take()
+        await last.ack()
+        await last.reject("too late")  # The first verdict has won.
+
+    assert heard.claims == [sent, sent, sent]
+    assert heard.of(sent) == [Retry(timedelta(0)), Postpone(timedelta(milliseconds=100)), Done()]
+    assert heard.lost == []
+
+
+async def test_observers_hear_of_a_lost_lease(make: Make) -> None:
+    heard = Everything()
+    async with make(observer=heard) as broker:
+        sent = await broker.publish("x", "q")
+        msg = await broker.subscriber("q").get_one()
+        assert msg is not None
+        await broker.store.settle([Settlement(msg.delivery, Release())])
+
+        with pytest.raises(LeaseLost):
+            await msg.ack()
+
+    assert (heard.claims, heard.outcomes, heard.lost) == ([sent], [], [sent])
+
+
+@in_memory
+async def test_observers_hear_of_what_is_passed_over(make: Make) -> None:
+    heard = Everything()
+    async with make(observer=heard, max_deliveries=1) as broker:
+        subscriber = broker.subscriber("q", lease_ttl_seconds=0.06)
+        sent = await broker.publish("kills its process", "q")
+        await subscriber.get_one()
+
+        assert await subscriber.get_one(timeout=0.2) is None
+
+    assert heard.claims == [sent, sent]
+    assert heard.of(sent) == [Dead(Reason.MAX_DELIVERIES, ran=False)]
+
+
+@in_memory
+async def test_observers_hear_of_a_message_that_was_replaced_while_somebody_had_it(make: Make) -> None:
+    heard = Everything()
+    async with make(observer=heard) as broker:
+        subscriber = broker.subscriber("q")
+        sent = await broker.publish("old", "q", timer_id="t")
+        msg = await subscriber.get_one()
+        assert msg is not None
+        await broker.publish("new", "q", timer_id="t", on_conflict="replace", activate_in=HOUR)
+        await msg.nack()
+
+        assert await subscriber.get_one(timeout=0) is None
+
+    assert heard.superseded_ids == [sent]
+    assert heard.claims == [sent, sent]
+    assert isinstance(heard.of(sent)[-1], Done)
+
+
+@in_memory
+async def test_whoever_takes_nothing_claims_nothing(make: Make) -> None:
+    calls: list[int] = []
+
+    class Counting(Observer):
+        def claimed(self, deliveries: Sequence[Delivery]) -> None:
+            calls.append(len(deliveries))
+
+    async with make(observer=Counting()) as broker:
+        assert await broker.subscriber("q").get_one(timeout=0) is None
+
+    assert calls == []

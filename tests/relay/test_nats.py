@@ -127,6 +127,45 @@ async def test_a_message_that_goes_twice_is_recognised_by_jetstream(
     assert [arrived.body for arrived in await read(nats_url, stream.name)] == [b"tea", b"tea"]
 
 
+async def test_what_a_handler_returned_twice_is_recognised_by_jetstream(
+    nats: NatsBroker, nats_url: str, address: str, heard: Patient
+) -> None:
+    outbox = box(heard, retry=AT_ONCE, middlewares=[LosesTheFirstAnswer])
+    stream = JStream(address, subjects=[f"{address}.*"], declare=False)
+
+    # Two subjects of one stream, which knows messages by their ids alone.
+    @nats.publisher(f"{address}.invoices", stream=stream)
+    @nats.publisher(f"{address}.parcels", stream=stream)
+    @outbox.subscriber("orders")
+    async def spread(order: str) -> str:
+        return order
+
+    async with jetstream(nats_url) as js:
+        await js.add_stream(name=address, subjects=[f"{address}.*"])
+    async with both(outbox, nats):
+        first = await outbox.publish("tea", "orders", correlation_id="shared")
+        second = await outbox.publish("tea", "orders", correlation_id="shared")
+        await heard.until(lambda: done(heard) == 2)
+
+    arrived = await read(nats_url, address)
+    async with jetstream(nats_url) as js:
+        await js.delete_stream(address)
+    # The first of its two publishers failed, so it was asked again: what each made of each message is there once.
+    assert heard.errors == ["ConnectionError", "ConnectionError"]
+    assert [message.body for message in arrived] == [b"tea"] * 4
+    assert sorted(_shortened(message.id) for message in arrived) == [
+        f"orders:{sent}:{address}.{subject}"
+        for sent in (first, second)
+        for subject in ("invoices", "parcels")
+    ]
+
+
+def _shortened(given: str | None) -> str:
+    """An id, without the moment at which its message was published."""
+    queue, number, _, destination = str(given).split(":")
+    return f"{queue}:{number}:{destination}"
+
+
 async def test_a_stream_that_is_not_there_took_nothing(
     nats: NatsBroker, nats_url: str, address: str, heard: Patient
 ) -> None:

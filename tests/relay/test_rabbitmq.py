@@ -59,6 +59,16 @@ async def both(outbox: Any, rabbit: RabbitBroker) -> AsyncIterator[None]:
         yield
 
 
+class LosesTheFirstAnswer(BaseMiddleware):
+    """As if the connection broke between the publish and the confirmation."""
+
+    async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
+        answer = await call_next(cmd)
+        if self.msg is not None and self.msg.delivery.attempt == 1:
+            raise ConnectionError("the answer is lost")
+        return answer
+
+
 # By decorator
 
 
@@ -157,6 +167,30 @@ async def test_what_rabbitmq_cannot_route_was_not_taken_and_is_tried_again(
     assert [message.body for message in await emptied(rabbitmq_url, address)] == [b"tea"]
 
 
+async def test_what_a_handler_returned_twice_has_the_same_id_both_times(
+    rabbit: RabbitBroker, rabbitmq_url: str, queue: str, heard: Patient
+) -> None:
+    outbox = box(heard, retry=AT_ONCE, middlewares=[LosesTheFirstAnswer])
+
+    @rabbit.publisher(queue)
+    @outbox.subscriber("orders")
+    async def go_on(order: str) -> str:
+        return order
+
+    async with both(outbox, rabbit):
+        for number in (1, 2):
+            await outbox.publish("tea", "orders", correlation_id="shared")
+            await heard.until(lambda number=number: done(heard) == number)  # type: ignore[misc]
+
+    ids = [str(message.message_id) for message in await emptied(rabbitmq_url, queue)]
+    assert len(ids) == 4
+    assert ids[0] == ids[1]
+    assert ids[2] == ids[3]
+    assert ids[0].startswith("orders:1:")
+    assert ids[2].startswith("orders:2:")
+    assert all(given.endswith(f":{queue}") for given in ids)
+
+
 # Without a handler
 
 
@@ -207,16 +241,6 @@ async def test_a_message_that_would_be_no_json_is_not_read_on_the_way(
     (message,) = await emptied(rabbitmq_url, queue)
     assert message.body == b"{not json"
     assert message.content_type == "application/json"
-
-
-class LosesTheFirstAnswer(BaseMiddleware):
-    """As if the connection broke between the publish of a message's relay and the confirmation."""
-
-    async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
-        answer = await call_next(cmd)
-        if self.msg is not None and self.msg.delivery.attempt == 1:
-            raise ConnectionError("the answer is lost")
-        return answer
 
 
 async def test_a_message_that_goes_twice_has_the_same_id_both_times(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,9 +15,8 @@ from faststream.response import PublishCommand
 
 from nightmail import Delivery, NoRetry, OutboxBroker, OutboxResponse, OutboxRouter
 from nightmail.broker._upstream import PublisherUsecase
-from nightmail.broker.message import OutboxMessage
-from nightmail.broker.received import Received
 from nightmail.broker.relaying import relayed_id
+from nightmail.errors import LeaseLost
 from nightmail.message import DeadDelivery
 from nightmail.outcome import Done
 from tests.broker.support import started
@@ -210,6 +210,55 @@ async def test_a_handler_that_returns_the_same_response_every_time_gets_it_back_
     assert always.headers == {"by": "handler"}
 
 
+class LosesItsOwnLease(Webhook):
+    """A publisher whose own work, the first time, is taken over by somebody else: its messages are not ours."""
+
+    async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Any) -> None:
+        async def deliver(cmd: PublishCommand) -> None:
+            self.taken.append(cmd)
+            if len(self.taken) == 1:
+                raise LeaseLost(self.named)
+
+        publish = deliver
+        for middleware in _extra_middlewares:
+            publish = partial(middleware, publish)
+        await publish(cmd)
+
+    named: tuple[int, ...] = ()
+
+
+@pytest.mark.parametrize("named", [(), (1234567,)])
+async def test_a_lease_that_the_other_side_lost_is_a_failure_and_tried_again_by_the_policy(
+    named: tuple[int, ...], heard: Patient
+) -> None:
+    outbox, webhook = box(heard, retry=AT_ONCE), LosesItsOwnLease()
+    webhook.named = named
+    outbox.relay("orders", to=webhook)
+
+    async with started(outbox):
+        sent = await outbox.publish("tea", "orders")
+        await heard.until(lambda: done(heard) == 1)
+
+    assert [command.body for command in webhook.taken] == [b"tea", b"tea"]
+    assert heard.errors == ["NotTaken"]
+    assert heard.lost == []
+    assert heard.of(sent)[-1] == Done()
+
+
+async def test_a_publisher_that_finds_our_own_lease_lost_is_believed(heard: Patient) -> None:
+    outbox, webhook = box(heard), LosesItsOwnLease()
+    outbox.relay("orders", to=webhook)
+
+    async with outbox:
+        sent = await outbox.publish("tea", "orders")
+        assert sent is not None
+        webhook.named = (sent,)
+        await outbox.start()
+        await heard.until(lambda: bool(heard.lost))
+
+    assert (heard.lost, heard.errors) == ([sent], [])
+
+
 # What is refused
 
 
@@ -247,7 +296,7 @@ def test_headers_of_a_batch_cannot_go_on() -> None:
 # Ids
 
 
-def message(**changes: Any) -> OutboxMessage:
+def message(**changes: Any) -> Delivery:
     fields: dict[str, Any] = {
         "id": 7,
         "token": UUID(int=1),
@@ -269,7 +318,7 @@ def message(**changes: Any) -> OutboxMessage:
         **changes,
     }
     kind = DeadDelivery if "message_id" in fields else Delivery
-    return OutboxMessage(Received(kind(**fields), None), b"")  # type: ignore[arg-type]
+    return kind(**fields)
 
 
 def test_an_id_says_which_message_of_which_queue_and_when_it_was_published() -> None:
@@ -300,3 +349,12 @@ def test_an_id_is_short_printable_text_whatever_the_queue_is_called(queue: str) 
     assert found.startswith("p" * 64)
     assert found.endswith(f":9223372036854775807:{MOMENT}")
     assert found != relayed_id(message(id=2**63 - 1, queue=queue[:-1] + "x"), "p" * 64)
+
+
+def test_what_is_made_of_a_message_for_somewhere_has_an_id_of_its_own() -> None:
+    assert relayed_id(message(), to="invoices") == f"orders:7:{MOMENT}:invoices"
+
+    long = relayed_id(message(id=2**63 - 1, queue="q" * 255), "p" * 64, to="caf\xe9")
+    assert len(long) <= 255
+    assert long.isascii()
+    assert long != relayed_id(message(id=2**63 - 1, queue="q" * 255), "p" * 64, to="cafe")

@@ -1,18 +1,13 @@
-"""Passing messages on to another broker, which acknowledges them before we do.
+"""Passing messages on to another broker as they are, acknowledged only after that has taken them.
 
-    store ──claim──▶ handler ──its return value──▶ the other broker ──taken──▶ acknowledged here
-                                        ╰──────── refused, lost, no answer ──▶ retried by the policy
-
-FastStream publishes what a handler returned before its message is acknowledged, and a publish that fails is the
-handler's failure. Here is what it leaves open: that a message which RabbitMQ could not route counts as published, that
-headers stay behind, and that the other side cannot tell a repeated message from a new one.
+What each system is given: body and headers untouched, and an id that is the same for every delivery of a message, in
+the place where the other side looks for one.
 """
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -21,24 +16,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from faststream.exceptions import SetupError
-from faststream.middlewares import AckPolicy, BaseMiddleware
-from faststream.response import PublishCommand, PublishType, Response, ensure_response
+from faststream.middlewares import AckPolicy
+from faststream.response import PublishCommand, PublishType, Response
 
 from nightmail.broker._upstream import PublisherUsecase
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import SubscriberOptions, WorkerOptions
 from nightmail.broker.parser import parse_delivery
-from nightmail.errors import NotTaken
-from nightmail.message import DeadDelivery
+from nightmail.message import DeadDelivery, Delivery
 
 if TYPE_CHECKING:
-    from faststream.message import StreamMessage
-
-    from nightmail.broker._upstream import BrokerMiddleware
+    pass
 
 MESSAGE_ID: Final = "nightmail-message-id"
 """The header that tells a repeated message from a new one, where the other side has no place of its own for that."""
+
+NATS_ID: Final = "Nats-Msg-Id"
+"""The header by which JetStream drops what it has seen."""
 
 _OURS: Final = ("content-type", "correlation_id", "reply_to", MESSAGE_ID)
 """Headers of the envelope: they say what a message is, not what its publisher wanted to say with it.
@@ -88,7 +83,7 @@ def passing_on(to: PublisherUsecase, id_prefix: str = "") -> Callable[[Any], Awa
     """A handler that returns its message as `to` shall publish it."""
     check_publisher(to)
     _check_prefix(id_prefix)
-    system = _system(to)
+    system = system_of(to)
     command = _COMMANDS.get(system, partial(_command_with_an_id_in, MESSAGE_ID))
 
     # `Any`: it is no business of FastStream's to validate what we hand to ourselves.
@@ -104,7 +99,7 @@ def check_publisher(to: PublisherUsecase) -> None:
         raise SetupError(
             f"`to` must be a publisher, such as rabbit.publisher('orders'), not {type(to).__name__}"
         )
-    system = _system(to)
+    system = system_of(to)
     if system == "nats" and not getattr(to, "stream", None):
         raise SetupError(
             "NATS acknowledges nothing without JetStream: declare the publisher with its stream, "
@@ -139,7 +134,7 @@ class _Parcel:
     def of(cls, message: OutboxMessage, id_prefix: str) -> _Parcel:
         delivery = message.delivery
         return cls(
-            id=relayed_id(message, id_prefix),
+            id=relayed_id(delivery, id_prefix),
             body=delivery.body,
             headers=without_envelope(message.headers),
             content_type=message.content_type,
@@ -162,19 +157,22 @@ class _Relayed(Response):
         return self._command(self._parcel)
 
 
-def relayed_id(message: OutboxMessage, prefix: str = "") -> str:
+def relayed_id(delivery: Delivery, prefix: str = "", to: str = "") -> str:
     """Which message this is, for the other side: the same at every delivery, and never that of another message.
 
     The moment of publishing is part of it. It tells the messages of two stores apart that feed one broker, those of a
-    store that was set up anew, and a timer from the one that replaced it.
+    store that was set up anew, and a timer from the one that replaced it. `to` tells apart what is made of one message.
     """
-    delivery = message.delivery
     number = delivery.message_id if isinstance(delivery, DeadDelivery) else delivery.id
-    end = f":{number}:{(delivery.published_at - _EPOCH) // _MICROSECOND}"
-    whole = prefix + delivery.queue + end
+    middle = f":{number}:{(delivery.published_at - _EPOCH) // _MICROSECOND}"
+    whole = prefix + delivery.queue + middle + (to and f":{to}")
     if len(whole) <= _LONGEST_ID and whole.isascii() and whole.isprintable():
         return whole
-    return prefix + sha256(delivery.queue.encode()).hexdigest() + end
+    return prefix + _digest(delivery.queue) + middle + (to and f":{_digest(to)}")
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 def _check_prefix(prefix: str) -> None:
@@ -245,7 +243,7 @@ def _command_with_an_id_in(header: str, parcel: _Parcel) -> PublishCommand:
 
 _COMMANDS: Final[dict[str, Callable[[_Parcel], PublishCommand]]] = {
     "rabbit": _rabbit_command,
-    "nats": partial(_command_with_an_id_in, "Nats-Msg-Id"),
+    "nats": partial(_command_with_an_id_in, NATS_ID),
     "kafka": partial(_kafka_command, "kafka"),
     "confluent": partial(_kafka_command, "confluent"),
     "nightmail": _outbox_command,
@@ -255,10 +253,11 @@ _COMMANDS: Final[dict[str, Callable[[_Parcel], PublishCommand]]] = {
 def _headers(parcel: _Parcel, id_header: str) -> dict[str, str]:
     """For a system whose headers are text, the content type among them."""
     envelope = {} if parcel.content_type is None else {"content-type": parcel.content_type}
-    return {**_as_text(parcel.headers), **envelope, id_header: parcel.id}
+    return {**as_text(parcel.headers), **envelope, id_header: parcel.id}
 
 
-def _as_text(headers: Mapping[str, Any]) -> dict[str, str]:
+def as_text(headers: Mapping[str, Any]) -> dict[str, str]:
+    """For a system whose headers are text."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in headers.items()}
 
 
@@ -267,7 +266,7 @@ def without_envelope(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in headers.items() if name not in _OURS}
 
 
-def _system(thing: object) -> str:
+def system_of(thing: object) -> str:
     """Where this publisher or command belongs: to a part of FastStream, to us (`nightmail`), or nowhere we know."""
     return _system_in(tuple(base.__module__ for base in type(thing).__mro__))
 
@@ -281,44 +280,3 @@ def _system_in(modules: tuple[str, ...]) -> str:
         if package == "nightmail":
             return package
     return ""
-
-
-# ── a handler's return value ───────────────────────────────────────────────────────────────────────────────────
-
-
-def relaying_middlewares(
-    publishers: Iterable[object], *, propagate_headers: bool
-) -> tuple[Sequence[BrokerMiddleware[Any]], Sequence[BrokerMiddleware[Any]]]:
-    """What a subscriber needs around and inside its own middlewares, for handlers whose return values these publish.
-
-    Headers are added where nobody else sees it: a middleware goes on getting what the handler returned. The answer of
-    the other broker is read where nobody can hide it.
-    """
-    outermost = [PropagatesHeaders] if propagate_headers else []
-    innermost = [RefusesWhatWasReturned] if any(_system(each) == "rabbit" for each in publishers) else []
-    return outermost, innermost
-
-
-class RefusesWhatWasReturned(BaseMiddleware):
-    """RabbitMQ confirms what it cannot route, after giving it back; aio-pika hands us that as a result."""
-
-    async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: PublishCommand) -> Any:
-        result = await call_next(cmd)
-        if _system(cmd) == "rabbit" and isinstance(result, import_module("aiormq.abc").DeliveredMessage):
-            raise NotTaken
-        return result
-
-
-class PropagatesHeaders(BaseMiddleware):
-    """Lets the headers of a message go on with what its handler returns; what that says itself counts."""
-
-    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
-        # A copy: a handler may return the same object every time.
-        response = copy.copy(ensure_response(await call_next(msg)))
-        response.headers = {**without_envelope(msg.headers), **response.headers}
-        return response
-
-    async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: PublishCommand) -> Any:
-        if _system(cmd) not in ("rabbit", "nightmail"):
-            cmd.headers = _as_text(cmd.headers)
-        return await call_next(cmd)

@@ -35,10 +35,10 @@ from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
 from nightmail.broker.parser import decode_batch, decode_body, marking, parse_batch, parse_delivery
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, is_answer, verdict_in
-from nightmail.broker.relaying import relaying_middlewares
+from nightmail.broker.return_values import relaying_middlewares
 from nightmail.broker.sessions import AnyReceived, SessionFactory, current_session, with_session
 from nightmail.broker.specification import OutboxSubscriberSpecification
-from nightmail.broker.taking import take_one
+from nightmail.broker.taking import settle, take_one
 from nightmail.dead_letters import DeadLetters
 from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
@@ -367,7 +367,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 outcome = Dead(Reason.UNDECODABLE, settings.described(error.__cause__ or error), ran=False)
             elif isinstance(error, Exception):
                 outcome = decide(settings, self._broker_config.observer, taken.delivery, error)
-            await source.settle([Settlement(taken.delivery, outcome)])
+            await settle(source, self._broker_config.observer, Settlement(taken.delivery, outcome))
             raise
 
     async def __aiter__(self) -> AsyncIterator[OutboxMessage]:  # type: ignore[override]

@@ -1,14 +1,14 @@
 """Messages taken by hand, one at a time, instead of being delivered to a handler.
 
 No worker stands behind them: a verdict is written when it is given, and nobody renews the lease. Whoever takes longer
-than that lasts calls `extend`.
+than that lasts calls `extend`. Observers hear of them what they hear of a worker's, except that no handler runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from uuid import uuid4
 
@@ -37,13 +37,16 @@ async def take_one(
     with source.listen(queues) as bell:
         while True:
             bell.clear()
-            claimed = await _claimed(source, queues, settings)
+            claimed = await _claimed(source, queues, settings, observer)
             for delivery in claimed.deliveries:
                 if (unrun := attempt.without_running(delivery)) is None:
-                    return Received(
-                        delivery, store, write=partial(_write, source, settings, observer, delivery)
+                    return Taken(
+                        delivery,
+                        store,
+                        write=partial(_write, source, settings, observer, delivery),
+                        observer=observer,
                     )
-                await source.settle([Settlement(delivery, unrun)])
+                await settle(source, observer, Settlement(delivery, unrun))
             left = until - time.monotonic()
             if left <= 0:
                 return None
@@ -54,15 +57,60 @@ async def take_one(
                 await bell.wait(pause)
 
 
-async def _claimed(source: Source, queues: Sequence[str], settings: WorkerSettings) -> Claimed:
+class Taken(Received):
+    """A delivery that somebody took by hand."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        store: FullStore,
+        *,
+        write: Callable[[Verdict, bool], Awaitable[None]],
+        observer: Observer,
+    ) -> None:
+        super().__init__(delivery, store, write=write)
+        self._observer = observer
+
+    def judge(self, verdict: Verdict) -> None:
+        """See `Received`. A promise is told at once: nobody will be there to hear that the work has ended."""
+        before = self.verdict
+        super().judge(verdict)
+        if isinstance(self.verdict, Promised) and not isinstance(before, Promised):
+            self._observer.promised(self.delivery)
+
+
+async def settle(source: Source, observer: Observer, settlement: Settlement) -> Standing:
+    """Write how one that was taken ended, and tell how it stood: in the end one of these is heard of every claim."""
+    (standing,) = await source.settle([settlement])
+    match standing:
+        case Standing.HELD:
+            observer.settled([settlement])
+        case Standing.LOST:
+            observer.lease_lost(settlement.delivery)
+        case Standing.UNKNOWN:
+            observer.uncertain(settlement)
+    return standing
+
+
+async def _claimed(
+    source: Source, queues: Sequence[str], settings: WorkerSettings, observer: Observer
+) -> Claimed:
     """A claim that is not cut off: what it took would be nobody's until its lease ends."""
     claiming = asyncio.ensure_future(source.claim(queues, limit=1, lease=settings.lease, token=uuid4()))
     try:
-        return await asyncio.shield(claiming)
+        claimed = await asyncio.shield(claiming)
     except asyncio.CancelledError:
-        taken = (await claiming).deliveries
-        await source.settle([Settlement(delivery, Release()) for delivery in taken])
+        for delivery in _told((await claiming).deliveries, observer):
+            await settle(source, observer, Settlement(delivery, Release()))
         raise
+    _told(claimed.deliveries, observer)
+    return claimed
+
+
+def _told(deliveries: Sequence[Delivery], observer: Observer) -> Sequence[Delivery]:
+    if deliveries:
+        observer.claimed(deliveries)
+    return deliveries
 
 
 async def _write(
@@ -81,9 +129,10 @@ async def _write(
             outcome = verdict.outcome(decide(settings, observer, delivery, None))
         case _:
             outcome = verdict
-    (standing,) = await source.settle([Settlement(delivery, outcome, repeated)])
+    settlement = Settlement(delivery, outcome, repeated)
+    standing = await settle(source, observer, settlement)
     while standing is Standing.BUSY:
         await asyncio.sleep(BUSY_SECONDS)
-        (standing,) = await source.settle([Settlement(delivery, outcome, repeated)])
+        standing = await settle(source, observer, settlement)
     if standing is Standing.LOST:
         raise LeaseLost([delivery.id])

@@ -1,0 +1,122 @@
+"""What a handler returned, on its way to another broker through a publisher that decorates the handler.
+
+    store ──claim──▶ handler ──its return value──▶ the other broker ──taken──▶ acknowledged here
+                                        ╰──────── refused, lost, no answer ──▶ retried by the policy
+
+FastStream publishes what a handler returned before its message is acknowledged, and a publish that fails is the
+handler's failure. Here is what it leaves open: that a message which RabbitMQ could not route counts as published, that
+headers stay behind, and that the other side cannot tell what was made of a repeated message from what is new.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from faststream.middlewares import BaseMiddleware
+from faststream.response import PublishCommand, ensure_response
+
+from nightmail.broker.received import Received, ReceivedBatch, is_answer
+from nightmail.broker.relaying import NATS_ID, as_text, relayed_id, system_of, without_envelope
+from nightmail.errors import LeaseLost, NotTaken
+from nightmail.message import DeadDelivery, Delivery
+
+if TYPE_CHECKING:
+    from faststream.message import StreamMessage
+
+    from nightmail.broker._upstream import BrokerMiddleware, ContextRepo
+
+
+def relaying_middlewares(
+    publishers: Iterable[object], *, propagate_headers: bool
+) -> tuple[Sequence[BrokerMiddleware[Any]], Sequence[BrokerMiddleware[Any]]]:
+    """What a subscriber needs around and inside its own middlewares, for handlers whose return values these publish.
+
+    Headers are added where nobody else sees it: a middleware goes on getting what the handler returned. An id is given
+    where it is known that nobody else gave one, and the answer of the other broker is read where nobody can hide it.
+    """
+    outermost = [PropagatesHeaders] if propagate_headers else []
+    innermost = [LeavesForElsewhere] if any(system_of(each) != "nightmail" for each in publishers) else []
+    return outermost, innermost
+
+
+class LeavesForElsewhere(BaseMiddleware):
+    """Gives what leaves for another broker its id, and takes nothing for published that was not."""
+
+    def __init__(self, msg: Any, /, *, context: ContextRepo) -> None:
+        super().__init__(msg, context=context)
+        self._message: Received | ReceivedBatch = msg
+        self._destinations: list[str] = []
+
+    async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: PublishCommand) -> Any:
+        if is_answer(cmd.body):
+            return None  # How the handler ended is for the worker, and for nobody else.
+        self._identify(cmd)
+        try:
+            result = await call_next(cmd)
+        except LeaseLost as lost:
+            if any(item.delivery.id in lost.ids for item in self._message.items):
+                raise
+            # Somebody else's lease. As the loss of ours it would leave the message to nobody until its lease ends.
+            raise NotTaken("the other side has lost a lease of its own: the message is retried") from lost
+        if system_of(cmd) == "rabbit" and isinstance(result, import_module("aiormq.abc").DeliveredMessage):
+            # RabbitMQ confirms what it cannot route, after giving it back; aio-pika hands us that as a result.
+            raise NotTaken
+        return result
+
+    def _identify(self, cmd: Any) -> None:
+        """Let it bear an id, where the other system has a place for one, unless somebody gave it one."""
+        # A batch may be another one when its messages come again, and whoever wants the message again has not said the
+        # last word on it: in both cases what comes next must not be taken for this.
+        if isinstance(self._message, ReceivedBatch) or not self._message.may_be_done:
+            return
+        delivery = self._message.delivery
+        match system_of(cmd):
+            case "nats" if not cmd.headers.get(NATS_ID):
+                cmd.headers = {**cmd.headers, NATS_ID: self._id(delivery, cmd.destination)}
+            case "rabbit" if isinstance(cmd.body, import_module("aio_pika").Message):
+                # It goes as it is, so the options do not count. A copy: a handler may return the same every time.
+                if not cmd.body.message_id:
+                    cmd.body = copy.copy(cmd.body)
+                    cmd.body.message_id = self._id(delivery, _routed(cmd))
+            case "rabbit" if not cmd.message_options.get("message_id"):
+                cmd.message_options = {**cmd.message_options, "message_id": self._id(delivery, _routed(cmd))}
+
+    def _id(self, delivery: Delivery, destination: str) -> str:
+        """The id of what is made of this for that destination: its publishers may feed one stream.
+
+        Their order would tell them apart too, but changes with the code: then what goes to one could be taken for what
+        has gone to another, and be dropped. It counts only among those that have the same destination.
+        """
+        before = self._destinations.count(destination)
+        self._destinations.append(destination)
+        to = f"{destination}#{before + 1}" if before else destination
+        # What is made of a letter is not what was made of the message, perhaps just before that died.
+        return relayed_id(delivery, to=f"dead:{to}" if isinstance(delivery, DeadDelivery) else to)
+
+
+def _routed(cmd: Any) -> str:
+    exchange, key = cmd.exchange.name, cmd.destination
+    return f"{exchange}/{key}" if exchange else key
+
+
+class PropagatesHeaders(BaseMiddleware):
+    """Lets the headers of a message go on with what its handler returns; what that says itself counts.
+
+    An id for JetStream stays behind, as ours does: it named the message that it came with, not what was made of it.
+    """
+
+    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
+        # A copy: a handler may return the same object every time.
+        response = copy.copy(ensure_response(await call_next(msg)))
+        going_on = without_envelope(msg.headers)
+        going_on.pop(NATS_ID, None)
+        response.headers = {**going_on, **response.headers}
+        return response
+
+    async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: PublishCommand) -> Any:
+        if system_of(cmd) not in ("rabbit", "nightmail"):
+            cmd.headers = as_text(cmd.headers)
+        return await call_next(cmd)
