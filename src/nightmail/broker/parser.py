@@ -47,11 +47,11 @@ async def decode_batch(message: OutboxBatchMessage, decode: AsyncCallable, descr
         bodies.append(await decode(item))
         return item
 
-    if decode is decode_body and message.unparsed is not None:
+    if decode is _decode_marked and message.unparsed is not None:
         for received, content_type in list(message.unparsed.items()):
             try:
                 bodies.append(_decoded(received.delivery.body, content_type))
-            except Undecodable as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the same the next time
                 _bury(received, error, describe)
                 del message.unparsed[received]
     else:
@@ -74,19 +74,22 @@ async def _those_that_can(items: Sequence[Any], step: AsyncCallable, describe: D
     return taken
 
 
-def _bury(received: Received, error: Undecodable, describe: Describe) -> None:
+def _bury(received: Received, error: Exception, describe: Describe) -> None:
     received.judge(Dead(Reason.UNDECODABLE, describe(error), ran=False))
 
 
 async def decode_body(message: StreamMessage[Any]) -> Any:
     """The body by its content type: JSON, text or bytes. Never anything that runs code."""
+    # It raises what FastStream's own raises: a decoder that falls back on something else catches that.
     return _decoded(message.body, message.content_type)
 
 
 def marking(step: AsyncCallable) -> AsyncCallable:
     """`step`, with what it raises marked as undecodable: a second try would raise the same."""
-    if step in (parse_delivery, decode_body):
+    if step is parse_delivery:
         return step
+    if step is decode_body:
+        return _decode_marked
 
     async def marked(message: Any) -> Any:
         try:
@@ -94,20 +97,23 @@ def marking(step: AsyncCallable) -> AsyncCallable:
         except (Undecodable, SkipMessage):
             raise
         except Exception as error:
-            raise undecodable(error) from error
+            raise _undecodable(error) from error
 
     return marked
 
 
-def undecodable(error: Exception) -> Undecodable:
-    """What a parser or decoder raised, as what it means."""
+async def _decode_marked(message: StreamMessage[Any]) -> Any:
+    try:
+        return _decoded(message.body, message.content_type)
+    except Exception as error:
+        raise _undecodable(error) from error
+
+
+def _undecodable(error: Exception) -> Undecodable:
     return Undecodable(f"decoding raised {type(error).__name__}")
 
 
 def _decoded(body: bytes, content_type: str | None) -> Any:
-    try:
-        if content_type == JSON:
-            return json_loads(body)  # What FastStream comes to as well, by and by.
-        return decode_message(StreamMessage(None, body, content_type=content_type, correlation_id="-"))
-    except Exception as error:
-        raise undecodable(error) from error
+    if content_type == JSON:
+        return json_loads(body)  # What FastStream comes to as well, by and by.
+    return decode_message(StreamMessage(None, body, content_type=content_type, correlation_id="-"))

@@ -19,6 +19,7 @@ from faststream.middlewares import BaseMiddleware
 
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch
 from nightmail.current import promise
+from nightmail.errors import NoVerdict
 from nightmail.outcome import Done, Release, Retry
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class HandlersSession:
         self, make: SessionFactory, received: Received | ReceivedBatch, *, failing_is_done: bool
     ) -> None:
         self._make = make
-        self._failing_is_done = failing_is_done
+        self.failing_is_done = failing_is_done
         self._received = received
         self._session: AsyncSession | None = None
         self._held = False
@@ -70,7 +71,7 @@ class HandlersSession:
             received.settle()
         if self.handler_raised or not any(_went_well(item) for item in received.items):
             await self._session.rollback()
-            if not self._failing_is_done:
+            if not self.failing_is_done:
                 received.take_back()
             return
         done = [item for item in received.items if isinstance(item.verdict, Done)]
@@ -116,6 +117,10 @@ async def with_session(
     token = _handlers.set(mine)
     try:
         error = await process(received)
+        if isinstance(error, NoVerdict):
+            mine.failing_is_done = (
+                False  # The policy was not asked: a verdict that nobody understands is a mistake.
+            )
         if isinstance(error, AckMessage) and not error.extra_options:
             received.judge(Done())  # Under MANUAL nobody else reads it, and what it acknowledges must commit.
         mine.handler_raised = mine.handler_raised or not (error is None or isinstance(error, AckMessage))

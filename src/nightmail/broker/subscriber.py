@@ -193,7 +193,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
         if not isinstance(error, LeaseLost):
             try:
                 received.settle()
-            except TypeError as senseless:
+            except Exception as senseless:  # noqa: BLE001 - whatever is wrong with what it returned
                 error = error or senseless
         lost = {item.delivery.id for item in received.items} & set(
             error.ids if isinstance(error, LeaseLost) else ()
@@ -265,8 +265,15 @@ class OutboxSubscriber(SubscriberWithAssertions):
             return raised
         try:
             await obey(received, raised)
-        except Exception as error:  # noqa: BLE001 - an acknowledgement that fails is a failure
-            return error
+        except LeaseLost as lost:
+            return lost
+        except Exception as error:  # noqa: BLE001 - a verdict that cannot be carried out is none
+            what = f"{type(raised).__name__} cannot be obeyed"
+            if error is not raised:
+                self._log(logging.CRITICAL, f"{what}: {error!r}", exc_info=error)
+            failure = NoVerdict(f"{what}: the message is retried")
+            failure.__cause__ = error
+            return failure
         return None
 
     def _stop_soon(self) -> None:
@@ -283,11 +290,13 @@ class OutboxSubscriber(SubscriberWithAssertions):
             return Dead(Reason.UNDECODABLE, self._described(error), ran=False)
         if error is not None and received.failure is error:
             raise error  # An acknowledgement that was refused is nothing that any policy may take for done.
-        if received.failure is not None and isinstance(received.verdict, Done):
-            raise received.failure  # Nor may a handler that kept it to itself.
         verdict = received.verdict or verdict_in(error)
+        if received.failure is not None and isinstance(verdict, Done):
+            raise received.failure  # Nor may a handler that kept it to itself.
         match verdict:
-            case Dead(error=None) if error is not None and not isinstance(error, HandlerException):
+            case Dead(error=None) if error is not None and not isinstance(
+                error, HandlerException | NoVerdict
+            ):
                 self._broker_config.observer.failed(received.delivery, error)
                 return replace(verdict, error=self._described(error))
             case Done() | Retry() | Postpone() | Dead() | Release():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from faststream.exceptions import IgnoredException
 
 from nightmail.broker._upstream import BrokerConfig, resolve_ack_policy
-from nightmail.broker.received import Received, ReceivedBatch
+from nightmail.broker.received import Received, ReceivedBatch, verdict_in
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.message import Delivery
 from nightmail.settings import WorkerSettings
@@ -100,7 +100,7 @@ def shadow_of(
 
     def failed(delivery: Delivery, error: BaseException) -> None:
         # Also what no handler raised: a verdict that was never given, time that ran out.
-        if isinstance(error, Exception) and not isinstance(error, IgnoredException):
+        if isinstance(error, Exception) and verdict_in(error) is None:
             raised(error)
         outer.observer.failed(delivery, error)
 

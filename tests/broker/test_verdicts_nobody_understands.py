@@ -1,0 +1,163 @@
+"""Verdicts that cannot be carried out, and answers that make no sense: nothing of that ends in Done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from faststream import AckPolicy
+from faststream.exceptions import AckMessage, HandlerException, NackMessage, RejectMessage, SkipMessage
+
+from nightmail import ConstantRetry, OutboxBroker
+from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
+from nightmail.errors import CannotJoin, NightmailError
+from nightmail.outcome import Done, Retry
+from nightmail.testing import TestOutboxBroker
+from tests.broker.callers import Ledger, ledger_at
+from tests.broker.support import Heard, Make, started
+
+MINUTE = timedelta(minutes=1)
+IN_A_MINUTE = ConstantRetry(delay=MINUTE, jitter=0)
+AS_JSON = {"content-type": "application/json"}
+in_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
+on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def ledger(url: str) -> AsyncIterator[Ledger]:
+    async with ledger_at(url) as made:
+        await made.create()
+        yield made
+
+
+@in_memory
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_decoder_may_fall_back_when_the_original_cannot_read_the_body(
+    make: Make, heard: Heard, batch: bool
+) -> None:
+    broker, got = make(), []
+
+    async def lenient(msg: Any, original: Any) -> Any:
+        try:
+            return await original(msg)
+        except ValueError:  # json.JSONDecodeError
+            return "as it is"
+
+    @broker.subscriber("q", batch=batch, decoder=lenient)
+    async def handle(body: Any) -> None:
+        got.append(body)
+
+    async with started(broker):
+        sent = await broker.publish(b"{not json", "q", headers=AS_JSON)
+        await heard.until(lambda: bool(heard.of(sent)))
+
+    assert got == [["as it is"] if batch else "as it is"]
+    assert heard.of(sent) == [Done()]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_verdict_that_cannot_be_carried_out_is_logged_with_what_is_wrong(
+    heard: Heard, caplog: pytest.LogCaptureFixture, batch: bool
+) -> None:
+    logger = logging.getLogger("tests.a_verdict_that_cannot_be_carried_out")
+    broker = OutboxBroker("memory://", logger=logger, observer=heard, retry=IN_A_MINUTE)
+
+    @broker.subscriber("q", batch=batch)
+    async def handle(body: Any) -> None:
+        raise NackMessage(dellay=30)
+
+    async with started(broker):
+        sent = await broker.publish("x", "q")
+        await heard.until(lambda: bool(heard.of(sent)))
+
+    logged = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(logged) == 1
+    assert "dellay" in logged[0].getMessage()
+    assert logged[0].exc_info
+
+
+class Unheard(HandlerException):
+    """Of somebody's own."""
+
+
+@pytest.mark.parametrize("raised", [SkipMessage, Unheard])
+async def test_a_test_says_that_a_message_was_not_handled(raised: type[Exception]) -> None:
+    broker = OutboxBroker("memory://", logger=None, retry=IN_A_MINUTE)
+
+    @broker.subscriber("q")
+    async def handle(body: Any) -> None:
+        raise raised
+
+    tested = TestOutboxBroker(broker)
+    async with tested as br:
+        with pytest.raises((NightmailError, HandlerException)):
+            await br.publish("x", "q")
+        assert len(await tested.pending("q")) == 1
+
+
+@in_memory
+@pytest.mark.parametrize(
+    "policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK, AckPolicy.MANUAL]
+)
+async def test_a_refused_acknowledgement_is_not_made_good_by_raising_one(
+    make: Make, heard: Heard, policy: AckPolicy
+) -> None:
+    broker = make(retry=IN_A_MINUTE)
+
+    @broker.subscriber("q", ack_policy=policy)
+    async def handle(body: str, msg: OutboxMessage) -> None:
+        with suppress(CannotJoin):
+            await msg.ack(session="no session at all")
+        raise AckMessage
+
+    async with started(broker):
+        sent = await broker.publish("x", "q")
+        await heard.until(lambda: bool(heard.of(sent)))
+
+    assert heard.of(sent) == [Retry(MINUTE)]
+
+
+@on_sqlite
+@pytest.mark.parametrize("raised", [Unheard(), AckMessage(forever=True), NackMessage(dellay=3)])
+async def test_what_was_acknowledged_and_undone_by_a_verdict_nobody_understands_is_tried_again(
+    make: Make, heard: Heard, ledger: Ledger, raised: Exception
+) -> None:
+    broker = make(session_factory=ledger.sessions, retry=IN_A_MINUTE)
+
+    @broker.subscriber("q", ack_policy=AckPolicy.ACK)
+    async def handle(body: str, msg: OutboxMessage, session: OutboxSession) -> None:
+        await ledger.write(session, body)
+        await msg.ack()
+        raise raised
+
+    async with started(broker):
+        sent = await broker.publish("tea", "q")
+        await heard.until(lambda: bool(heard.of(sent) or heard.promises))
+
+    # Either both or neither: it would also do to commit what was acknowledged.
+    assert (await ledger.effects() == ["tea"]) == (heard.promises == [sent])
+    assert Done() not in heard.of(sent)
+
+
+@in_memory
+async def test_a_senseless_answer_for_one_of_a_batch_does_not_undo_the_verdicts_on_the_others(
+    make: Make, heard: Heard
+) -> None:
+    broker = make(retry=IN_A_MINUTE)
+
+    @broker.subscriber("q", batch=True)
+    async def handle(bodies: list[Any], msg: OutboxBatchMessage) -> Any:
+        await msg.items[0].ack()
+        return [None, RejectMessage(reason=5)]
+
+    async with broker:
+        first, second = await broker.publish_batch("a", "b", queue="q")
+    async with started(broker):
+        await heard.until(lambda: len(heard.outcomes) == 2)
+
+    assert heard.of(first) == [Done()]
+    assert heard.of(second) == [Retry(MINUTE)]
