@@ -21,25 +21,34 @@ SHARE: Final = 90.0
 ROUNDS: Final = 3
 LEASE: Final = timedelta(minutes=1)
 STUCK: Final = Message(queue=QUEUE, body=ENCODED, ordering_key="stuck")
+STUCK_ELSEWHERE: Final = Message(queue="elsewhere", body=ENCODED, ordering_key="stuck")
 
 
 async def keys(place: Place, count: int) -> list[Figure]:
-    """`count` messages with keys of their own through a worker: alone, and with as many waiting behind one key."""
+    """`count` messages with keys of their own through a worker, with as many others in the store.
+
+    Those wait in a queue that nobody serves, or behind one key of the queue that is drained. What a larger store costs
+    by itself is in both, so the difference is what the blocked ones cost. An empty store is faster than either.
+    """
     store = open_store(place.url)
     await store.open()
     await store.migrate()
-    alone = beside = 0.0
+    empty = elsewhere = behind = 0.0
     for _ in range(ROUNDS):
         # In turn, and the best of each: a machine that is not ours alone has slow seconds.
-        alone = max(alone, await _drained(store, count))
+        empty = max(empty, await _drained(store, count))
+        await _publish(store, STUCK_ELSEWHERE, count)
+        elsewhere = max(elsewhere, await _drained(store, count))
+        await store.cancel_all(STUCK_ELSEWHERE.queue)
         await _hold_up(store, count)
-        beside = max(beside, await _drained(store, count))
+        behind = max(behind, await _drained(store, count))
         await store.cancel_all(QUEUE)
     await store.close()
     return [
-        plain("other keys, alone", alone, "msg/s"),
-        plain(f"beside {count:,} behind one key", beside, "msg/s"),
-        at_least("of their speed alone", 100 * beside / alone, SHARE, "%"),
+        plain("other keys, in an empty store", empty, "msg/s"),
+        plain(f"with {count:,} in another queue", elsewhere, "msg/s"),
+        plain(f"with {count:,} behind one key", behind, "msg/s"),
+        at_least("speed past the blocked ones", 100 * behind / elsewhere, SHARE, "%"),
     ]
 
 
@@ -48,8 +57,12 @@ async def _hold_up(store: FullStore, count: int) -> None:
     await store.publish(STUCK)
     (head,) = (await store.claim([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries
     await store.settle([Settlement(head, Retry(timedelta(days=1)))])
+    await _publish(store, STUCK, count)
+
+
+async def _publish(store: FullStore, message: Message, count: int) -> None:
     for start in range(0, count, 1000):
-        await store.publish_batch([STUCK] * min(1000, count - start))
+        await store.publish_batch([message] * min(1000, count - start))
 
 
 async def _drained(store: FullStore, count: int) -> float:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias, TypedDict, Unpack
 
 from nightmail.attempt import Batched
+from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.observe import LoggingObserver, Observer
 from nightmail.outcome import Dead, Done, Outcome
@@ -111,7 +112,10 @@ class Relay:
         await self._worker.stop()
 
     async def _pass_on(self, batch: Sequence[Delivery]) -> Sequence[Exception | None]:
-        results = _one_each(await self._publisher(batch), len(batch))
+        try:
+            results = _one_each(await self._publisher(batch), len(batch))
+        except LeaseLost as lost:
+            raise RuntimeError(_ITS_OWN_LEASE) from lost
         self._hooks.arrived(each for each, error in zip(batch, results, strict=True) if error is None)
         return results
 
@@ -198,6 +202,10 @@ def _check_hook(name: str, hook: Callable[..., object] | None) -> None:
         raise TypeError(f"{name} must be a plain function: nobody would await a coroutine function")
 
 
+# As the loss of ours it would leave the messages to nobody until their leases end.
+_ITS_OWN_LEASE: Final = "the publisher has lost a lease of its own"
+
+
 def _one_each(results: Sequence[Exception | None], count: int) -> list[Exception | None]:
     """What a publisher returned, if it is one result for each."""
     if not isinstance(results, Sequence):
@@ -208,6 +216,8 @@ def _one_each(results: Sequence[Exception | None], count: int) -> list[Exception
 
 
 def _checked(result: BaseException | None) -> Exception | None:
+    if isinstance(result, LeaseLost):
+        return RuntimeError(_ITS_OWN_LEASE)
     if result is None or isinstance(result, Exception):
         return result
     if isinstance(result, BaseException):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nightmail import current
+from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
@@ -184,6 +185,22 @@ async def test_what_was_cancelled_on_its_way_fails_alone(store: FaultyStore, see
 
     assert sorted(seen.outcomes) == [(1, Done()), (2, Retry(LATER)), (3, Done())]
     assert [str(error) for _, error in seen.failures] == ["passing it on ended in CancelledError"]
+
+
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_lease_that_the_publisher_lost_is_not_one_of_ours(
+    store: FaultyStore, seen: Seen, raises: bool
+) -> None:
+    async def send(batch: Sequence[Delivery]) -> Any:
+        if raises:
+            raise LeaseLost([17])
+        return [LeaseLost([17]) for _ in batch]
+
+    await publish(store, 2)
+    await soon(relay(store, send, seen).run_until_idle())
+
+    assert seen.outcomes == [(1, Retry(LATER)), (2, Retry(LATER))]
+    assert {str(error) for _, error in seen.failures} == {"the publisher has lost a lease of its own"}
 
 
 async def test_a_publisher_that_takes_too_long_is_cancelled_and_its_batch_retried(
