@@ -5,6 +5,7 @@ from nightmail.broker.commands import OutboxResponse
 from nightmail.broker.exceptions import PostponeMessage
 from nightmail.broker.message import OutboxBatchMessage, OutboxMessage
 from nightmail.broker.router import OutboxRoute, OutboxRoutePublisher, OutboxRouter
+from nightmail.broker.sessions import open_session
 from nightmail.broker.sync import SyncPublisher
 from nightmail.broker.testing import TestOutboxBroker
 
@@ -19,4 +20,5 @@ __all__ = [
     "PostponeMessage",
     "SyncPublisher",
     "TestOutboxBroker",
+    "open_session",
 ]
