@@ -9,8 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from examples.fastapi_app.tables import Order
 from nightmail import OutboxRoute, OutboxRouter
-from nightmail.broker import OutboxMessage
-from nightmail.broker import open_session
+from nightmail.broker import OutboxMessage, open_session
 
 
 class Mailer:
