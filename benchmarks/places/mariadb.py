@@ -28,7 +28,9 @@ class MariaDB(Place):
     """A database of its own."""
 
     name = "mariadb"
-    bounds = Bounds(share=45, round_trips=0.15, pick_up_ms=150, lateness_ms=40, idle_queries=10)
+    bounds = Bounds(
+        share=45, batch_share=60, round_trips=0.15, pick_up_ms=150, lateness_ms=40, idle_queries=10
+    )
 
     async def round_trips(self) -> int:
         return await self._ask(

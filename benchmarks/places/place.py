@@ -17,6 +17,8 @@ class Bounds:
     """Of FastStream's own rate, in per cent."""
     times: float | None = None
     """What FastStream alone takes, that a message may take in all."""
+    batch_share: float | None
+    """Of a loop by hand, in per cent, that handlers of batches reach."""
     round_trips: float | None
     """A message, under load."""
     pick_up_ms: float | None

@@ -27,7 +27,7 @@ class Postgres(Place):
     """A database of its own."""
 
     name = "postgres"
-    bounds = Bounds(share=60, times=1.35, round_trips=0.05, pick_up_ms=10, lateness_ms=15)
+    bounds = Bounds(share=60, times=1.35, batch_share=60, round_trips=0.05, pick_up_ms=10, lateness_ms=15)
 
     async def round_trips(self) -> int:
         # Statistics of other sessions arrive late; this asks for them to be written out first.

@@ -33,7 +33,7 @@ class Redis(Place):
     """A server of its own."""
 
     name = "redis"
-    bounds = Bounds(share=55, round_trips=0.05, pick_up_ms=10, lateness_ms=15)
+    bounds = Bounds(share=55, batch_share=60, round_trips=0.05, pick_up_ms=10, lateness_ms=15)
 
     async def round_trips(self) -> int:
         async with self._connected() as client:

@@ -27,7 +27,8 @@ class SQLite(Place):
     """A file."""
 
     name = "sqlite"
-    bounds = Bounds(share=60, round_trips=None, pick_up_ms=None, lateness_ms=15)
+    # No share of a loop by hand: that one waits for no server and keeps everybody else off the event loop.
+    bounds = Bounds(share=60, batch_share=None, round_trips=None, pick_up_ms=None, lateness_ms=15)
 
     @asynccontextmanager
     async def transactions(self) -> AsyncIterator[AsyncEngine]:
