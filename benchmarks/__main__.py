@@ -17,6 +17,7 @@ from benchmarks.latency import lateness, pick_up
 from benchmarks.parameter import parameter
 from benchmarks.places import PLACES, Place, places
 from benchmarks.report import Figure, show
+from benchmarks.year import year
 
 Scenario = Callable[[Place, bool], Awaitable[list[Figure]]]
 
@@ -28,10 +29,11 @@ SCENARIOS: dict[str, Scenario] = {
     "batches": lambda place, quick: batches(place, 5_000 if quick else 50_000),
     "keys": lambda place, quick: keys(place, 1_000 if quick else 10_000),
     "parameter": lambda _place, quick: parameter(2_000 if quick else 10_000),
+    "year": lambda _place, quick: year(30 if quick else 365),
     "connections": lambda place, _quick: connections(place),
 }
 NEED_A_SERVER = {"connections"}
-ON_NO_STORE = {"parameter"}
+ON_NO_STORE = {"parameter", "year"}
 
 
 def main() -> int:
