@@ -38,6 +38,8 @@ from nightmail.store import Settlement, Source
 from nightmail.waiting import Alarm, next_look
 
 SETTLE_BATCH: Final = 1000
+UNSETTLED: Final = 3 * SETTLE_BATCH
+"""How many finished messages may wait to be written before fewer are claimed: a claim need not wait for them."""
 GATHER_SECONDS: Final = 0.010
 """How long a finished message waits for others, while others are in hand."""
 FEW: Final = 16
@@ -235,7 +237,7 @@ class Worker:
         """How many more to claim. A handler with half a batch is as busy as one with a whole one."""
         free = (self._settings.max_workers - self._hand.handlers) * self._batch
         # What the store has not taken back yet counts too, or a store that cannot write would fill our memory.
-        return free + ahead - self._hand.waiting - max(len(self._finished) - SETTLE_BATCH, 0)
+        return free + ahead - self._hand.waiting - max(len(self._finished) - UNSETTLED, 0)
 
     async def _claim(self) -> None:
         if self._solitude.taken:
