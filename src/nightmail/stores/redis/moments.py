@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from nightmail.clock import Clock
@@ -23,14 +24,15 @@ def moment_micros(moment: datetime) -> int:
     return max(micros(moment - EPOCH), 0)
 
 
+@lru_cache(maxsize=1024)
 def moment(number: float) -> datetime:
-    """A moment of which the script has told."""
+    """A moment of which the script has told. Remembered: what was published or claimed together shares them."""
     return EPOCH + timedelta(microseconds=number)
 
 
 def moment_or_none(number: float) -> datetime | None:
     """The same, where 0 means that there is none."""
-    return EPOCH + timedelta(microseconds=number) if number else None
+    return moment(number) if number else None
 
 
 def now_argument(clock: Clock) -> bytes:
