@@ -42,9 +42,7 @@ from faststream._internal.types import (
     CustomCallable,
     Filter,
     IdGenerator,
-    P_HandlerParams,
     PublisherMiddleware,
-    T_HandlerReturn,
 )
 from faststream.middlewares import AckPolicy
 
@@ -74,7 +72,6 @@ __all__ = [
     "HandlerCallWrapper",
     "IdGenerator",
     "LoggerProto",
-    "P_HandlerParams",
     "ParserComposition",
     "ProducerProto",
     "PublisherMiddleware",
@@ -89,7 +86,6 @@ __all__ = [
     "SubscriberSpecificationConfig",
     "SubscriberUsecase",
     "SubscriberUsecaseConfig",
-    "T_HandlerReturn",
     "TestBroker",
     "UnderlyingDriverAnnotation",
     "get_broker_logger",

@@ -1,7 +1,7 @@
 """What an acknowledgement policy makes of how a handler ended.
 
-FastStream has a middleware for this. It is left out, for its message is acknowledged when the worker has written the
-outcome and not before, and it would be a tenth of what a message costs.
+FastStream has a middleware for this. It is left out: here a verdict is only noted, and written by the worker when all
+is over, and for that the middleware would be a tenth of what a message costs.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
         await batch.store.hold([item.delivery for item in batch.items], transaction=session)
 
     def __repr__(self) -> str:
-        return f"OutboxBatchMessage(ids={[item.id for item in self.items]})"
+        return f"OutboxBatchMessage(ids={[item.delivery.id for item in self.raw_message.items]})"
 
 
 def message_of(received: Received) -> OutboxMessage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
@@ -104,7 +104,7 @@ class ReceivedBatch:
     items: Sequence[Received]
     store: FullStore
     verdict: Verdict | None = None
-    returned: Any = field(default=None, repr=False)
+    returned: Any = None
     """What the handler returned: one outcome for each, if it is that."""
 
     def __repr__(self) -> str:
@@ -139,7 +139,9 @@ class ReceivedBatch:
         returned, self.returned = self.returned, None
         if not isinstance(self.verdict, Nacked | Retry) and _are_outcomes(returned):
             handed = [item for item in self.items if not _was_left_out(item)]
-            if len(returned) != len(handed) or not all(map(_is_answer, returned)):
+            if len(returned) != len(handed) or not all(
+                each is None or isinstance(each, ANSWERS) for each in returned
+            ):
                 self.verdict = Nacked()
                 raise TypeError(
                     f"a batch of {len(handed)} needs an outcome for each, got {len(returned)} answers"
@@ -154,10 +156,7 @@ class ReceivedBatch:
                     item.judge(answer)
         if self.verdict is not None:
             for item in self.items:
-                if item.verdict is None:
-                    item.verdict = self.verdict
-                else:
-                    item.judge(self.verdict)
+                item.judge(self.verdict)
 
 
 def verdict_in(error: Exception | None) -> Verdict | None:
@@ -191,7 +190,3 @@ def is_answer(returned: Any) -> bool:
 
 def _are_outcomes(returned: Any) -> bool:
     return isinstance(returned, list | tuple) and any(isinstance(each, ANSWERS) for each in returned)
-
-
-def _is_answer(answer: Any) -> bool:
-    return answer is None or isinstance(answer, ANSWERS)

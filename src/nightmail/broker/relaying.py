@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
@@ -25,9 +25,6 @@ from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import SubscriberOptions, WorkerOptions
 from nightmail.broker.parser import parse_delivery
 from nightmail.message import DeadDelivery, Delivery
-
-if TYPE_CHECKING:
-    pass
 
 MESSAGE_ID: Final = "nightmail-message-id"
 """The header that tells a repeated message from a new one, where the other side has no place of its own for that."""

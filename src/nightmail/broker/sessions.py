@@ -118,9 +118,8 @@ async def with_session(
     try:
         error = await process(received)
         if isinstance(error, NoVerdict):
-            mine.failing_is_done = (
-                False  # The policy was not asked: a verdict that nobody understands is a mistake.
-            )
+            # The policy was not asked: a verdict that nobody understands is a mistake.
+            mine.failing_is_done = False
         if isinstance(error, AckMessage) and not error.extra_options:
             received.judge(Done())  # Under MANUAL nobody else reads it, and what it acknowledges must commit.
         mine.handler_raised = mine.handler_raised or not (error is None or isinstance(error, AckMessage))

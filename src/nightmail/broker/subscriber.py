@@ -1,4 +1,8 @@
-"""A subscriber is a worker whose handler is FastStream's own pipeline: nothing of it is copied or overridden."""
+"""A subscriber is a worker whose handler is FastStream's own pipeline, of which nothing is copied.
+
+Two things of it are left out, because the worker knows better: its acknowledgements (see `acknowledging`) and its count
+of messages under way.
+"""
 
 from __future__ import annotations
 
@@ -187,9 +191,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
             if not any(isinstance(item.verdict, OUTCOMES) for item in received.items):
                 raise
             error = TimeoutError("the handler was cancelled before it had a verdict on this one")
-        own = {
-            item for item in received.items if item.verdict is not None and isinstance(item.verdict, OUTCOMES)
-        }
+        own = {item for item in received.items if isinstance(item.verdict, OUTCOMES)}
         if not isinstance(error, LeaseLost):
             try:
                 received.settle()
