@@ -8,7 +8,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from nightmail.bell import Bell
-from nightmail.message import Delivery
+from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import Standing
 from nightmail.store import Claimed, Extend, Settlement, Store
 
@@ -24,11 +24,21 @@ class DeadLetters:
         """See `Source.look_interval`."""
         return self._store.look_interval
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
         """See `Source.claim`."""
-        return await self._store.claim_dead(queues, limit=limit, lease=lease, token=token)
+        return await self._store.claim_dead(
+            queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes
+        )
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Source.recall`."""
         return await self._store.recall_dead(queues, token)
 

@@ -29,6 +29,27 @@ class Undecodable(NightmailError):
     """The stored message cannot be decoded. Trying again would not help: it goes to the dead letters."""
 
 
+class MessageTooLarge(NightmailError, ValueError):
+    """The message is larger than the store takes."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"the body has {size:,} bytes, and the store takes at most {limit:,}. Store the data elsewhere and publish "
+            "a reference to it, or raise max_body_bytes= for every publisher and worker"
+        )
+
+
+class BatchTooLarge(NightmailError, ValueError):
+    """The batch is larger than one statement should be."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the batch is too large: {what}. Publish it in several calls; in one transaction they are all or none"
+        )
+
+
 class TimerExists(NightmailError):
     """A message with this timer id is waiting or running, and `on_conflict="raise"` was asked for."""
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
 NAME_LIMIT: Final = 255
+MAX_HEADERS_BYTES: Final = 64 * 1024
 PRIORITIES: Final = range(10)
 
 _decode: Final = json.JSONDecoder().raw_decode
@@ -179,12 +180,18 @@ def encode_headers(headers: Mapping[str, Any]) -> str:
         if not isinstance(name, str):
             raise TypeError(f"header names must be str, not {type(name).__name__}")
     try:
-        return json.dumps(dict(headers), allow_nan=False, separators=(",", ":"))
+        encoded = json.dumps(dict(headers), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         # The value itself stays out of the message: headers may carry secrets.
         raise ValueError(
             f"headers must be JSON: a {type(error).__name__} was raised while encoding them"
         ) from None
+    if len(encoded) > MAX_HEADERS_BYTES:
+        raise ValueError(
+            f"headers must be at most {MAX_HEADERS_BYTES:,} bytes of JSON, not {len(encoded):,}: "
+            "put large values into the body"
+        )
+    return encoded
 
 
 def decode_headers(text: str) -> dict[str, Any]:

@@ -23,6 +23,10 @@ class Reason(StrEnum):
     UNDECODABLE = "undecodable"
     POLICY_ERROR = "policy_error"
     EXPIRED = "expired"
+    UNREADABLE = "unreadable"
+    """The store cannot read the row: other software wrote values there that a message cannot have."""
+    TOO_LARGE = "too_large"
+    """The body is larger than this store's `max_body_bytes`: it was not read into memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Handed back unstarted: due now, and the claim's count is undone. Nothing else changes."""
+    """Handed back unstarted: the claim is undone, and the message keeps its place."""
 
 
 Outcome: TypeAlias = Done | Retry | Postpone | Dead | Release

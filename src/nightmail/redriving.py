@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from asyncio import sleep
-from itertools import islice
+from collections import deque
 from time import monotonic
 from typing import Final
 
+from nightmail.limits import CLAIM_BYTES, ByteBudget
 from nightmail.message import check_queue
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import Inspection
@@ -41,9 +42,9 @@ async def redrive(
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise ValueError(f"rate must be more than nothing a second, not {rate}")
     most = CHUNK if rate is None else max(min(int(rate / STEPS_A_SECOND), CHUNK), 1)
-    ids = iter(await _oldest_first(store, which, to, keep_names=keep_names))
+    letters_left = deque(await _oldest_first(store, which, to, keep_names=keep_names))
     moved, next_at = 0, monotonic()
-    while chunk := tuple(islice(ids, most if limit is None else min(most, limit - moved))):
+    while chunk := _next_chunk(letters_left, most if limit is None else min(most, limit - moved)):
         # Without a rate only so that a store which answers at once does not keep everybody else waiting.
         await sleep(max(next_at - monotonic(), 0))
         begun = monotonic()
@@ -69,9 +70,9 @@ async def purge(store: Inspection, which: DeadFilter, *, limit: int | None = Non
 
 async def _oldest_first(
     store: Inspection, which: DeadFilter, to: str | None, *, keep_names: bool
-) -> list[int]:
-    """The ids of these letters as they are now, but of those that would bear one name only the newest."""
-    ids: list[int] = []
+) -> list[tuple[int, int]]:
+    """These letters as they are now, by id and size, but of those that would have one name only the newest."""
+    found: list[tuple[int, int]] = []
     names: set[tuple[str, str]] = set()
     cursor: int | None = None
     while page := await store.dead(which, limit=CHUNK, cursor=cursor):
@@ -79,13 +80,20 @@ async def _oldest_first(
         for letter in page:
             name = _name(letter, to) if keep_names else None
             if name is None or name not in names:
-                ids.append(letter.id)
+                found.append((letter.id, len(letter.body) + len(letter.encoded_headers)))
             if name is not None:
                 names.add(name)
-        if len(page) < CHUNK:
-            break
         await sleep(0)
-    return ids[::-1]
+    return found[::-1]
+
+
+def _next_chunk(letters: deque[tuple[int, int]], limit: int) -> tuple[int, ...]:
+    """The ids of the next letters, taken off the front: as many as fit into one page."""
+    budget = ByteBudget(CLAIM_BYTES)
+    chunk: list[int] = []
+    while len(chunk) < limit and letters and budget.take(letters[0][1]):
+        chunk.append(letters.popleft()[0])
+    return tuple(chunk)
 
 
 def _name(letter: DeadLetter, to: str | None) -> tuple[str, str] | None:

@@ -33,6 +33,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from nightmail.bell import Bell
+from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -67,8 +68,10 @@ class Claimed:
     next_in: timedelta | None
     """Until the next message of these queues is due or the next lease on one expires, this claim's included.
 
-    `None` when nothing is known to come, and when the claim was full: then look again at once.
+    `None` when nothing is known to come, and when the claim was full.
     """
+    full: bool = False
+    """It stopped at `limit` or at `max_bytes`: there may be more, look again as soon as there is room."""
 
 
 @dataclass(slots=True)
@@ -103,11 +106,19 @@ class Source(Protocol):
         """See `Store.look_interval`."""
         ...
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
         """See `Store.claim`."""
         ...
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
         ...
 
@@ -130,6 +141,11 @@ class Store(Source, Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What this store can do."""
+        ...
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body that this store takes at publish and reads at claim. Give every process the same."""
         ...
 
     @property
@@ -189,6 +205,8 @@ class Store(Source, Protocol):
         something, even when the message is gone by then; a publish without it sees the window too, a
         `replace`, `earliest` or `latest` and a re-arm do not. A refused publish does not prolong a window.
 
+        A body larger than the store's `max_body_bytes` raises `MessageTooLarge` before anything is written.
+
         Without a transaction, a lost connection raises `PublishUncertain` when the message may have been
         stored, and `StoreUnavailable` when it was not.
 
@@ -201,12 +219,24 @@ class Store(Source, Protocol):
     ) -> list[int]:
         """Store messages without timer ids, all or none, in one statement; their ids, in order.
 
-        `ValueError` if one has a timer id. An empty batch is `[]` and touches nothing.
+        `ValueError` if one has a timer id, `MessageTooLarge` and `BatchTooLarge` (more than 50,000 messages or
+        32 MiB), all before anything is written. An empty batch is `[]` and touches nothing.
         """
         ...
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
         """Lease up to `limit` available messages of these queues, each until `lease` from now, under `token`.
+
+        It stops before bodies and headers together exceed `max_bytes`, but takes at least one message: the claim
+        is then `full`, as one that stopped at `limit` is.
 
         Each claimed message has its `deliveries` raised by one. Concurrent claims never return the same
         message and never wait for one another; rows locked by others are skipped. `token` must be new: it is
@@ -224,28 +254,47 @@ class Store(Source, Protocol):
 
         A message that is superseded or past its expiry is returned like any other; the worker decides.
 
-        A claim that comes back short has found all there was. A full one may have passed over older messages
+        A row that cannot be read, because other software wrote it, does not fail the claim: it becomes a dead letter
+        (`unreadable`), with sane values in place of those that no letter can have, and the others are returned.
+        So does a body over the store's `max_body_bytes` (`too_large`), without being read into memory. Such letters
+        count as given up: `claim_dead` does not offer them. Counters stop at their column's limit.
+
+        The cost of a claim follows `limit` and the number of queues, not how many messages wait, how many of them
+        share one ordering key, or how many others hold locks.
+
+        A claim that is not full has found all there was. A full one may have passed over older messages
         that became available late, but at most for a second: nothing hides behind what newer claims took.
         """
         ...
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
-        """What a claim under `token` leased, for when its reply was lost. Takes and extends nothing."""
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
+        """Hand back what a claim under `token` leased, as `Release` does; how many. For when its reply was lost.
+
+        Nothing is lost by it: each message keeps its place and the counters it had before that claim. One that was
+        settled or taken over since is left alone, and so is one that an open transaction has locked: its lease
+        ends by itself.
+        """
         ...
 
     async def claim_dead(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """Lease up to `limit` dead letters of these queues, as `DeadDelivery`s, the longest due first.
 
         A letter may be looked after from the moment the message died, one at a time like a message, and as often
         as it is brought back; one that was given up is not offered again. Keys and priorities mean nothing here.
-        Leases, tokens, skipped locks and `next_in` are those of `claim`.
+        Leases, tokens, skipped locks, `max_bytes`, `full` and `next_in` are those of `claim`.
         """
         ...
 
-    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
-        """What a `claim_dead` under `token` leased, for when its reply was lost. Takes and extends nothing."""
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
+        """`recall`, for what a `claim_dead` under `token` leased."""
         ...
 
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
@@ -258,9 +307,9 @@ class Store(Source, Protocol):
         attempt, sets `deliveries` to 0 and makes it due `after` from now. `Postpone` sets both counters to 0
         and makes it due `after` from now. `Dead` moves it to the dead letters in the same step, counting one
         attempt if its handler ran. Whatever counts an attempt notes when this delivery was claimed as the
-        last attempt, and as the first if there was none before; `Postpone` forgets both. `Release` makes it
-        due now with the `deliveries` it had before the claim. `Retry`, `Postpone` and `Release` clear the
-        lease, and make a superseded message due at once.
+        last attempt, and as the first if there was none before; `Postpone` forgets both. `Release` undoes the
+        claim: the message has the `deliveries` it had before, and its due time, and so its place, is unchanged.
+        `Retry`, `Postpone` and `Release` clear the lease; `Retry` and `Postpone` make a superseded message due at once.
 
         `LOST` is answered only after asking twice, `BUSY` for a row that somebody's open transaction has
         locked (the others in the batch are not held up by it), and `UNKNOWN` instead of `LOST` for a
@@ -271,6 +320,8 @@ class Store(Source, Protocol):
         its own reason and error included, without a lease, and is offered to nobody any more.
 
         Whatever becomes available rings, as a publish does; a letter rings for the queue in which the message died.
+        A freed ordering key rings always: whether another message waits for it cannot be known, one may be about to
+        commit. The same holds for `ack`, `cancel`, `cancel_all`, `reschedule` and a publish that replaces.
         """
         ...
 
@@ -300,7 +351,7 @@ class Store(Source, Protocol):
         """Settle these as `Done` inside the caller's transaction: all, or `LeaseLost` naming the lost ones.
 
         While that transaction is open its row locks stand in for the leases: nobody takes the messages over.
-        After a rollback they are as before; a commit rings for whom an ordering key was freed.
+        After a rollback they are as before; a commit that frees an ordering key rings.
         """
         ...
 
@@ -351,9 +402,18 @@ class Inspection(Protocol):
         ...
 
     async def dead(
-        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+        self,
+        which: DeadFilter,
+        *,
+        limit: int = 100,
+        cursor: int | None = None,
+        max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
-        """Dead letters, newest first; `cursor` is the id of the last one seen."""
+        """Dead letters, newest first; `cursor` is the id of the last one seen.
+
+        A page ends before bodies and headers exceed `max_bytes`, but has at least one letter while there are any: only
+        an empty page is the end.
+        """
         ...
 
     async def redrive(

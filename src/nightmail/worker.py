@@ -253,18 +253,17 @@ class Worker:
         claimed = await self._store.claim(self._queues, limit=room, lease=self._settings.lease, token=token)
         self._unconfirmed = None
         self._take(claimed.deliveries, until)
-        if len(claimed.deliveries) >= room:
+        if claimed.full or len(claimed.deliveries) >= room:
             self._alarm.at_once()
         else:
             self._alarm.set(next_look(sent, claimed.next_in, self._store.look_interval))
 
     async def _recall(self) -> None:
-        """If the reply to the last claim was lost, take what it took: nobody else will before the lease ends."""
+        """Hand back what the last claim took if its reply was lost: no worker could have it before the lease ends."""
         if self._unconfirmed is not None:
-            token, until = self._unconfirmed
-            recalled = await self._store.recall(self._queues, token)
+            token, _ = self._unconfirmed
+            await self._store.recall(self._queues, token)
             self._unconfirmed = None
-            self._take(recalled, until)
 
     def _take(self, deliveries: Sequence[Delivery], until: float) -> None:
         if not deliveries:

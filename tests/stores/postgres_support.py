@@ -16,6 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, Standing
 from nightmail.store import Blocking, Settlement
@@ -47,8 +48,12 @@ class PostgresHarness(Harness):
         super().__init__()
         self.url = url
 
-    async def open(self, *, keep_delivered: bool = False) -> PostgresStore:
-        store = PostgresStore(self.url, clock=self.clock, keep_delivered=keep_delivered)
+    async def open(
+        self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES
+    ) -> PostgresStore:
+        store = PostgresStore(
+            self.url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+        )
         await store.open()
         await store.migrate()
         return store

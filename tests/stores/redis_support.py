@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from redis.asyncio import Redis
 
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, Standing
 from nightmail.store import Settlement
@@ -32,8 +33,10 @@ class RedisHarness(Harness):
         super().__init__()
         self.url = url
 
-    async def open(self, *, keep_delivered: bool = False) -> RedisStore:
-        store = RedisStore(self.url, clock=self.clock, keep_delivered=keep_delivered)
+    async def open(self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES) -> RedisStore:
+        store = RedisStore(
+            self.url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+        )
         await store.open()
         await store.migrate()
         return store

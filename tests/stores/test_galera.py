@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 from asyncmy.errors import MySQLError
 
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead, Done, Standing
 from nightmail.records import DeadFilter, QueueStats
@@ -123,9 +124,11 @@ class GaleraHarness(DriverHarness):
         self._urls = urls
         self._opened = 0
 
-    async def open(self, *, keep_delivered: bool = False) -> MySQLStore:
+    async def open(self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES) -> MySQLStore:
         url = self._urls[self._opened % len(self._urls)]
-        store = MySQLStore(url, clock=self.clock, keep_delivered=keep_delivered)
+        store = MySQLStore(
+            url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+        )
         self._opened += 1
         await store.open()
         await store.migrate()

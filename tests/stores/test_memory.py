@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StoreUnavailable
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead, Done, Retry, Standing
 from nightmail.store import Blocking, FullStore, Settlement
@@ -37,8 +38,10 @@ class MemoryHarness(Harness):
         self._committed: list[str] = []
         self._uncommitted: dict[MemoryTransaction, list[str]] = {}
 
-    async def open(self, *, keep_delivered: bool = False) -> FullStore:
-        store = MemoryStore(self.data, clock=self.clock, keep_delivered=keep_delivered)
+    async def open(self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES) -> FullStore:
+        store = MemoryStore(
+            self.data, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+        )
         await store.migrate()
         await store.open()
         return store

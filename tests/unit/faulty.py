@@ -21,6 +21,7 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.errors import StoreUnavailable
+from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -133,6 +134,10 @@ class FaultyStore:
         return self._store.capabilities
 
     @property
+    def max_body_bytes(self) -> int:
+        return self._store.max_body_bytes
+
+    @property
     def look_interval(self) -> timedelta:
         return self._store.look_interval if self.interval is None else self.interval
 
@@ -165,24 +170,42 @@ class FaultyStore:
             "publish_batch", lambda: self._store.publish_batch(messages, transaction=transaction)
         )
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
         claimed = await self._pass(
-            "claim", lambda: self._store.claim(queues, limit=limit, lease=lease, token=token)
+            "claim",
+            lambda: self._store.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes),
         )
         self.sizes["claim"].append(len(claimed.deliveries))
         return claimed
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
         return await self._pass("recall", lambda: self._store.recall(queues, token))
 
     async def claim_dead(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         return await self._pass(
-            "claim_dead", lambda: self._store.claim_dead(queues, limit=limit, lease=lease, token=token)
+            "claim_dead",
+            lambda: self._store.claim_dead(
+                queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes
+            ),
         )
 
-    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         return await self._pass("recall_dead", lambda: self._store.recall_dead(queues, token))
 
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
@@ -248,9 +271,16 @@ class FaultyStore:
         )
 
     async def dead(
-        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+        self,
+        which: DeadFilter,
+        *,
+        limit: int = 100,
+        cursor: int | None = None,
+        max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
-        return await self._pass("dead", lambda: self._store.dead(which, limit=limit, cursor=cursor))
+        return await self._pass(
+            "dead", lambda: self._store.dead(which, limit=limit, cursor=cursor, max_bytes=max_bytes)
+        )
 
     async def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True

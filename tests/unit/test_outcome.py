@@ -43,6 +43,8 @@ def test_our_reasons_are_plain_words() -> None:
         "undecodable",
         "policy_error",
         "expired",
+        "unreadable",
+        "too_large",
     }
     assert Dead(Reason.EXPIRED) == Dead("expired")
 

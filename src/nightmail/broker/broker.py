@@ -40,6 +40,7 @@ from nightmail.broker.sessions import NotesWhatIsRaised
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.broker.timers import Timers
 from nightmail.errors import StoreUnavailable
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.observe import LoggingObserver, Observers
 from nightmail.store import FullStore
 from nightmail.stores import DEFAULT_URL, open_store, public_url
@@ -58,7 +59,7 @@ class OutboxBroker(
 
     `store` is a URL, an SQLAlchemy `AsyncEngine`, a `Redis` or `RedisCluster` client, or any `Store`; without one it is
     an SQLite file, created on the spot. What you pass in, you close. Options about handling are the defaults of every
-    subscriber.
+    subscriber. A body over `max_body_bytes` is refused at publish; give every process of one store the same limit.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class OutboxBroker(
         tables: str | None = None,
         create_tables: bool | None = None,
         keep_delivered: bool = False,
+        max_body_bytes: int = MAX_BODY_BYTES,
         **options: Unpack[BrokerOptions],
     ) -> None:
         check_known("OutboxBroker", options, BrokerOptions)
@@ -81,7 +83,9 @@ class OutboxBroker(
         self._store = (
             store
             if isinstance(store, FullStore)
-            else open_store(store, tables=tables, keep_delivered=keep_delivered)
+            else open_store(
+                store, tables=tables, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+            )
         )
         if options.get("session_factory") is not None and not self._store.capabilities.transactions:
             raise SetupError(

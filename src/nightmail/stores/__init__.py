@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import DriverMissing
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import FullStore
 from nightmail.stores._names import TableNames
 
@@ -27,19 +28,27 @@ def open_store(
     tables: str | None = None,
     clock: Clock | None = None,
     keep_delivered: bool = False,
+    max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FullStore:
     """A store for a URL, an SQLAlchemy `AsyncEngine`, or a `Redis` or `RedisCluster` client of redis-py.
 
     Nothing is connected before `open`. `tables` is the prefix of the tables' (in Redis, the keys') names, or
     `schema.prefix`. With `keep_delivered` a message that is done
-    goes into the delivered history instead of vanishing.
+    goes into the delivered history instead of vanishing. A body over `max_body_bytes` is refused at publish; give every
+    process the same limit.
     """
     dialect = _dialect(source)
     build = _STORES.get(dialect)
     if build is None:
         known = ", ".join(f"{name}://" for name in _STORES)
         raise ValueError(f"no store for {dialect!r}: the URL must start with one of {known}")
-    return build(source, tables=tables, clock=clock or StoreClock(), keep_delivered=keep_delivered)
+    return build(
+        source,
+        tables=tables,
+        clock=clock or StoreClock(),
+        keep_delivered=keep_delivered,
+        max_body_bytes=max_body_bytes,
+    )
 
 
 def public_url(source: object, store: FullStore) -> str:
@@ -98,10 +107,10 @@ def _redis(source: Any, **options: Any) -> FullStore:
     return RedisStore(source, **options)
 
 
-def _memory(source: Any, *, tables: str | None, clock: Clock, keep_delivered: bool) -> FullStore:
+def _memory(source: Any, *, tables: str | None, **options: Any) -> FullStore:
     from nightmail.stores.memory import MemoryStore
 
-    return MemoryStore(clock=clock, keep_delivered=keep_delivered)
+    return MemoryStore(**options)
 
 
 def _missing(error: ModuleNotFoundError, driver: str, extra: str) -> Exception:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.store import Capabilities, Claimed
 from nightmail.stores.memory import MemoryStore
@@ -75,22 +77,40 @@ class VirtualStore(MemoryStore):
 
     # ── what there is to do ────────────────────────────────────────────────────────────────────────────────
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
         """Lease available messages, as it was agreed with who is being served."""
 
         async def claim(limit: int) -> Claimed:
             with self._virtual.committed_only():
-                return await MemoryStore.claim(self, queues, limit=limit, lease=lease, token=token)
+                return await MemoryStore.claim(
+                    self, queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes
+                )
 
         return await self._served(claim, limit)
 
     async def claim_dead(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """The same for dead letters."""
 
         async def claim(limit: int) -> Claimed:
-            return await MemoryStore.claim_dead(self, queues, limit=limit, lease=lease, token=token)
+            return await MemoryStore.claim_dead(
+                self, queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes
+            )
 
         return await self._served(claim, limit)
 
@@ -102,7 +122,8 @@ class VirtualStore(MemoryStore):
         claimed = await claim(min(limit, most))
         while not claimed.deliveries and more():
             claimed = await claim(min(limit, most))
-        return claimed
+        # As much as was agreed: whoever serves asks again when it is time to.
+        return replace(claimed, full=len(claimed.deliveries) >= limit)
 
     @contextmanager
     def serving(self, most: int, more: Callable[[], bool]) -> Iterator[None]:

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, Standing
 from nightmail.store import Blocking, Settlement
@@ -39,8 +40,12 @@ class SQLiteHarness(Harness):
         super().__init__()
         self.file = directory / "shop.db"
 
-    async def open(self, *, keep_delivered: bool = False) -> SQLiteStore:
-        store = SQLiteStore(self.file, clock=self.clock, keep_delivered=keep_delivered)
+    async def open(
+        self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES
+    ) -> SQLiteStore:
+        store = SQLiteStore(
+            self.file, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+        )
         await store.open()
         await store.migrate()
         async with aiosqlite.connect(self.file) as connection:

@@ -80,24 +80,25 @@ class Changes:
         self.ring_if_soon(row.queue, row.due_at, now)
 
     @contextmanager
-    def editing(self, row: Row, now: datetime) -> Iterator[None]:
+    def editing(self, row: Row) -> Iterator[None]:
         """Change this row within the block."""
         self.touch(row)
-        queue, held_key = self.queue(row.queue), row.head_key
+        queue, before = self.queue(row.queue), row.copy()
         queue.remove(row)
         try:
             yield
         finally:
             queue.add(row)
-        if held_key != row.head_key:
-            self._ring_if_offered(queue, held_key, now)
+        if _frees_key(before, row):
+            self._to_ring.add(queue.name)
 
-    def remove(self, row: Row, now: datetime) -> None:
+    def remove(self, row: Row) -> None:
         """Remove this row."""
         self.touch(row)
         queue = self.queue(row.queue)
         queue.remove(row)
-        self._ring_if_offered(queue, row.head_key, now)
+        if row.ordering_key is not None:
+            self._to_ring.add(queue.name)
 
     def open_window(self, queue: str, timer_id: str, until: datetime, now: datetime) -> None:
         """Let this timer id count as taken until then; never for a shorter time than it already does."""
@@ -113,12 +114,12 @@ class Changes:
         self._windows.setdefault((queue, timer_id), windows.moment(timer_id))
         windows.drop(timer_id)
 
-    def bury(self, row: Row, why: Dead, now: datetime) -> None:
-        """Move this row to the dead letters."""
+    def bury(self, row: Row, why: Dead, now: datetime, *, given_up: bool = False) -> None:
+        """Move this row to the dead letters; one that is given up is not offered by `claim_dead`."""
         record = row.copy().dead_letter(next(self._tables.letter_ids), why, now)
-        self._new_letters.append(Letter(record=record, due_at=now))
+        self._new_letters.append(Letter(record=record, due_at=None if given_up else now))
         self._to_ring.add(row.queue)
-        self.remove(row, now)
+        self.remove(row)
 
     def touch_letter(self, letter: Letter) -> None:
         """Lock this dead letter."""
@@ -163,9 +164,13 @@ class Changes:
             else:
                 self.queue(name).windows.put(timer_id, until)
 
-    def _ring_if_offered(self, queue: Queue, key: str | None, now: datetime) -> None:
-        """Letting go of an ordering key makes the next in line available."""
-        if key is not None:
-            queue.look(now)
-            if queue.offers(key):
-                self._to_ring.add(queue.name)
+
+def _frees_key(before: Row, after: Row) -> bool:
+    """Whether another message of the key that this row had may go now, be it one that is about to commit."""
+    if before.ordering_key is None or after.head_key is not None:
+        return False
+    return (
+        before.head_key is not None
+        or before.ordering_key != after.ordering_key
+        or before.due_at < after.due_at
+    )

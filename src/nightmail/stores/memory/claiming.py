@@ -10,6 +10,7 @@ from operator import attrgetter
 from uuid import UUID
 
 from nightmail.stores._fairness import FairShare
+from nightmail.stores.memory.admission import Admission
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.rows import Row
 
@@ -23,18 +24,31 @@ class Claiming:
         self._served: Counter[str] = Counter()
 
     def claim(
-        self, queues: Iterable[Queue], *, limit: int, token: UUID, until: datetime, now: datetime
+        self,
+        queues: Iterable[Queue],
+        *,
+        limit: int,
+        admission: Admission,
+        token: UUID,
+        until: datetime,
+        now: datetime,
     ) -> list[Row]:
-        """Lease up to `limit` available messages of these queues."""
+        """Lease up to `limit` available messages of these queues, as far as their size allows."""
         claim = next(self._claims)
         rows: list[Row] = []
         # Whichever queue has gone longest without giving anything comes first.
         for queue in sorted(queues, key=lambda queue: self._served[queue.name]):
             room = limit - len(rows)
             oldest = self._share.reserved(queue.name, room)
-            taken = list(queue.claim(room, oldest=oldest, token=token, until=until, now=now))
+            taken = list(
+                queue.claim(room, oldest=oldest, admission=admission, token=token, until=until, now=now)
+            )
             if taken:
-                rows += taken if len(taken) == room else self._in_order(queue.name, taken)
+                rows += (
+                    taken
+                    if len(taken) == room or admission.budget.spent
+                    else self._in_order(queue.name, taken)
+                )
                 self._share.claimed(queue.name, len(taken))
                 self._served[queue.name] = claim
         return rows

@@ -13,6 +13,7 @@ from datetime import datetime
 from operator import itemgetter
 from uuid import UUID
 
+from nightmail.limits import ByteBudget
 from nightmail.message import DeadDelivery
 from nightmail.records import DeadLetter
 from nightmail.stores.memory.agenda import Agenda
@@ -36,6 +37,11 @@ class Letter:
     def id(self) -> int:
         """The letter's own id."""
         return self.record.id
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes to read it."""
+        return len(self.record.body) + len(self.record.encoded_headers)
 
     @property
     def queue(self) -> str:
@@ -168,9 +174,9 @@ class Letters:
 
 
 def take(
-    boxes: Sequence[Letters], *, limit: int, token: UUID, until: datetime, now: datetime
+    boxes: Sequence[Letters], *, limit: int, budget: ByteBudget, token: UUID, until: datetime, now: datetime
 ) -> Iterator[Letter]:
-    """Lease up to `limit` letters of these queues, the longest due first."""
+    """Lease up to `limit` letters of these queues, as far as the budget allows, the longest due first."""
     for letters in boxes:
         letters.look(now)
     for _ in range(limit):
@@ -178,4 +184,6 @@ def take(
         if not firsts:
             return
         (_, id_), letters = min(firsts, key=itemgetter(0))
+        if not budget.take(letters.by_id[id_].size):
+            return
         yield letters.take(id_, token, until, now)

@@ -46,7 +46,7 @@ def _store(changes: Changes, message: Message, now: datetime) -> int:
 
 def _rearm(changes: Changes, message: Message, running: Row, now: datetime) -> int:
     """The new message takes the name; the running one goes on without it, and keeps its retries."""
-    with changes.editing(running, now):
+    with changes.editing(running):
         running.timer_key = None
     return _store(changes, message, now)
 
@@ -57,13 +57,13 @@ def _replace(changes: Changes, message: Message, bearer: Row | None, now: dateti
     if bearer.running(now):
         # Due times are not compared: a running message is in no schedule any more, and the wish to be woken
         # again must not vanish with it.
-        with changes.editing(bearer, now):
+        with changes.editing(bearer):
             bearer.timer_key = None
             bearer.superseded = True
         return _store(changes, message, now)
     if not _wins(message, bearer, now):
         return None
-    with changes.editing(bearer, now):
+    with changes.editing(bearer):
         bearer.overwrite(message, now)
     changes.ring_if_soon(bearer.queue, bearer.due_at, now)
     return bearer.id

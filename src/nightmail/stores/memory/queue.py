@@ -19,6 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from nightmail.message import PRIORITIES
+from nightmail.stores.memory.admission import Admission
 from nightmail.stores.memory.agenda import Agenda
 from nightmail.stores.memory.letters import Letters
 from nightmail.stores.memory.moments import BEGINNING
@@ -99,16 +100,17 @@ class Queue:
         for id_ in self._scheduled.take_until(now):
             self._place_unleased(self.rows[id_])
 
-    def offers(self, key: str) -> bool:
-        """Whether a row with this ordering key could be claimed, as of the last look."""
-        return key in self._lines and self._lines[key].offered is not None
-
-    def claim(self, limit: int, *, oldest: int, token: UUID, until: datetime, now: datetime) -> Iterator[Row]:
+    def claim(
+        self, limit: int, *, oldest: int, admission: Admission, token: UUID, until: datetime, now: datetime
+    ) -> Iterator[Row]:
         """Lease up to `limit` available rows: first so many of the oldest, the others by priority."""
         self.look(now)
         for taken in range(limit):
-            row = self._oldest() if taken < oldest else self._most_urgent()
-            if row is None:
+            pick = self._oldest if taken < oldest else self._most_urgent
+            row = pick()
+            while row is not None and admission.bury_if_too_large(row):
+                row = pick()
+            if row is None or not admission.budget.take(row.size):
                 return
             self._lift(row)
             row.lease(token, until, now)

@@ -101,6 +101,11 @@ class Row:
             expires_at=None,
         )
 
+    @property
+    def size(self) -> int:
+        """How many bytes it takes to read it."""
+        return len(self.body) + len(self.encoded_headers)
+
     def copy(self) -> Row:
         """This row as it is now."""
         twin = object.__new__(Row)

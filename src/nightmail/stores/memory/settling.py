@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Final
 
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.moments import after
 from nightmail.stores.memory.rows import Row
-
-_NOTHING: Final = timedelta(0)
 
 
 def settle(changes: Changes, row: Row, outcome: Outcome, now: datetime, *, keep_delivered: bool) -> None:
@@ -22,10 +19,11 @@ def settle(changes: Changes, row: Row, outcome: Outcome, now: datetime, *, keep_
         case Dead():
             changes.bury(row, outcome, now)
         case Retry() | Postpone() | Release():
-            with changes.editing(row, now):
+            with changes.editing(row):
                 delay = _bring_back(row, outcome)
-                # A superseded message comes back only to be dropped: the sooner the better.
-                row.due_at = now if row.superseded else after(now, delay)
+                if delay is not None:
+                    # A superseded message comes back only to be dropped: the sooner the better.
+                    row.due_at = now if row.superseded else after(now, delay)
             changes.ring_if_soon(row.queue, row.due_at, now)
 
 
@@ -41,19 +39,22 @@ def settle_letter(changes: Changes, letter: Letter, outcome: Outcome, now: datet
                 letter.due_at = None
         case Retry() | Postpone() | Release():
             with letters.editing(letter):
-                letter.due_at = after(now, _bring_back(letter, outcome))
-            changes.ring_if_soon(letter.queue, letter.due_at, now)
+                delay = _bring_back(letter, outcome)
+                if delay is not None:
+                    letter.due_at = after(now, delay)
+            changes.ring_if_soon(letter.queue, letter.due_at or now, now)
 
 
 def finish(changes: Changes, row: Row, now: datetime, *, keep_delivered: bool) -> None:
     """Remove a message that was handled."""
     if keep_delivered:
         changes.remember_delivered(row, now)
-    changes.remove(row, now)
+    changes.remove(row)
 
 
-def _bring_back(leased: Row | Letter, outcome: Retry | Postpone | Release) -> timedelta:
-    """Count as the outcome says and end the lease; after how long it is due again."""
+def _bring_back(leased: Row | Letter, outcome: Retry | Postpone | Release) -> timedelta | None:
+    """Count as the outcome says and end the lease; after how long it is due again, `None` to keep its due time."""
+    delay: timedelta | None
     match outcome:
         case Retry(delay):
             leased.count_attempt()
@@ -62,6 +63,6 @@ def _bring_back(leased: Row | Letter, outcome: Retry | Postpone | Release) -> ti
             leased.start_afresh()
         case Release():
             leased.deliveries -= 1
-            delay = _NOTHING
+            delay = None
     leased.end_lease()
     return delay

@@ -6,17 +6,27 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Final, TypeVar
 from uuid import UUID
 
 from nightmail.bell import Bell, BellTower
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import LeaseLost
+from nightmail.limits import (
+    CLAIM_BYTES,
+    MAX_BODY_BYTES,
+    ByteBudget,
+    check_batch,
+    check_max_body_bytes,
+    check_size,
+)
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_queue
-from nightmail.outcome import Standing
+from nightmail.outcome import Dead, Reason, Release, Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, Settlement
 from nightmail.stores.memory import inspection, letters, sweeping
+from nightmail.stores.memory.admission import Admission
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.claiming import Claiming
 from nightmail.stores.memory.data import MemoryData
@@ -32,6 +42,7 @@ from nightmail.stores.memory.turns import running_loop
 _OWN_CLOCK: Final = StoreClock()
 _LOOK_INTERVAL: Final = timedelta(seconds=5)
 _NOTHING: Final = timedelta(0)
+_TOO_LARGE: Final = Dead(Reason.TOO_LARGE, ran=False)
 _Leased = TypeVar("_Leased")
 _CAPABILITIES: Final = Capabilities(
     name="memory",
@@ -53,11 +64,17 @@ class MemoryStore:
     """
 
     def __init__(
-        self, data: MemoryData | None = None, *, clock: Clock = _OWN_CLOCK, keep_delivered: bool = False
+        self,
+        data: MemoryData | None = None,
+        *,
+        clock: Clock = _OWN_CLOCK,
+        keep_delivered: bool = False,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self.data = MemoryData() if data is None else data
         self._clock = clock
         self._keep_delivered = keep_delivered
+        self._max_body_bytes = check_max_body_bytes(max_body_bytes)
         self._tower = BellTower()
         self.data.tables.towers[self._tower] = None
         self._claiming = Claiming()
@@ -66,6 +83,11 @@ class MemoryStore:
     def capabilities(self) -> Capabilities:
         """What this store can do."""
         return _CAPABILITIES
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body that this store takes."""
+        return self._max_body_bytes
 
     @property
     def look_interval(self) -> timedelta:
@@ -91,6 +113,7 @@ class MemoryStore:
         self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
     ) -> int | None:
         """Store a message."""
+        check_size(message, self._max_body_bytes)
         async with self.data.writing(transaction) as changes:
             return publish(changes, message, own, self._now())
 
@@ -98,53 +121,82 @@ class MemoryStore:
         self, messages: Sequence[Message], *, transaction: object | None = None
     ) -> list[int]:
         """Store messages without timer ids, all or none."""
-        if any(message.timer_id is not None for message in messages):
-            raise ValueError("a batch cannot have timer ids: publish timers one by one")
+        check_batch(messages, self._max_body_bytes)
         if not messages:
             return []
         async with self.data.writing(transaction) as changes:
             now = self._now()
             return [changes.add(message, now).id for message in messages]
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
         """Lease available messages."""
         async with self.data.turn():
             now = self._now()
             known = self._known(queues)
-            rows = self._claiming.claim(known, limit=limit, token=token, until=after(now, lease), now=now)
-            next_in = None if len(rows) >= limit else _until_next(known, now)
-            return Claimed([row.delivery() for row in rows], next_in)
+            budget = ByteBudget(max_bytes)
+            changes = Changes(self.data.tables)
+            admission = Admission(
+                budget,
+                self._max_body_bytes,
+                bury=lambda row: changes.bury(row, _TOO_LARGE, now, given_up=True),
+            )
+            rows = self._claiming.claim(
+                known, limit=limit, admission=admission, token=token, until=after(now, lease), now=now
+            )
+            changes.commit()
+            full = len(rows) >= limit or budget.spent
+            return Claimed([row.delivery() for row in rows], None if full else _until_next(known, now), full)
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
-        """What a claim under this token leased."""
-        with self.data.step:
-            return [
-                row.delivery()
-                for queue in self._known(queues)
-                for row in self.data.committed(queue)
-                if row.token == token
-            ]
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
+        """Hand back what a claim under this token leased."""
+        return await self._hand_back(
+            row.delivery()
+            for queue in self._known(queues)
+            for row in self.data.committed(queue)
+            if row.token == token
+        )
+
+    async def _hand_back(self, leased: Iterable[Delivery]) -> int:
+        standings = await self.settle([Settlement(delivery, Release()) for delivery in leased])
+        return standings.count(Standing.HELD)
 
     async def claim_dead(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """Lease dead letters, the longest due first."""
         async with self.data.turn():
             now = self._now()
             known = [queue.letters for queue in self._known(queues)]
-            taken = list(letters.take(known, limit=limit, token=token, until=after(now, lease), now=now))
-            next_in = None if len(taken) >= limit else _until_next(known, now)
-            return Claimed([letter.delivery() for letter in taken], next_in)
+            budget = ByteBudget(max_bytes)
+            taken = list(
+                letters.take(known, limit=limit, budget=budget, token=token, until=after(now, lease), now=now)
+            )
+            full = len(taken) >= limit or budget.spent
+            next_in = None if full else _until_next(known, now)
+            return Claimed([letter.delivery() for letter in taken], next_in, full)
 
-    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
-        """What a claim of dead letters under this token leased."""
-        with self.data.step:
-            return [
-                letter.delivery()
-                for queue in self._known(queues)
-                for letter in queue.letters.by_id.values()
-                if letter.token == token
-            ]
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
+        """Hand back what a claim of dead letters under this token leased."""
+        return await self._hand_back(
+            letter.delivery()
+            for queue in self._known(queues)
+            for letter in queue.letters.by_id.values()
+            if letter.token == token
+        )
 
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """Write how these deliveries ended, around what an open transaction has locked."""
@@ -183,7 +235,7 @@ class MemoryStore:
         row = self.data.leased(delivery)
         if isinstance(row, Standing):
             return row
-        with changes.editing(row, now):
+        with changes.editing(row):
             row.lease_until = max(row.lease_until or until, until)
         return Standing.HELD
 
@@ -262,7 +314,7 @@ class MemoryStore:
             bearer = changes.queue(queue).bearer(timer_id)
             if bearer is None or bearer.running(now):
                 return False
-            with changes.editing(bearer, now):
+            with changes.editing(bearer):
                 bearer.due_at = due_moment(due, now)
                 # A late holder must not end what its owner was just told will come.
                 bearer.end_lease()
@@ -298,12 +350,21 @@ class MemoryStore:
             )
 
     async def dead(
-        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+        self,
+        which: DeadFilter,
+        *,
+        limit: int = 100,
+        cursor: int | None = None,
+        max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
         """Dead letters, newest first."""
         with self.data.step:
             found = self.data.tables.letters()
-            return inspection.letters(found, which, limit=limit, cursor=cursor, now=self._now())
+            page = inspection.letters(found, which, limit=limit, cursor=cursor, now=self._now())
+        budget = ByteBudget(max_bytes)
+        return list(
+            takewhile(lambda letter: budget.take(len(letter.body) + len(letter.encoded_headers)), page)
+        )
 
     async def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
@@ -361,7 +422,7 @@ def _all_leased(find: Callable[[Delivery], _Leased | None], deliveries: Sequence
 def _cancel(changes: Changes, row: Row, now: datetime) -> None:
     if row.timer_key is not None:
         changes.close_window(row.queue, row.timer_key)
-    changes.remove(row, now)
+    changes.remove(row)
 
 
 def _until_next(queues: Iterable[Queue | Letters], now: datetime) -> timedelta | None:

@@ -21,6 +21,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import LeaseLost, NotOpen, PublishUncertain, StoreUnavailable
+from nightmail.limits import MAX_BODY_BYTES, check_max_body_bytes
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -89,7 +90,9 @@ class MySQLStore:
         tables: str | None = None,
         clock: Clock = STORE_CLOCK,
         keep_delivered: bool = False,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        self._max_body_bytes = check_max_body_bytes(max_body_bytes)
         self._connect = connector(source)
         self._names = BacktickNames.parse(tables)
         self._clock = clock
@@ -109,6 +112,11 @@ class MySQLStore:
         self._opened: Opened | None = None
 
     # ------------------------------------------------------------------------------------ its life
+
+    @property
+    def max_body_bytes(self) -> int:
+        """See `Store.max_body_bytes`."""
+        return self._max_body_bytes
 
     @property
     def look_interval(self) -> timedelta:

@@ -21,6 +21,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import NotOpen, PublishUncertain
+from nightmail.limits import MAX_BODY_BYTES, check_max_body_bytes
 from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
@@ -82,7 +83,9 @@ class PostgresStore(ForOperators):
         tables: str | None = None,
         clock: Clock = STORE_CLOCK,
         keep_delivered: bool = False,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        self._max_body_bytes = check_max_body_bytes(max_body_bytes)
         self._connect = connector(source)
         self._names = TableNames.parse(tables)
         self._clock = clock
@@ -98,6 +101,11 @@ class PostgresStore(ForOperators):
         self._opened: Opened | None = None
 
     # ------------------------------------------------------------------------------------ its life
+
+    @property
+    def max_body_bytes(self) -> int:
+        """See `Store.max_body_bytes`."""
+        return self._max_body_bytes
 
     @property
     def look_interval(self) -> timedelta:

@@ -21,6 +21,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import CannotJoin, NotOpen
+from nightmail.limits import MAX_BODY_BYTES, check_max_body_bytes
 from nightmail.message import Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -67,9 +68,11 @@ class RedisStore:
         tables: str | None = None,
         clock: Clock = STORE_CLOCK,
         keep_delivered: bool = False,
+        max_body_bytes: int = MAX_BODY_BYTES,
         wait_replicas: int | None = None,
         wait_timeout: timedelta | None = None,
     ) -> None:
+        self._max_body_bytes = check_max_body_bytes(max_body_bytes)
         found = source_of(source)
         self._source = replace(
             found,
@@ -89,6 +92,11 @@ class RedisStore:
         return self._keys.tag(queue)
 
     # ------------------------------------------------------------------------------------ its life
+
+    @property
+    def max_body_bytes(self) -> int:
+        """See `Store.max_body_bytes`."""
+        return self._max_body_bytes
 
     @property
     def look_interval(self) -> timedelta:

@@ -14,6 +14,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import NotOpen, PublishUncertain
+from nightmail.limits import MAX_BODY_BYTES, check_max_body_bytes
 from nightmail.message import Delivery, Message, check_due, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -70,7 +71,9 @@ class SQLiteStore:
         tables: str | None = None,
         clock: Clock = _OWN_CLOCK,
         keep_delivered: bool = False,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        self._max_body_bytes = check_max_body_bytes(max_body_bytes)
         names = TableNames.parse(tables)
         if names.schema is not None:
             raise ValueError(f"SQLite has no schemas: give a prefix for the tables, not {tables!r}")
@@ -95,6 +98,11 @@ class SQLiteStore:
     def capabilities(self) -> Capabilities:
         """What this store can do."""
         return _CAPABILITIES
+
+    @property
+    def max_body_bytes(self) -> int:
+        """See `Store.max_body_bytes`."""
+        return self._max_body_bytes
 
     @property
     def look_interval(self) -> timedelta:

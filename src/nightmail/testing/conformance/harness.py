@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import Blocking, FullStore
 from nightmail.testing.clock import ManualClock
 
@@ -21,7 +22,7 @@ class Harness(ABC):
         self.clock = ManualClock()
 
     @abstractmethod
-    async def open(self, *, keep_delivered: bool = False) -> FullStore:
+    async def open(self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES) -> FullStore:
         """A store over this database, migrated and open, on `self.clock`; each call is like another process.
 
         The test closes it.

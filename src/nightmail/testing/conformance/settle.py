@@ -265,16 +265,37 @@ class SettleConformance:
 
     # -------------------------------------------------------------------------------------- release
 
-    async def test_a_released_message_is_due_at_the_moment_of_settling(
+    async def test_a_released_message_keeps_its_due_time(
         self, store: FullStore, other: FullStore, clock: ManualClock
     ) -> None:
+        due_at = clock.now()
         await store.publish(message())
         delivery = await claim_one(store)
         clock.advance(SECOND * 3)
 
         assert await settle_one(store, delivery, Release()) is Standing.HELD
 
-        assert (await claim_one(other)).due_at == clock.now()
+        assert (await claim_one(other)).due_at == due_at
+
+    async def test_a_released_message_keeps_its_place(self, store: FullStore, clock: ManualClock) -> None:
+        for body in (b"first", b"second", b"third"):
+            await store.publish(message(body))
+            clock.advance(SECOND)
+        (first,) = await claim_all(store, limit=1)
+
+        await settle_one(store, first, Release())
+
+        assert await claim_bodies(store) == [b"first", b"second", b"third"]
+
+    async def test_messages_released_together_keep_their_order(
+        self, store: FullStore, other: FullStore
+    ) -> None:
+        await store.publish_batch([message(b"%d" % number) for number in range(6)])
+        taken = await claim_all(store, limit=4)
+
+        await store.settle([Settlement(delivery, Release()) for delivery in reversed(taken)])
+
+        assert await claim_bodies(other) == [b"%d" % number for number in range(6)]
 
     async def test_a_release_undoes_the_count_of_its_claim(self, store: FullStore) -> None:
         await store.publish(message())

@@ -21,6 +21,7 @@ from nightmail.testing.conformance.rearm import RearmConformance
 from nightmail.testing.conformance.redrive import RedriveConformance
 from nightmail.testing.conformance.schema import SchemaConformance
 from nightmail.testing.conformance.settle import SettleConformance
+from nightmail.testing.conformance.sizes import SizesConformance
 from nightmail.testing.conformance.supersede import SupersedeConformance
 from nightmail.testing.conformance.sweep import SweepConformance
 from nightmail.testing.conformance.timers import TimersConformance
@@ -50,6 +51,7 @@ class StoreConformance(
     RedriveConformance,
     SweepConformance,
     SchemaConformance,
+    SizesConformance,
     StoreFixtures,
 ):
     """Inherit from this and override `harness`: nothing else is needed to prove a store.

@@ -1,0 +1,234 @@
+"""Sizes: what is too large is refused, and nothing reads more into memory than it may."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from nightmail.errors import BatchTooLarge, MessageTooLarge
+from nightmail.limits import MAX_BATCH_MESSAGES
+from nightmail.message import MAX_HEADERS_BYTES
+from nightmail.outcome import Dead, Reason
+from nightmail.records import DeadFilter
+from nightmail.redriving import redrive
+from nightmail.store import FullStore, Settlement
+from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import (
+    LEASE,
+    QUEUE,
+    SECOND,
+    bodies,
+    bury,
+    claim_all,
+    claim_bodies,
+    claim_letters,
+    claim_one,
+    fresh_token,
+    message,
+    needs,
+    stored,
+    timer,
+)
+from nightmail.testing.conformance.fixtures import StoreFixtures
+from nightmail.testing.conformance.harness import Harness
+
+KIB: Final = 1024
+ROOM_FOR_TWO: Final = 2 * KIB + 512
+
+
+def large(number: int, size: int = KIB) -> bytes:
+    """A body of this size that begins with its number."""
+    return (b"%d" % number).ljust(size, b".")
+
+
+def numbers(found: list[bytes]) -> list[int]:
+    """Which of the large bodies these are."""
+    return [int(body.rstrip(b".")) for body in found]
+
+
+class SizesConformance(StoreFixtures):
+    """Limits at publish, and byte budgets of what is read."""
+
+    # -------------------------------------------------------------------------------------- publish
+
+    async def test_a_body_over_the_limit_is_refused_and_nothing_is_stored(self, harness: Harness) -> None:
+        store = await harness.open(max_body_bytes=100)
+        try:
+            assert store.max_body_bytes == 100
+            await stored(store, message(b"x" * 100))
+            with pytest.raises(MessageTooLarge, match=r"101 bytes.*at most 100"):
+                await store.publish(message(b"x" * 101))
+            with pytest.raises(MessageTooLarge):
+                await store.publish_batch([message(b"small"), message(b"x" * 101)])
+
+            assert await claim_bodies(store) == [b"x" * 100]
+        finally:
+            await store.close()
+
+    @needs("transactions")
+    async def test_a_body_over_the_limit_leaves_the_callers_transaction_usable(
+        self, harness: Harness, store: FullStore
+    ) -> None:
+        async with harness.transaction() as transaction:
+            with pytest.raises(MessageTooLarge):
+                await store.publish(message(b"x" * (store.max_body_bytes + 1)), transaction=transaction)
+            await store.publish(message(b"small"), transaction=transaction)
+
+        assert await claim_bodies(store) == [b"small"]
+
+    async def test_a_batch_of_too_many_messages_is_refused_before_anything_is_written(
+        self, store: FullStore
+    ) -> None:
+        one = message(b"x")
+
+        with pytest.raises(BatchTooLarge, match="several calls"):
+            await store.publish_batch([one] * (MAX_BATCH_MESSAGES + 1))
+
+        assert await claim_all(store) == []
+
+    async def test_a_batch_of_too_many_bytes_is_refused_before_anything_is_written(
+        self, store: FullStore
+    ) -> None:
+        one = message(b"x" * store.max_body_bytes)
+
+        with pytest.raises(BatchTooLarge, match="bytes"):
+            await store.publish_batch([one] * 9)
+
+        assert await claim_all(store) == []
+
+    async def test_the_largest_body_and_headers_are_stored_and_delivered(self, store: FullStore) -> None:
+        body = b"x" * store.max_body_bytes
+        headers = {"k": "v" * (MAX_HEADERS_BYTES - 8)}
+        await store.publish(timer("reminder", body, headers=headers, ordering_key="k"))
+
+        delivery = await claim_one(store)
+
+        assert delivery.body == body
+        assert delivery.headers == headers
+
+    # ---------------------------------------------------------------------------------------- claim
+
+    async def test_a_claim_stops_before_it_has_read_more_bytes_than_it_may(self, store: FullStore) -> None:
+        await store.publish_batch([message(large(number)) for number in range(5)])
+
+        taken = []
+        for _ in range(3):
+            claimed = await store.claim(
+                [QUEUE], limit=100, lease=LEASE, token=fresh_token(), max_bytes=ROOM_FOR_TWO
+            )
+            taken.append((numbers(bodies(claimed.deliveries)), claimed.full))
+
+        assert taken == [([0, 1], True), ([2, 3], True), ([4], False)]
+
+    async def test_a_claim_stopped_by_bytes_leaves_the_rest_as_it_was(
+        self, store: FullStore, other: FullStore
+    ) -> None:
+        await store.publish_batch([message(large(number)) for number in range(4)])
+
+        await store.claim([QUEUE], limit=100, lease=LEASE, token=fresh_token(), max_bytes=ROOM_FOR_TWO)
+
+        rest = await claim_all(other)
+        assert numbers(bodies(rest)) == [2, 3]
+        assert {delivery.deliveries for delivery in rest} == {1}
+
+    async def test_a_claim_takes_one_message_however_large(self, store: FullStore) -> None:
+        await store.publish_batch([message(large(1)), message(large(2))])
+
+        claimed = await store.claim([QUEUE], limit=100, lease=LEASE, token=fresh_token(), max_bytes=1)
+
+        assert numbers(bodies(claimed.deliveries)) == [1]
+        assert claimed.full
+        assert claimed.next_in is None
+
+    async def test_bytes_are_counted_over_all_queues_of_a_claim(self, store: FullStore) -> None:
+        names = ["orders", "refunds", "mail"]
+        for queue in names:
+            await store.publish(message(large(1), queue=queue))
+
+        claimed = await store.claim(
+            names, limit=100, lease=LEASE, token=fresh_token(), max_bytes=ROOM_FOR_TWO
+        )
+        assert len(claimed.deliveries) == 2
+        assert claimed.full
+        assert len(await claim_all(store, *names)) == 1
+
+    async def test_headers_count_as_bytes(self, store: FullStore) -> None:
+        await store.publish_batch([message(b"%d" % number, headers={"k": "v" * KIB}) for number in range(3)])
+
+        claimed = await store.claim(
+            [QUEUE], limit=100, lease=LEASE, token=fresh_token(), max_bytes=ROOM_FOR_TWO
+        )
+
+        assert bodies(claimed.deliveries) == [b"0", b"1"]
+        assert claimed.full
+
+    async def test_a_claim_is_full_exactly_when_it_stopped_at_its_limit(self, store: FullStore) -> None:
+        await store.publish_batch([message(b"%d" % number) for number in range(3)])
+
+        first = await store.claim([QUEUE], limit=2, lease=LEASE, token=fresh_token())
+        second = await store.claim([QUEUE], limit=2, lease=LEASE, token=fresh_token())
+
+        assert (len(first.deliveries), first.full, first.next_in) == (2, True, None)
+        assert (len(second.deliveries), second.full) == (1, False)
+
+    async def test_a_body_over_the_limit_of_the_reader_becomes_a_dead_letter_unread(
+        self, harness: Harness, store: FullStore
+    ) -> None:
+        await store.publish(message(b"small before"))
+        id_ = await stored(store, message(b"x" * 1001))
+        await store.publish(message(b"small after"))
+        reader = await harness.open(max_body_bytes=1000)
+        try:
+            assert sorted(await claim_bodies(reader)) == [b"small after", b"small before"]
+
+            (letter,) = await reader.dead(DeadFilter())
+            assert (letter.message_id, letter.reason, letter.attempts) == (id_, Reason.TOO_LARGE, 0)
+            assert await claim_letters(reader) == []
+        finally:
+            await reader.close()
+
+    # ---------------------------------------------------------------------------------- dead letters
+
+    async def test_a_claim_of_letters_stops_before_it_has_read_more_bytes_than_it_may(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        for number in range(3):
+            await bury(store, message(large(number)))
+            clock.advance(SECOND)
+
+        taken = []
+        for _ in range(2):
+            claimed = await store.claim_dead(
+                [QUEUE], limit=100, lease=LEASE, token=fresh_token(), max_bytes=ROOM_FOR_TWO
+            )
+            taken.append((numbers(bodies(claimed.deliveries)), claimed.full))
+
+        assert taken == [([0, 1], True), ([2], False)]
+
+    async def test_a_page_of_letters_ends_before_it_has_read_more_bytes_than_it_may(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await died(store, 5)
+
+        pages: list[list[int]] = []
+        cursor: int | None = None
+        while page := await store.dead(DeadFilter(), cursor=cursor, max_bytes=ROOM_FOR_TWO):
+            pages.append(numbers(bodies(page)))
+            cursor = page[-1].id
+
+        assert pages == [[4, 3], [2, 1], [0]]
+
+    async def test_many_large_letters_are_redriven_in_order(self, store: FullStore) -> None:
+        await died(store, 5)
+
+        assert await redrive(store, DeadFilter(queue=QUEUE)) == 5
+
+        assert numbers(await claim_bodies(store)) == [0, 1, 2, 3, 4]
+
+
+async def died(store: FullStore, count: int) -> None:
+    """So many large messages, given up in the order of their numbers."""
+    await store.publish_batch([message(large(number)) for number in range(count)])
+    taken = await claim_all(store)
+    await store.settle([Settlement(delivery, Dead("rejected")) for delivery in taken])
