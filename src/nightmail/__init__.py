@@ -1,5 +1,6 @@
 """Durable messages, delivered when they are due, from the database you already have."""
 
+from nightmail._version import __version__
 from nightmail.attempt import Batched
 from nightmail.broker import (
     OutboxBroker,
@@ -53,5 +54,6 @@ __all__ = [
     "TimerExists",
     "Worker",
     "WorkerSettings",
+    "__version__",
     "open_store",
 ]

@@ -118,7 +118,15 @@ class SchemaDrift(NightmailError):
 
     def __init__(self, differences: Sequence[str]) -> None:
         self.differences = tuple(differences)
-        super().__init__("the tables differ from what this version makes: " + "; ".join(self.differences))
+        super().__init__(
+            "the tables differ from what this version makes: "
+            + "; ".join(self.differences)
+            + ". `nightmail migrate --repair` makes missing indexes again"
+        )
+
+
+class NotAllowed(NightmailError):
+    """The account lacks a right that this needs."""
 
 
 class DriverMissing(NightmailError, ImportError):

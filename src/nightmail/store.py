@@ -168,8 +168,15 @@ class Store(Source, Protocol):
         """Return when the store answers; raise `StoreUnavailable` when it does not."""
         ...
 
-    async def migrate(self) -> None:
-        """Create the tables, or bring them up to this version. Running it again changes nothing."""
+    async def migrate(self, *, repair: bool = False) -> None:
+        """Create the tables, or bring them up to this version. Running it again changes nothing.
+
+        With `repair`, indexes that were dropped are made again. `NotAllowed` when the account may not do that.
+        """
+        ...
+
+    def schema_sql(self) -> str:
+        """The statements that `migrate` runs on an empty database, to read or to run by hand."""
         ...
 
     async def check(self) -> None:

@@ -6,7 +6,8 @@ embedded store makes its tables by itself.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -26,6 +27,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import BYTEA, INTERVAL, TIMESTAMP, UUID
 
 from nightmail.stores import TableNames
+from nightmail.stores._names import TABLES
+
+IncludeObject: TypeAlias = Callable[[Any, str | None, Any, bool, Any], bool]
+"""What Alembic asks about each table, column, index and constraint: whether to compare it."""
 
 # Half of each page stays free, so that a claim updates its rows in place; vacuum comes often and never truncates.
 _MESSAGES_STORAGE: Final[dict[str, Any]] = {
@@ -59,6 +64,25 @@ def make_outbox_tables(metadata: MetaData, tables: str | None = None) -> OutboxT
     `tables` is what the broker is given: a prefix, or `schema.prefix`.
     """
     return _Maker(metadata, TableNames.parse(tables)).all()
+
+
+def skip_outbox_tables(
+    tables: str | None = None, *, include_object: IncludeObject | None = None
+) -> IncludeObject:
+    """An `include_object` for Alembic's `env.py` that leaves our tables to `nightmail migrate`.
+
+    Without it, autogenerate proposes to drop them. `include_object` is your own, asked about everything else.
+    """
+    names = TableNames.parse(tables)
+    ours = {f"{names.prefix}_{table}" for table in (*TABLES, "bells")}
+
+    def include(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
+        table = thing if kind == "table" else getattr(thing, "table", None)
+        if table is not None and table.name in ours and table.schema in (names.schema, None):
+            return False
+        return include_object is None or include_object(thing, name, kind, reflected, compare_to)
+
+    return include
 
 
 class _Maker:

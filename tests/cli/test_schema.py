@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
+import nightmail
 from nightmail.cli.app import URL_VARIABLE, main
+from nightmail.stores.sqlite import SQLiteStore
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +79,116 @@ def test_a_store_that_does_not_answer_is_an_error_without_the_password(
     assert "hunter2" not in said.err + said.out
 
 
-def test_it_is_a_program_too(tmp_path: Path) -> None:
+async def test_a_user_without_the_right_to_create_tables_is_told_what_to_grant(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = await asyncpg.connect(postgres_url)
+    try:
+        await owner.execute("drop role if exists clerk; create role clerk login password 'hunter2'")
+        await owner.execute("revoke create on schema public from public")
+        parts = urlsplit(postgres_url)
+        monkeypatch.setenv(
+            URL_VARIABLE, f"postgresql://clerk:hunter2@{parts.hostname}:{parts.port}{parts.path}"
+        )
+
+        assert await asyncio.to_thread(main, ["migrate"]) == 1
+    finally:
+        await owner.execute("drop owned by clerk; drop role clerk")
+        await owner.close()
+
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert 'GRANT USAGE, CREATE ON SCHEMA "public" TO "clerk"' in said
+    assert "hunter2" not in said
+
+
+async def test_a_dropped_index_is_named_and_made_again_by_repair(
+    postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await asyncio.to_thread(main, ["migrate", postgres_url]) == 0
+    owner = await asyncpg.connect(postgres_url)
+    await owner.execute("drop index nightmail_claim; drop index nightmail_timer")
+    await owner.close()
+
+    assert await asyncio.to_thread(main, ["migrate", postgres_url]) == 1
+    said = capsys.readouterr().err
+    assert "the index nightmail_claim is missing" in said
+    assert "nightmail migrate --repair" in said
+
+    assert await asyncio.to_thread(main, ["migrate", "--repair", postgres_url]) == 0
+    assert await asyncio.to_thread(main, ["check", postgres_url]) == 0
+
+
+async def test_an_index_that_cannot_be_used_is_made_again_by_repair(postgres_url: str) -> None:
+    assert await asyncio.to_thread(main, ["migrate", postgres_url]) == 0
+    owner = await asyncpg.connect(postgres_url)
+    await owner.execute(
+        "update pg_index set indisvalid = false where indexrelid = 'nightmail_claim'::regclass"
+    )
+    await owner.close()
+    assert await asyncio.to_thread(main, ["check", postgres_url]) == 1
+
+    assert await asyncio.to_thread(main, ["migrate", "--repair", postgres_url]) == 0
+
+
+def test_the_statements_are_printed_and_nothing_is_changed(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["migrate", "--sql", url]) == 0
+
+    printed = capsys.readouterr().out
+    assert "nightmail_messages" in printed
+    assert main(["check", url]) == 1
+
+
+def test_the_printed_statements_make_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "by-hand.db"
+    main(["migrate", "--sql", f"sqlite:///{file}"])
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(capsys.readouterr().out)
+
+    assert main(["check", f"sqlite:///{file}"]) == 0
+
+
+async def test_the_printed_statements_make_the_tables_on_postgres(
+    postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await asyncio.to_thread(main, ["migrate", "--sql", "--tables", "night.mail", postgres_url])
+    owner = await asyncpg.connect(postgres_url)
+    await owner.execute(capsys.readouterr().out)
+    await owner.close()
+
+    assert await asyncio.to_thread(main, ["check", "--tables", "night.mail", postgres_url]) == 0
+
+
+def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(_self: SQLiteStore) -> None:
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr(SQLiteStore, "check", fail)
+    url = f"sqlite:///{tmp_path / 'messages.db'}"
+
+    assert main(["check", url]) == 1
+    assert capsys.readouterr().err == "nightmail: ZeroDivisionError: division by zero (--debug shows where)\n"
+    with pytest.raises(ZeroDivisionError):
+        main(["check", "--debug", url])
+
+
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"nightmail {nightmail.__version__}\n"
+    assert nightmail.__version__ == version("nightmail")
+
+
+@pytest.mark.parametrize("module", ["nightmail", "nightmail.cli"])
+def test_it_is_a_program_too(tmp_path: Path, module: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "nightmail.cli", "migrate", f"sqlite:///{tmp_path / 'm.db'}"],
+        [sys.executable, "-m", module, "migrate", f"sqlite:///{tmp_path / 'm.db'}"],
         capture_output=True,
         text=True,
         check=True,

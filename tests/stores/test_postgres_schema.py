@@ -65,15 +65,15 @@ async def test_older_tables_are_outdated_and_newer_ones_are_told(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("drop index nightmail_claim", "the index claim is missing"),
+        ("drop index nightmail_claim", "the index nightmail_claim is missing"),
         (
             "drop index nightmail_timer; create unique index nightmail_timer on nightmail_messages (queue, timer_key)",
-            "the index timer is 'unique btree (queue, timer_key)' instead of",
+            "the index nightmail_timer is 'unique btree (queue, timer_key)' instead of",
         ),
         (
             "drop index nightmail_head; "
             "create index nightmail_head on nightmail_messages (queue, head_key) where head_key is not null",
-            "the index head is 'btree",
+            "the index nightmail_head is 'btree",
         ),
         (
             "alter table nightmail_messages drop column expires_at",

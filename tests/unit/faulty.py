@@ -150,8 +150,11 @@ class FaultyStore:
     async def ping(self) -> None:
         await self._pass("ping", self._store.ping)
 
-    async def migrate(self) -> None:
-        await self._pass("migrate", self._store.migrate)
+    async def migrate(self, *, repair: bool = False) -> None:
+        await self._pass("migrate", lambda: self._store.migrate(repair=repair))
+
+    def schema_sql(self) -> str:
+        return self._store.schema_sql()
 
     async def check(self) -> None:
         await self._pass("check", self._store.check)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from nightmail._version import __version__
 from nightmail.cli import moving, schema, stores
 from nightmail.cli.stores import URL_VARIABLE
 from nightmail.errors import NightmailError
@@ -25,8 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         store = open_store(stores.url_of(given), tables=given.tables)
         code: int = asyncio.run(given.command(store, given))
-    except (NightmailError, ValueError) as error:
-        print(f"nightmail: {error}", file=sys.stderr)
+    except Exception as error:
+        if given.debug:
+            raise
+        print(f"nightmail: {_said(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(
@@ -36,19 +39,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _said(error: Exception) -> str:
+    """What went wrong, in one line. Only our own errors speak for themselves."""
+    text = " ".join(str(error).split())
+    if isinstance(error, NightmailError | ValueError):
+        return text
+    return f"{type(error).__name__}: {text} (--debug shows where)"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nightmail",
         description="Durable messages, delivered when they are due, from the database you already have.",
     )
+    parser.add_argument("--version", action="version", version=f"nightmail {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, run, add_arguments in (
-        ("migrate", schema.migrate, None),
+        ("migrate", schema.migrate, schema.add_migrate_arguments),
         ("check", schema.check, None),
         ("move-from-faststream-outbox", moving.move_from_faststream_outbox, moving.add_arguments),
     ):
         command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
         stores.add_arguments(command)
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if add_arguments is not None:
             add_arguments(command)
         command.set_defaults(command=run)

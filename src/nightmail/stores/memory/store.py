@@ -103,8 +103,12 @@ class MemoryStore:
     async def ping(self) -> None:
         """It always answers."""
 
-    async def migrate(self) -> None:
+    async def migrate(self, *, repair: bool = False) -> None:
         """There are no tables to create."""
+
+    def schema_sql(self) -> str:
+        """There are no tables to create."""
+        return "-- Messages in memory need no tables."
 
     async def check(self) -> None:
         """There are no tables that could differ."""

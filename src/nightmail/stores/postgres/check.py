@@ -154,9 +154,11 @@ async def _differences(connection: Connection, names: TableNames, statements: Ma
 
     for difference in _columns(await ask("columns")):
         yield difference
-    for difference in _indexes(await ask("indexes")):
+    for difference in _indexes(await ask("indexes"), names.prefix):
         yield difference
-    for difference in _compared("the constraint", CONSTRAINTS, _named(await ask("constraints"))):
+    for difference in _compared(
+        f"the constraint {names.prefix}_", CONSTRAINTS, _named(await ask("constraints"))
+    ):
         yield difference
     if (
         names.quoted("messages") not in missing
@@ -181,9 +183,9 @@ def _columns(rows: list[Any]) -> Iterator[str]:
                 yield f"the column {table}.{name} is not ours and must not be null"
 
 
-def _indexes(rows: list[Any]) -> Iterator[str]:
+def _indexes(rows: list[Any], prefix: str) -> Iterator[str]:
     found = _named(rows)
-    yield from _compared("the index", INDEXES, found)
+    yield from _compared(f"the index {prefix}_", INDEXES, found)
     for row in rows:
         if row["is_unique"] and row["name"] not in INDEXES:
             yield f"the unique index {row['name']} on {row['table']} is not ours and may refuse messages"
@@ -194,9 +196,9 @@ def _named(rows: list[Any]) -> dict[str, str]:
 
 
 def _compared(what: str, expected: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
-    separator = "" if what.endswith(".") else " "
+    """`what` is the beginning of each name, to which its own part is added."""
     for name, definition in expected.items():
         if name not in found:
-            yield f"{what}{separator}{name} is missing or unusable"
+            yield f"{what}{name} is missing or unusable"
         elif found[name] != definition:
-            yield f"{what}{separator}{name} is {found[name]!r} instead of {definition!r}"
+            yield f"{what}{name} is {found[name]!r} instead of {definition!r}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import asyncpg
 
+from nightmail.errors import NotAllowed
 from nightmail.stores._names import TableNames
 from nightmail.stores._sql import load_script
 from nightmail.stores.postgres.connect import Connection
@@ -16,6 +18,7 @@ STEPS: Final[dict[int, str]] = {1: "schema.sql"}
 """For each version the file that leads to it from the one before."""
 
 LOCK_SECONDS: Final = 10
+_INDEX: Final = re.compile(r'^create (unique )?index ("\w+") on ([^;]+);', re.MULTILINE)
 
 
 async def version(connection: Connection, names: TableNames) -> int:
@@ -35,8 +38,46 @@ async def _adopt(connection: Connection, names: TableNames) -> int:
     return VERSION
 
 
+def script(names: TableNames) -> str:
+    """The statements that make the tables in an empty database."""
+    schema = "" if names.schema is None else f'create schema if not exists "{names.schema}";\n\n'
+    return schema + "\n".join(load_script(PACKAGE, file, names) for file in STEPS.values()).rstrip()
+
+
 async def migrate(connection: Connection, names: TableNames) -> None:
     """Bring the tables up to this version: all steps in one transaction, by one process at a time."""
+    try:
+        await _migrate(connection, names)
+    except asyncpg.InsufficientPrivilegeError as error:
+        where = await connection.fetchval("select coalesce($1, current_schema(), 'public')", names.schema)
+        user = await connection.fetchval("select current_user")
+        raise NotAllowed(
+            f"{error.args[0]}: the user {user} needs the right to create tables. "
+            f'As the owner of the database: GRANT USAGE, CREATE ON SCHEMA "{where}" TO "{user}", or run '
+            "`nightmail migrate` as the owner (`nightmail migrate --sql` prints the statements)"
+        ) from error
+
+
+async def repair(connection: Connection, names: TableNames) -> None:
+    """Make indexes again that were dropped, or that a failed attempt left unusable, while others go on writing."""
+    await connection.execute("set statement_timeout = 0")
+    try:
+        for unique, index, rest in _INDEX.findall(script(names)):
+            place = index if names.schema is None else f'"{names.schema}".{index}'
+            usable = await connection.fetchval(
+                "select i.indisvalid and i.indisready from pg_catalog.pg_index as i "
+                "where i.indexrelid = pg_catalog.to_regclass($1)",
+                place,
+            )
+            if usable is False:
+                await connection.execute(f"drop index concurrently {place}")
+            if not usable:
+                await connection.execute(f"create {unique}index concurrently {index} on {rest}")
+    finally:
+        await connection.execute("reset statement_timeout")
+
+
+async def _migrate(connection: Connection, names: TableNames) -> None:
     async with connection.transaction():
         # A waiting migration keeps everybody else from the tables: better to give up, and try again later.
         await connection.execute(

@@ -141,11 +141,17 @@ class PostgresStore(ForOperators):
         """See `Store.ping`."""
         await self._here.publish.run(lambda connection: connection.execute("select 1", timeout=5))
 
-    async def migrate(self) -> None:
+    def schema_sql(self) -> str:
+        """See `Store.schema_sql`."""
+        return migrate.script(self._names)
+
+    async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""
 
         async def work(connection: Connection) -> None:
             await migrate.migrate(connection, self._names)
+            if repair:
+                await migrate.repair(connection, self._names)
             await self._tables.learn(connection)
 
         await self._here.publish.run(work)

@@ -124,7 +124,11 @@ class RedisStore:
         """See `Store.ping`."""
         await self._here.publish.ask(self._keys.meta, ("PING",))
 
-    async def migrate(self) -> None:
+    def schema_sql(self) -> str:
+        """See `Store.schema_sql`. There is nothing to run by hand: keys are made by the first message."""
+        return f"# Redis has no tables. `nightmail migrate` notes the version in the key {self._keys.meta}."
+
+    async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""
         await self._check_servers()
         await schema.migrate(self._here.publish, self._keys)

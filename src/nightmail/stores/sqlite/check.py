@@ -13,7 +13,7 @@ from nightmail.stores._names import TableNames
 from nightmail.stores._sql import load_script
 from nightmail.stores.sqlite.moments import in_microseconds
 from nightmail.stores.sqlite.notice import LOOK_INTERVAL, NOTICE_HORIZON
-from nightmail.stores.sqlite.steps import Queries, Row, Steps, carry_out
+from nightmail.stores.sqlite.steps import Ask, Queries, Row, Steps, carry_out
 
 VERSION: Final = 1
 _TIMES: Final = (in_microseconds(LOOK_INTERVAL), in_microseconds(NOTICE_HORIZON))
@@ -26,6 +26,15 @@ class Schema:
         self._names = names
         self._sql = sql
         self._script = load_script(__package__, "schema.sql", names)
+
+    @property
+    def script(self) -> str:
+        """The statements that make the tables, the noted version included."""
+        ask = self._version()
+        noted = ask.statement.text
+        for name, value in ask.values.items():
+            noted = noted.replace(f":{name}", str(value))
+        return f"{self._script.rstrip()}\n\n{noted};"
 
     def current(self, connection: sqlite3.Connection) -> bool | None:
         """`True` when there is nothing to migrate, else `None`."""
@@ -83,8 +92,11 @@ class Schema:
         return (yield self._sql("meta"))
 
     def _note_version(self) -> Steps[None]:
+        yield self._version()
+
+    def _version(self) -> Ask:
         look_interval, notice_horizon = _TIMES
-        yield self._sql(
+        return self._sql(
             "note_version", version=VERSION, look_interval=look_interval, notice_horizon=notice_horizon
         )
 

@@ -133,8 +133,12 @@ class SQLiteStore:
         """Read something from the file."""
         _ = await self._threads.writer.read(_read_something)
 
-    async def migrate(self) -> None:
-        """Create the tables, or what is missing of them."""
+    def schema_sql(self) -> str:
+        """See `Store.schema_sql`."""
+        return self._schema.script
+
+    async def migrate(self, *, repair: bool = False) -> None:
+        """Create the tables, or what is missing of them. A missing index is always made again."""
         _ = await self._threads.writer.write(self._schema.migrate, look=self._schema.current)
 
     async def check(self) -> None:
