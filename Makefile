@@ -10,6 +10,7 @@ ARGS    ?=
 STORE   ?=
 WORKERS ?= 2
 FASTSTREAM ?= 0.7.8
+EXAMPLES ?= 300
 
 VENV := .venv
 RUN  := $(VENV)/bin/python
@@ -19,7 +20,7 @@ DEV  := $(VENV)/.dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-faststream check format bench constraints clean
+.PHONY: help demo test model test-faststream check format bench constraints clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -33,6 +34,10 @@ demo: $(DEMO) ## Watch a small shop publish and receive its messages, on an SQLi
 # several processes: each collects all tests first, and one store's run in a single one anyway.
 test: $(DEV) ## Run every test, with coverage (STORE=postgres: one store's, without)
 	@$(RUN) -m pytest $(if $(STORE)$(ARGS),,--cov -n $(WORKERS)) $(if $(STORE),-k $(STORE)) $(ARGS)
+
+# EXAMPLES=1000 tries more; STORE=redis takes one store.
+model: $(DEV) ## Drive each store beside the memory store, for longer than the tests do
+	@MODEL_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest tests/model --timeout=3600 $(if $(STORE),-k $(STORE)) $(ARGS)
 
 # An environment of its own, with everything but FastStream as in `constraints.txt`; `make clean` removes it too.
 test-faststream: $(RUN) ## Run the broker's tests with another version of FastStream (FASTSTREAM=0.7.8)
