@@ -6,6 +6,7 @@
 -- Answers how many were removed, and the highest id that may go.
 
 local q, room = queues[1], tonumber(ARGV[5])
+need({ 'ZRANGE', 'ZRANGEBYSCORE' })
 guard_lines(q)
 redis.call('ZCARD', q.windows)
 local highest = ARGV[6] ~= '' and ARGV[6] or redis.call('GET', q.last) or ''

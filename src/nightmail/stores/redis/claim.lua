@@ -14,11 +14,21 @@ local REMEMBERED = 1000
 
 local records = {}
 
+-- How many messages this call may still move on their way to being claimed, for all queues together: nobody else is
+-- served meanwhile. Once it is used up, what is left is for the next call.
+local budget = MANY
+local more = false
+
 -- Leases that ended: their messages are available again, where their due times put them.
 local function take_back(q)
-  local ended = redis.call('ZRANGEBYSCORE', q.run, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MANY)
+  local ended = redis.call('ZRANGEBYSCORE', q.run, '-inf', now, 'WITHSCORES', 'LIMIT', 0, budget + 1)
   q.grown = q.grown or #ended > 0
   for place = 1, #ended, 2 do
+    if budget == 0 then
+      more = true
+      return
+    end
+    budget = budget - 1
     local id = ended[place]
     local s = state_of(q, id)
     if s then
@@ -29,24 +39,51 @@ local function take_back(q)
       bury_unreadable(q, id)
     end
   end
-  return #ended == 2 * MANY
 end
 
--- Messages with an ordering key that have become due stand in line from now on.
-local function line_up(q)
-  local due = redis.call('ZRANGEBYSCORE', q.later, '-inf', now, 'LIMIT', 0, MANY)
-  q.grown = q.grown or #due > 0
-  for _, id in ipairs(due) do
-    local found = fields(q, id, 'state', 'key')
-    local s = unpack_state(found[1])
-    redis.call('ZREM', q.later, id)
-    if s and found[2] then
-      enter(q, id, s, found[2])
-    else
-      bury_unreadable(q, id)
-    end
+-- A message with an ordering key that has become due stands in line from now on.
+local function line_up_one(q, id)
+  local found = fields(q, id, 'state', 'key')
+  local s = unpack_state(found[1])
+  redis.call('ZREM', q.later, id)
+  if s and found[2] then
+    redis.call('ZREM', q.waits, wait_of(id, s, found[2]))
+    enter(q, id, s, found[2])
+  else
+    bury_unreadable(q, id)
   end
-  return #due == MANY
+  budget = budget - 1
+  q.grown = true
+end
+
+local function line_up(q)
+  local due = redis.call('ZRANGEBYSCORE', q.later, '-inf', now, 'LIMIT', 0, budget + 1)
+  for _, id in ipairs(due) do
+    if budget == 0 then
+      more, q.unlined = true, true
+      return
+    end
+    line_up_one(q, id)
+  end
+end
+
+-- Whether all due messages of a key stand in its line, so that its head is the first of them. If not, they line up now.
+local function lined_up(q, key)
+  if not q.unlined then
+    return true
+  end
+  local from, to = '[' .. key .. '\0', '(' .. key .. '\0' .. string.format('%016x', now) .. 'g'
+  for _, wait in ipairs(redis.call('ZRANGEBYLEX', q.waits, from, to, 'LIMIT', 0, budget + 1)) do
+    if budget == 0 then
+      return false
+    end
+    local id = wait:sub(-16)
+    if redis.call('ZSCORE', q.later, id) then
+      line_up_one(q, id)
+    end
+    redis.call('ZREM', q.waits, wait)
+  end
+  return true
 end
 
 local function older(a, b)
@@ -61,10 +98,13 @@ local function first_of(q, level, count)
   if q.sizes[level] == 0 and not q.grown then
     return {}
   end
-  local found = redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now, 'WITHSCORES', 'LIMIT', 0, count)
+  -- So many that there are enough once those that cannot be taken now are left out.
+  local found = redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now, 'WITHSCORES', 'LIMIT', 0, count + q.held_back)
   local list = {}
   for place = 1, #found, 2 do
-    list[#list + 1] = { id = found[place], due = tonumber(found[place + 1]), level = level }
+    if #list < count and not q.passed[found[place]] then
+      list[#list + 1] = { id = found[place], due = tonumber(found[place + 1]), level = level }
+    end
   end
   return list
 end
@@ -99,6 +139,18 @@ local function choose(q, room, share)
   return chosen
 end
 
+-- Whether this may be taken: the head of a line only once all that are due stand in it.
+local function may_be_taken(q, id, s, key)
+  if not key or s.started == 1 then
+    return true
+  elseif not lined_up(q, key) then
+    q.passed[id], q.held_back = true, q.held_back + 1
+    return false
+  end
+  -- One with a lower id may have come before it.
+  return not q.unlined or redis.call('HGET', q.heads, key) == id
+end
+
 -- Lease what was chosen; how many could be.
 local function take(q, place, chosen)
   local count = 0
@@ -108,10 +160,13 @@ local function take(q, place, chosen)
     local id = candidate.id
     local found = fields(q, id, unpack(CONTENT))
     local s = found[1] and unpack_state(found[2])
-    if s then
+    local key = found[5] or nil
+    if not s then
+      bury_unreadable(q, id)
+    elseif may_be_taken(q, id, s, key) then
       s.claimed = now
-      s.deliveries = s.deliveries + 1
-      s.started = found[5] and 1 or 0
+      s.deliveries = one_more(s.deliveries)
+      s.started = key and 1 or 0
       s.superseded = superseded(q, id)
       found[2] = pack_state(s)
       redis.call('HSET', q.message .. id, 'state', found[2], 'token', token)
@@ -122,8 +177,6 @@ local function take(q, place, chosen)
       table.insert(by_level[candidate.level], id)
       ids[#ids + 1] = id
       count = count + 1
-    else
-      bury_unreadable(q, id)
     end
   end
   for level, list in pairs(by_level) do
@@ -139,15 +192,23 @@ end
 local function claim(q, place, room)
   local until_oldest = tonumber(ARGV[7 + place])
   local share = room >= until_oldest and 1 + math.floor((room - until_oldest) / ONE_IN) or 0
-  local count = 0
+  local count, missed = 0, 0
+  q.passed, q.held_back = {}, 0
+  take_back(q)
+  line_up(q)
   while count < room do
-    local more_ended, more_due = take_back(q), line_up(q)
     local chosen = choose(q, room - count, share)
     local got = take(q, place, chosen)
     count = count + got
     share = math.max(share - got, 0)
-    -- Short of what was chosen: some were buried, and others take their place.
-    if got == #chosen and not more_ended and not more_due then
+    if got == #chosen then
+      break
+    end
+    -- Some were buried, or must wait for another of their key: others take their place.
+    missed = missed + #chosen - got
+    q.grown = true
+    if missed > MANY then
+      more = true
       break
     end
   end
@@ -176,6 +237,7 @@ local function first_score(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge)
 end
 
+need({ 'ZRANGEBYSCORE', 'ZRANGE', 'ZREMRANGEBYRANK' })
 for _, q in ipairs(queues) do
   guard_lines(q)
 end
@@ -206,6 +268,9 @@ if left > 0 then
       end
     end
   end
+end
+if more then
+  following = now
 end
 local wait = following < math.huge and string.format('%.0f', math.max(following - now, 0)) or ''
 return { wait, table.concat(records) }

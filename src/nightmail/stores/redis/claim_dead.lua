@@ -55,7 +55,7 @@ local function take(candidate)
     return -- Somebody has tampered with it: there is nothing to look after.
   end
   l.care.claimed = now
-  l.care.deliveries = l.care.deliveries + 1
+  l.care.deliveries = one_more(l.care.deliveries)
   redis.call('HSET', q.letter .. id, 'care', pack_care(l.care), 'token', token)
   redis.call('ZADD', q.held, after(lease), id)
   records[#records + 1] = letter_record(candidate.place, id, l)
@@ -66,6 +66,7 @@ local function first_score(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge)
 end
 
+need({ 'ZREMRANGEBYRANK' })
 for _, q in ipairs(queues) do
   guard_letters(q)
   redis.call('ZCARD', q.claims)

@@ -4,7 +4,8 @@
 -- in one slot of a cluster:
 --   B:m:<id>      hash  a message: body, state; headers, timer, key, token where it has them
 --   B:due:<0..9>  zset  by priority, id by due time: may be claimed once it is due
---   B:later       zset  id by due time: has an ordering key, was never claimed, and is not due yet
+--   B:later       zset  id by due time: has an ordering key, was never claimed, and stands in no line yet
+--   B:waits       zset  key, NUL, due time, id: the same messages, by key
 --   B:lines       zset  key, NUL, id: due, but behind another message of its ordering key
 --   B:blocked     zset  the same messages, id by due time
 --   B:heads       hash  ordering key to id: the one message of the key that may run
@@ -33,7 +34,9 @@
 -- ARGV[3]  what a queue's channel has behind its tag
 -- ARGV[4]  an id for the first dead letter, should there be one
 --
--- Whatever can fail is tried before the first write: a script that fails has written nothing.
+-- Whatever can fail is tried before the first write: a script that fails has written nothing. That goes for foreign
+-- types (see the guards) and for the account's rights (see `need`). Sending a wake-up is the exception: it comes last, and
+-- an account that may not do it has written all the same. Workers look by themselves.
 
 local HORIZON = 60 * 1000000
 local LATEST = 253402128000000000
@@ -55,11 +58,42 @@ if ARGV[2] == 'SPUBLISH' then
   redis.call('EXISTS', KEYS[1], KEYS[1] .. ':none')
 end
 
+-- How to try a command on a key that does not exist, without writing anything: for servers before 7.0.
+local HARMLESS = {
+  ZADD = { 'XX', 0, '-' }, ZREM = { '-' }, ZSCORE = { '-' }, HDEL = { '-' }, HGET = { '-' }, HMGET = { '-' },
+  HSET = { '-', '-' }, SET = { '-', 'XX' }, RENAME = { KEYS[1] .. ':none:2' }, ZRANGE = { 0, 0 },
+  ZREVRANGE = { 0, 0 }, ZRANGEBYSCORE = { 0, 0 }, ZRANGEBYLEX = { '-', '+' }, ZREVRANGEBYLEX = { '+', '-' },
+  ZREMRANGEBYLEX = { '-', '+' }, ZREMRANGEBYRANK = { 0, -1 }, ZCOUNT = { 0, 0 }, UNLINK = {}, DEL = {}, TYPE = {},
+  GET = {}, HGETALL = {}, ZCARD = {}, HLEN = {}, EXISTS = {},
+}
+
+-- Fails unless the account may use these commands on our keys. One that is refused in the middle leaves what was
+-- written before it, and one that is tried by pcall would look like a message that is not there.
+local function need(commands)
+  local key = KEYS[1] .. ':none'
+  for _, command in ipairs(commands) do
+    local refused
+    if redis.acl_check_cmd then
+      refused = not redis.acl_check_cmd(command, key, key)
+    else
+      local answer = redis.pcall(command, key, unpack(HARMLESS[command]))
+      refused = type(answer) == 'table' and answer.err and answer.err:find("can't", 1, true)
+      if command == 'HSET' and not refused then
+        redis.call('DEL', key)
+      end
+    end
+    if refused then
+      local why = 'NOPERM this account may not use ' .. command .. ' on the keys of a queue'
+      error(redis.acl_check_cmd and { err = why } or why)
+    end
+  end
+end
+
 local queues = {}
 for place, tag in ipairs(KEYS) do
   queues[place] = {
     message = tag .. ':m:', letter = tag .. ':d:', kept = tag .. ':v:', due = tag .. ':due:',
-    later = tag .. ':later', lines = tag .. ':lines', blocked = tag .. ':blocked', heads = tag .. ':heads',
+    later = tag .. ':later', waits = tag .. ':waits', lines = tag .. ':lines', blocked = tag .. ':blocked', heads = tag .. ':heads',
     run = tag .. ':run', expired = tag .. ':expired', names = tag .. ':names', windows = tag .. ':windows',
     superseded = tag .. ':superseded', claims = tag .. ':claims', last = tag .. ':last', dead = tag .. ':dead',
     died = tag .. ':died', offered = tag .. ':offered', held = tag .. ':held', lapsed = tag .. ':lapsed',
@@ -76,11 +110,21 @@ local function guard_due(q)
 end
 
 -- The same for whatever a message with an ordering key may move, and for burying what was tampered with.
+local FOR_LINES = {
+  'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'HGETALL', 'ZADD', 'ZREM', 'ZSCORE', 'ZREVRANGE', 'ZRANGEBYLEX', 'RENAME',
+  'TYPE', 'GET', 'UNLINK',
+}
+local needed_for_lines = false
+
 local function guard_lines(q)
+  if not needed_for_lines then
+    need(FOR_LINES)
+    needed_for_lines = true
+  end
   guard_due(q)
   redis.call('HLEN', q.heads)
   redis.call('HLEN', q.names)
-  for _, key in ipairs({ q.run, q.expired, q.later, q.lines, q.blocked, q.dead, q.died, q.offered }) do
+  for _, key in ipairs({ q.run, q.expired, q.later, q.waits, q.lines, q.blocked, q.dead, q.died, q.offered }) do
     redis.call('ZCARD', key)
   end
   q.replaced = redis.call('ZCARD', q.superseded)
@@ -93,6 +137,18 @@ end
 local function pack_state(s)
   return struct.pack(STATE, s.due, s.published, s.expires, s.claimed, s.first, s.last,
     s.attempts, s.deliveries, s.priority, s.superseded, s.started)
+end
+
+-- Counters stop here: one more would begin again at 0.
+local MOST = 2147483647
+
+local function one_more(counter)
+  return math.min(counter + 1, MOST)
+end
+
+-- Whether this can be an id of ours. Anything else would shift what stands behind it in a reply.
+local function is_id(id)
+  return #id == 16 and not id:find('[^0-9a-f]')
 end
 
 -- The state of a message, or nothing if it is not one that we wrote.
@@ -116,6 +172,9 @@ end
 
 -- Fields of a message; none if there is no such message, or something else in its place.
 local function fields(q, id, ...)
+  if not is_id(id) then
+    return {}
+  end
   local found = redis.pcall('HMGET', q.message .. id, ...)
   return found.err and {} or found
 end
@@ -133,7 +192,8 @@ end
 local function ring()
   for _, q in ipairs(queues) do
     if q.rung then
-      redis.call(ARGV[2], q.bell, '')
+      -- An account may lack the right to: what was written stays, and workers look by themselves.
+      redis.pcall(ARGV[2], q.bell, '')
     end
   end
 end
@@ -199,6 +259,11 @@ local function block(q, id, s, key)
   redis.call('ZADD', q.blocked, s.due, id)
 end
 
+-- How a message of an ordering key that is not due yet is listed in B:waits.
+local function wait_of(id, s, key)
+  return key .. '\0' .. string.format('%016x', s.due) .. id
+end
+
 -- Put a message that nobody has where it belongs.
 local function enter(q, id, s, key)
   if not key or s.started == 1 then
@@ -207,6 +272,7 @@ local function enter(q, id, s, key)
   end
   if s.due > now then
     redis.call('ZADD', q.later, s.due, id)
+    redis.call('ZADD', q.waits, 0, wait_of(id, s, key))
     return
   end
   local head = redis.call('HGET', q.heads, key)
@@ -231,6 +297,7 @@ local function leave(q, id, s, key)
   redis.call('ZREM', q.expired, id)
   if key and s.started == 0 then
     redis.call('ZREM', q.later, id)
+    redis.call('ZREM', q.waits, wait_of(id, s, key))
     redis.call('ZREM', q.blocked, id)
     redis.call('ZREM', q.lines, key .. '\0' .. id)
   end
@@ -238,12 +305,13 @@ end
 
 local bury_unreadable
 
--- Let go of an ordering key, and offer the next in its line.
+-- Let go of an ordering key, and offer the next in its line. It rings whether or not there is one.
 local function free(q, id, key)
   if not key or redis.call('HGET', q.heads, key) ~= id then
     return
   end
   redis.call('HDEL', q.heads, key)
+  q.rung = true
   while true do
     local first = redis.call('ZRANGEBYLEX', q.lines, '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', 0, 1)[1]
     if not first then
@@ -255,7 +323,6 @@ local function free(q, id, key)
     local s = state_of(q, following)
     if s then
       offer(q, following, s, key)
-      q.rung = true
       return
     end
     bury_unreadable(q, following)
@@ -295,18 +362,21 @@ function bury_unreadable(q, id)
   end
   redis.call('HSET', into, 'message', id, 'reason', 'tampered', 'error', error,
     'died', string.format('%.0f', now))
-  -- Which ordering key it held, its hash cannot be trusted to tell.
-  local heads = redis.call('HGETALL', q.heads)
-  for place = 1, #heads, 2 do
-    if heads[place + 1] == id then
-      free(q, id, heads[place])
+  -- Which ordering key it held, its hash cannot be trusted to tell. Read once for each call: whatever is offered
+  -- meanwhile can be read.
+  if not q.key_of then
+    q.key_of = {}
+    local heads = redis.call('HGETALL', q.heads)
+    for place = 1, #heads, 2 do
+      q.key_of[heads[place + 1]] = heads[place]
     end
   end
+  free(q, id, q.key_of[id])
 end
 
 -- One message for a reply: the place of its queue, its id, its state, and its texts.
 local function record(place, id, found)
   local body, state, headers, timer, key = found[1], found[2], found[3] or '', found[4] or '', found[5] or ''
   return struct.pack('>I2', place) .. id .. state
-    .. struct.pack('>I2I2I4I4', #timer, #key, #headers, #body) .. timer .. key .. headers .. body
+    .. struct.pack('>I4I4I4I4', #timer, #key, #headers, #body) .. timer .. key .. headers .. body
 end

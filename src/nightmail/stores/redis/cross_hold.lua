@@ -17,7 +17,7 @@ local function hold(place, id, move)
   if not l then
     return ''
   end
-  if l.moving and l.moving:sub(17) == target then
+  if l.moving and l.moving:sub(17) == target and is_id(l.moving:sub(1, 16)) then
     move = l.moving:sub(1, 16)
   end
   withdraw(q, id)

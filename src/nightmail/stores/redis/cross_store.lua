@@ -7,7 +7,7 @@
 -- Answers the id of each message, sixteen spaces for one whose name is taken, or goes to a later one of these. B:moved
 -- has the id of each move and of its message, until the letter is gone: a move that is repeated answers the same.
 
-local FACTS = '>c16BI2I2'
+local FACTS = '>c16BI4I4'
 local NOTHING = string.rep(' ', 16)
 local q = queues[1]
 
@@ -49,6 +49,7 @@ local function store(m)
   return id
 end
 
+need({ 'SET' })
 guard_lines(q)
 redis.call('ZCARD', q.moved)
 q.before = redis.call('GET', q.last) or nil

@@ -37,7 +37,7 @@ LEASE: Final = timedelta(minutes=1)
 # As in cross_hold.lua: queue, letter, move; in cross_store.lua: move, priority, sizes of timer id and ordering key; in
 # cross_end.lua: queue, letter, whether it is stored.
 _HOLD: Final = Struct(">H16s16s")
-_STORE: Final = Struct(">16sBHH")
+_STORE: Final = Struct(">16sBII")
 _END: Final = Struct(">H16sB")
 _HELD: Final = ord("h")
 

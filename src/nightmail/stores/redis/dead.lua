@@ -8,6 +8,7 @@
 --
 -- Answers where to go on (nothing: that was all), and the letters. Looks at a thousand at most, unless ids are given.
 
+need({ 'HMGET' })
 local q, room = queues[1], tonumber(ARGV[5])
 local records, go_on = {}, ''
 

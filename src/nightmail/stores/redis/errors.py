@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from redis.exceptions import (
@@ -36,6 +37,9 @@ _CANNOT_CLASSES: Final = frozenset(
     {"BusyLoadingError", "ClusterDownError", "MasterDownError", "OutOfMemoryError", "ReadOnlyError"}
 )
 _FORBIDDEN: Final = ("NOAUTH", "NOPERM", "WRONGPASS")
+_FORBIDDEN_IN_A_SCRIPT: Final = ("executing the script can't", "may not use")
+_OURS: Final = re.compile(r"this account may not use [A-Z]+ on the keys of a queue")
+_COMMAND: Final = re.compile(r"permissions to run the '([a-z|]+)' command")
 
 
 class Moving(StoreUnavailable):
@@ -83,14 +87,25 @@ def _refused(error: Exception) -> Exception:
         return SchemaDrift(["a key of a queue holds another type of value than this version puts there"])
     if type(error).__name__ in _CANNOT_CLASSES or _says(error, _CANNOT):
         return StoreUnavailable(f"Redis refused for now: {_word(error)}")
-    if _says(error, _FORBIDDEN):
-        return StoreUnavailable(f"Redis forbids it: {_word(error)}")
-    return error
+    if _says(error, _FORBIDDEN) or any(words in str(error) for words in _FORBIDDEN_IN_A_SCRIPT):
+        return StoreUnavailable(f"Redis forbids it: {_sentence(error)}")
+    return StoreUnavailable(f"Redis refused it: {_word(error)}")
 
 
 def _says(error: BaseException, words: tuple[str, ...]) -> bool:
     name = type(error).__name__.upper()
     return str(error).startswith(words) or any(word in name for word in words)
+
+
+def _sentence(error: Exception) -> str:
+    """What an account may not do; nothing of what the server quotes but the name of a command."""
+    if found := _OURS.search(str(error)):
+        return found[0]
+    if found := _COMMAND.search(str(error)):
+        return f"this account may not use {found[1].upper()}"
+    if any(words in str(error) for words in _FORBIDDEN_IN_A_SCRIPT):
+        return "this account may not use a command that is needed: `nightmail check` names it"
+    return _word(error)
 
 
 def _word(error: Exception) -> str:

@@ -6,7 +6,14 @@ local OF_A_LETTER = {
   'body', 'state', 'headers', 'timer', 'key', 'reason', 'error', 'died', 'message', 'care', 'token', 'moving',
 }
 
+local FOR_LETTERS = { 'DEL', 'HMGET', 'HSET', 'HDEL', 'ZADD', 'ZREM', 'ZSCORE', 'ZRANGE', 'ZRANGEBYSCORE', 'UNLINK' }
+local needed_for_letters = false
+
 local function guard_letters(q)
+  if not needed_for_letters then
+    need(FOR_LETTERS)
+    needed_for_letters = true
+  end
   for _, key in ipairs({ q.dead, q.died, q.offered, q.held, q.lapsed }) do
     redis.call('ZCARD', key)
   end
@@ -31,6 +38,9 @@ end
 
 -- A dead letter, or nothing if it is gone or is not one that we wrote.
 local function read_letter(q, id)
+  if not is_id(id) then
+    return nil
+  end
   local found = redis.pcall('HMGET', q.letter .. id, unpack(OF_A_LETTER))
   local s = not found.err and unpack_state(found[2])
   if not s then
@@ -41,7 +51,7 @@ local function read_letter(q, id)
   return {
     found = found, state = s, timer = found[4] or nil, key = found[5] or nil,
     reason = found[6] or '', error = found[7] or nil, died = died,
-    message = found[9] and #found[9] == 16 and found[9] or id,
+    message = found[9] and is_id(found[9]) and found[9] or id,
     care = unpack_care(found[10], died), token = found[11] or '', moving = found[12] or nil,
   }
 end

@@ -5,6 +5,7 @@
 --
 -- Answers the messages.
 
+need({ 'HMGET' })
 local q, room, timer = queues[1], tonumber(ARGV[5]), ARGV[7]
 local before = ARGV[6] ~= '' and '(' .. ARGV[6] or '+inf'
 local waiting, records = {}, {}

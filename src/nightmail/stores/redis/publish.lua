@@ -15,8 +15,10 @@ local SKIP, EARLIEST, LATER = 0, 2, 3
 local NOW, IN = 0, 1
 local NOTHING = string.rep(' ', 16)
 
+need({ 'DEL', 'HSET', 'ZADD', 'SET' })
 local own
 if ARGV[5] ~= '' then
+  need({ 'HGET' })
   own = KEYS[tonumber(ARGV[5])] .. ARGV[6]
   if redis.pcall('HGET', own, 'token') ~= ARGV[7] then
     return 'lost'
@@ -168,6 +170,7 @@ end
 -- A message without name and key touches little; any other may move those that it meets.
 for _, q in ipairs(queues) do
   if q.related then
+    need({ 'ZRANGEBYSCORE' })
     guard_lines(q)
     redis.call('ZCARD', q.windows)
   end

@@ -5,6 +5,7 @@
 --
 -- Answers the messages.
 
+need({ 'HMGET' })
 local records = {}
 for place, q in ipairs(queues) do
   for _, leased in ipairs({ q.run, q.expired }) do

@@ -5,4 +5,5 @@
 --
 -- Answers the letters.
 
+need({ 'HMGET' })
 return leased_under(ARGV[5])

@@ -20,7 +20,7 @@ from nightmail.stores.redis.moments import micros, moment, moment_micros, moment
 _FACTS: Final = Struct(">16sHBBBdddHH")
 _POLICIES: Final = {"skip": 0, "raise": 0, "replace": 1, "earliest": 2, "latest": 3}
 # As in common.lua: queue, id, the state, sizes of timer id, ordering key, headers and body.
-_RECORD: Final = Struct(">H16s6dIIBBBHHII")
+_RECORD: Final = Struct(">H16s6dIIBBBIIII")
 
 
 def facts(message: Message, id_: int, place: int) -> bytes:

@@ -48,6 +48,7 @@ local function move(m)
   return id
 end
 
+need({ 'SET' })
 for _, q in ipairs(queues) do
   guard_lines(q)
   guard_letters(q)

@@ -25,7 +25,7 @@ local function keep(q, id)
 end
 
 local function count_attempt(s)
-  s.attempts = s.attempts + 1
+  s.attempts = one_more(s.attempts)
   if s.first == 0 then
     s.first = s.claimed
   end

@@ -18,7 +18,7 @@ end
 local function bring_back(q, id, l, kind, delay)
   local care = l.care
   if kind == RETRY then
-    care.attempts, care.deliveries = care.attempts + 1, 0
+    care.attempts, care.deliveries = one_more(care.attempts), 0
   elseif kind == POSTPONE then
     care.attempts, care.deliveries = 0, 0
   else

@@ -5,6 +5,7 @@
 -- Answers how many are ready, scheduled, running, superseded and dead, and for how many microseconds the oldest of
 -- those that are ready has been due (-1: none is).
 
+need({ 'HMGET' })
 local q = queues[1]
 q.replaced = redis.call('ZCARD', q.superseded)
 local ready, scheduled = redis.call('ZCARD', q.blocked), 0

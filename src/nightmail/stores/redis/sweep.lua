@@ -42,6 +42,7 @@ local function sweep_windows(room)
   return #over
 end
 
+need({ 'ZREMRANGEBYLEX' })
 guard_letters(q)
 for _, key in ipairs({ q.delivered, q.windows, q.moved }) do
   redis.call('ZCARD', key)
