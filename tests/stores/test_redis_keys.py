@@ -75,7 +75,6 @@ async def test_nothing_is_left_of_a_message_that_is_gone(redis_url: str) -> None
             "{nightmail}:queues",
             "{nightmail}:processes",
             "{nightmail:orders}:last",
-            "{nightmail:orders}:claims",
         }
 
 

@@ -73,7 +73,7 @@ async def test_a_message_that_was_tampered_with_is_buried_and_its_neighbours_are
 
         (letter,) = await store.dead(DeadFilter())
         assert (letter.message_id, letter.queue, letter.body) == (victim, QUEUE, kept)
-        assert letter.reason == "tampered"
+        assert letter.reason == "unreadable"
         assert told in (letter.error or "")
         assert (await store.stats())[QUEUE].dead == 1
         # Its name is free again.

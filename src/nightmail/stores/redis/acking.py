@@ -19,7 +19,7 @@ from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Done
 from nightmail.store import Settlement
 from nightmail.stores.redis.asking import Asking
-from nightmail.stores.redis.errors import REDIRECTIONS, Moving, translated, unreachable
+from nightmail.stores.redis.errors import REDIRECTIONS, Moving, translated
 from nightmail.stores.redis.keys import LETTER, MESSAGE
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes
@@ -60,7 +60,7 @@ class Acking:
     async def transaction(self, deliveries: Sequence[Delivery], client: object) -> AsyncIterator[Pipeline]:
         """See `RedisStore.transaction`."""
         tags, places = self._tags(deliveries)
-        ids = await self._registry.enter()
+        ids = await self._registry.ids()
         pipe = watched(client, clustered=self._clustered)
         try:
             await self._watch(pipe, deliveries, self._held(tags, places, deliveries))
@@ -124,7 +124,9 @@ class Acking:
         except REDIRECTIONS as error:
             raise Moving from error
         except RedisClusterException as error:
-            raise unreachable(error) from error
+            raise StoreUnavailable(
+                f"the caller's client cannot reach the cluster: {type(error).__name__}"
+            ) from error
         except (RedisError, OSError, TimeoutError) as error:
             better = translated(error, StoreUnavailable)
             if better is error:

@@ -2,15 +2,17 @@
 --
 -- KEYS     the queues' tags, in the order in which they are served
 -- ARGV[5]  how many; ARGV[6] the lease in microseconds; ARGV[7] the token
+-- ARGV[8]  how many bytes of bodies and headers; ARGV[9] 1: the first message always fits
+-- ARGV[10] the largest body that is read
 -- then for each queue how many messages it is until the next one goes to the oldest: 1 to 8
 --
--- Answers the microseconds until the next message is due or the next lease ends (nothing: never), and the messages.
--- A token that was used before takes nothing: it answers what it took.
+-- Answers the microseconds until the next message is due or the next lease ends (nothing: never), the messages, and 1 if
+-- there may be more. A token that was handed back takes nothing.
 
 local ONE_IN = 8
 local limit, lease, token = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local bytes_left, first_fits, largest = tonumber(ARGV[8]), ARGV[9] == '1', tonumber(ARGV[10])
 local CONTENT = { 'body', 'state', 'headers', 'timer', 'key' }
-local REMEMBERED = 1000
 
 local records = {}
 
@@ -109,31 +111,43 @@ local function first_of(q, level, count)
   return list
 end
 
--- What is to be taken: the oldest of all levels for their share, the rest by priority.
-local function choose(q, room, share)
-  local chosen, taken = {}, {}
+-- What is to be taken: the oldest of all levels for their share, the rest by priority. Each of the oldest comes where its
+-- turn is, so that the shares are right wherever the bytes run out.
+local function choose(q, room, share, until_oldest)
+  local oldest, others, taken = {}, {}, {}
   if share > 0 then
-    local oldest = {}
     for level = 9, 0, -1 do
       for _, candidate in ipairs(first_of(q, level, share)) do
         oldest[#oldest + 1] = candidate
       end
     end
     table.sort(oldest, older)
-    for place = 1, math.min(share, #oldest) do
-      chosen[place] = oldest[place]
-      taken[oldest[place].id] = true
+    for place = #oldest, share + 1, -1 do
+      oldest[place] = nil
+    end
+    for _, candidate in ipairs(oldest) do
+      taken[candidate.id] = true
     end
   end
+  local rest = room - #oldest
   for level = 9, 0, -1 do
-    if #chosen == room then
-      return chosen
+    if #others == rest then
+      break
     end
     -- So many that there are enough even if all of the oldest were of this level.
     for _, candidate in ipairs(first_of(q, level, room)) do
-      if #chosen < room and not taken[candidate.id] then
-        chosen[#chosen + 1] = candidate
+      if #others < rest and not taken[candidate.id] then
+        others[#others + 1] = candidate
       end
+    end
+  end
+  local chosen, next_oldest, next_other = {}, 1, 1
+  for place = 1, #oldest + #others do
+    local turn = (place - until_oldest) % ONE_IN == 0
+    if oldest[next_oldest] and (turn or not others[next_other]) then
+      chosen[place], next_oldest = oldest[next_oldest], next_oldest + 1
+    else
+      chosen[place], next_other = others[next_other], next_other + 1
     end
   end
   return chosen
@@ -151,6 +165,33 @@ local function may_be_taken(q, id, s, key)
   return not q.unlined or redis.call('HGET', q.heads, key) == id
 end
 
+-- Move a message to the dead letters because of its size. It was never delivered, so no attempt is counted.
+local function bury_too_large(q, id, s, found)
+  local key = found[5] or nil
+  leave(q, id, s, key)
+  redis.call('ZREM', q.superseded, id)
+  local into = q.letter .. new_letter(q, true)
+  redis.call('RENAME', q.message .. id, into)
+  redis.call('HDEL', into, 'token')
+  redis.call('HSET', into, 'message', id, 'reason', 'too_large', 'died', string.format('%.0f', now), 'care', GIVEN_UP,
+    'error', string.format('the body has %d bytes, and at most %d are read', #found[1], largest))
+  drop_name(q, id, found[4] or nil)
+  free(q, id, key)
+end
+
+local full = false
+
+-- Whether a message of this size may still be read; once one may not, none may.
+local function fits(found)
+  local size = #found[1] + #(found[3] or '')
+  if size > bytes_left and not first_fits then
+    full = true
+    return false
+  end
+  bytes_left, first_fits = bytes_left - size, false
+  return true
+end
+
 -- Lease what was chosen; how many could be.
 local function take(q, place, chosen)
   local count = 0
@@ -163,7 +204,12 @@ local function take(q, place, chosen)
     local key = found[5] or nil
     if not s then
       bury_unreadable(q, id)
+    elseif #found[1] > largest then
+      bury_too_large(q, id, s, found)
     elseif may_be_taken(q, id, s, key) then
+      if not fits(found) then
+        break
+      end
       s.claimed = now
       s.deliveries = one_more(s.deliveries)
       s.started = key and 1 or 0
@@ -190,18 +236,18 @@ local function take(q, place, chosen)
 end
 
 local function claim(q, place, room)
-  local until_oldest = tonumber(ARGV[7 + place])
-  local share = room >= until_oldest and 1 + math.floor((room - until_oldest) / ONE_IN) or 0
+  local until_oldest = tonumber(ARGV[10 + place])
   local count, missed = 0, 0
   q.passed, q.held_back = {}, 0
   take_back(q)
   line_up(q)
   while count < room do
-    local chosen = choose(q, room - count, share)
+    local next_oldest = (until_oldest - count - 1) % ONE_IN + 1
+    local share = room - count >= next_oldest and 1 + math.floor((room - count - next_oldest) / ONE_IN) or 0
+    local chosen = choose(q, room - count, share, next_oldest)
     local got = take(q, place, chosen)
     count = count + got
-    share = math.max(share - got, 0)
-    if got == #chosen then
+    if got == #chosen or full then
       break
     end
     -- Some were buried, or must wait for another of their key: others take their place.
@@ -212,54 +258,34 @@ local function claim(q, place, room)
       break
     end
   end
-  if count > 0 then
-    redis.call('ZADD', q.claims, now, token)
-    redis.call('ZREMRANGEBYRANK', q.claims, 0, -REMEMBERED - 1)
-  end
   return count
-end
-
--- What this token took, if its reply was lost and it is asked again.
-local function again(q, place)
-  for _, leased in ipairs({ q.run, q.expired }) do
-    for _, id in ipairs(redis.call('ZRANGE', leased, 0, -1)) do
-      if fields(q, id, 'token')[1] == token then
-        local found = fields(q, id, unpack(CONTENT))
-        if found[1] and unpack_state(found[2]) then
-          records[#records + 1] = record(place, id, found)
-        end
-      end
-    end
-  end
 end
 
 local function first_score(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge)
 end
 
-need({ 'ZRANGEBYSCORE', 'ZRANGE', 'ZREMRANGEBYRANK' })
+need({ 'ZRANGEBYSCORE', 'ZRANGE' })
 for _, q in ipairs(queues) do
   guard_lines(q)
 end
 for _, q in ipairs(queues) do
   if redis.call('ZSCORE', q.claims, token) then
-    for every, each in ipairs(queues) do
-      again(each, every)
-    end
-    return { '', table.concat(records) }
+    return { '', '', 0 }
   end
 end
 
 local left = limit
 for place, q in ipairs(queues) do
-  if left > 0 then
+  if left > 0 and not full then
     left = left - claim(q, place, left)
   end
 end
 ring()
 
 local following = math.huge
-if left > 0 then
+full = full or left == 0 or more
+if not full then
   for _, q in ipairs(queues) do
     following = math.min(following, first_score(q.run), first_score(q.later))
     for level = 0, 9 do
@@ -269,8 +295,5 @@ if left > 0 then
     end
   end
 end
-if more then
-  following = now
-end
 local wait = following < math.huge and string.format('%.0f', math.max(following - now, 0)) or ''
-return { wait, table.concat(records) }
+return { wait, table.concat(records), full and 1 or 0 }

@@ -2,28 +2,30 @@
 --
 -- KEYS     the queues' tags
 -- ARGV[5]  how many; ARGV[6] the lease in microseconds; ARGV[7] the token
+-- ARGV[8]  how many bytes of bodies and headers; ARGV[9] 1: the first letter always fits
 --
--- Answers the microseconds until the next letter may be taken or the next lease ends (nothing: never), and the letters.
--- A token that was used before takes nothing: it answers what it took.
+-- Answers the microseconds until the next letter may be taken or the next lease ends (nothing: never), the letters, and
+-- 1 if there may be more. A token that was handed back takes nothing.
 
 local limit, lease, token = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local REMEMBERED = 1000
+bytes_left, nothing_read = tonumber(ARGV[8]), ARGV[9] == '1'
 local records = {}
+local full = false
 
 -- Leases that ended: their letters are offered again, unless they were given up before.
 local function take_back(q)
-  repeat
-    local ended = redis.call('ZRANGEBYSCORE', q.held, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MANY)
-    for place = 1, #ended, 2 do
-      local id = ended[place]
-      local l = read_letter(q, id)
-      redis.call('ZREM', q.held, id)
-      if l and l.care.due > 0 then
-        redis.call('ZADD', q.lapsed, ended[place + 1], id)
-        redis.call('ZADD', q.offered, l.care.due, id)
-      end
+  local ended = redis.call('ZRANGEBYSCORE', q.held, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MANY)
+  for place = 1, #ended, 2 do
+    local id = ended[place]
+    local l = read_letter(q, id)
+    redis.call('ZREM', q.held, id)
+    if l and l.care.due > 0 then
+      redis.call('ZADD', q.lapsed, ended[place + 1], id)
+      redis.call('ZADD', q.offered, l.care.due, id)
     end
-  until #ended < 2 * MANY
+  end
+  -- One portion for each call: what is left is for the next.
+  full = full or #ended == 2 * MANY
 end
 
 -- The first so many of all queues.
@@ -47,33 +49,38 @@ local function choose(room)
   return candidates
 end
 
+local stopped = false
+
 local function take(candidate)
   local id, q = candidate.id, queues[candidate.place]
   local l = read_letter(q, id)
+  local body = l and body_that_fits(q, id, l)
+  if l and not body then
+    full, stopped = true, true
+    return
+  end
   withdraw(q, id)
   if not l then
-    return -- Somebody has tampered with it: there is nothing to look after.
+    return -- Other software has changed it: there is nothing to look after.
   end
   l.care.claimed = now
   l.care.deliveries = one_more(l.care.deliveries)
   redis.call('HSET', q.letter .. id, 'care', pack_care(l.care), 'token', token)
   redis.call('ZADD', q.held, after(lease), id)
-  records[#records + 1] = letter_record(candidate.place, id, l)
-  q.claimed = true
+  records[#records + 1] = letter_record(candidate.place, id, l, body)
 end
 
 local function first_score(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge)
 end
 
-need({ 'ZREMRANGEBYRANK' })
 for _, q in ipairs(queues) do
   guard_letters(q)
   redis.call('ZCARD', q.claims)
 end
 for _, q in ipairs(queues) do
   if redis.call('ZSCORE', q.claims, token) then
-    return { '', leased_under(token) }
+    return { '', '', 0 }
   end
 end
 
@@ -83,17 +90,16 @@ end
 repeat
   local chosen = choose(limit - #records)
   for _, candidate in ipairs(chosen) do
-    take(candidate)
+    if not stopped then
+      take(candidate)
+    end
   end
-until #chosen == 0 or #records == limit
+until stopped or #chosen == 0 or #records == limit
+full = full or #records == limit
 
 local following = math.huge
 for _, q in ipairs(queues) do
-  if q.claimed then
-    redis.call('ZADD', q.claims, now, token)
-    redis.call('ZREMRANGEBYRANK', q.claims, 0, -REMEMBERED - 1)
-  end
   following = math.min(following, first_score(q.held), first_score(q.offered))
 end
 local wait = following < math.huge and string.format('%.0f', math.max(following - now, 0)) or ''
-return { wait, table.concat(records) }
+return { full and '' or wait, table.concat(records), full and 1 or 0 }

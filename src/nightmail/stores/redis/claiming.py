@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -9,11 +10,12 @@ from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
+from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores._fairness import ONE_IN, FairShare
 from nightmail.stores.redis.asking import Asking
-from nightmail.stores.redis.errors import Moving
+from nightmail.stores.redis.by_node import AGAIN_SOON, ByNode
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
@@ -21,8 +23,6 @@ from nightmail.stores.redis.records import records
 from nightmail.stores.redis.registry import Registry
 
 NOTHING: Final = Claimed((), None)
-AGAIN_SOON: Final = timedelta(seconds=1)
-"""When to look again at a queue that could not be asked."""
 
 _AGE: Final = attrgetter("due_at", "id")
 _PRIORITY: Final = attrgetter("priority")
@@ -45,28 +45,36 @@ class Turns:
 class Claims:
     """What claims of one process remember from one to the next: shares, and whose turn it is."""
 
-    def __init__(self, lane: Lane, registry: Registry, asking: Asking, nodes: Nodes) -> None:
+    def __init__(
+        self, lane: Lane, registry: Registry, asking: Asking, nodes: Nodes, max_body_bytes: int
+    ) -> None:
         self._lane = lane
+        self._max_body_bytes = max_body_bytes
+        self._by_node = ByNode(lane, asking, nodes, "recall")
         self._registry = registry
         self._asking = asking
         self._nodes = nodes
         self._shares = FairShare()
         self._turns = Turns()
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
+    ) -> Claimed:
         """See `Store.claim`. One call for each slot, in turn, until there are enough."""
         wanted = tuple(dict.fromkeys(queues))
         if not wanted or limit <= 0:
             return NOTHING
-        # What was tampered with is buried, under ids of ours.
-        ids = await self._registry.enter()
+        # What cannot be read is buried, under ids of ours.
+        ids = await self._registry.ids()
         handed_out: list[Delivery] = []
         next_in: timedelta | None = None
-        moving: Moving | None = None
-        asked = False
-        for group in self._groups(self._turns.next(wanted)):
-            room = limit - len(handed_out)
-            if room <= 0:
+        failure: StoreUnavailable | None = None
+        asked = full = False
+        groups = self._groups(self._turns.next(wanted))
+        alone = await self._by_node.alone([[tag for tag, _ in group] for group in groups])
+        for group in groups:
+            room, left = limit - len(handed_out), max_bytes - size_of(handed_out)
+            if full := full or room <= 0 or (left <= 0 and bool(handed_out)):
                 break
             call = self._asking.call(
                 "claim",
@@ -74,37 +82,40 @@ class Claims:
                 room,
                 micros(lease),
                 token.bytes,
+                left,
+                int(not handed_out),
+                self._max_body_bytes,
                 *(self._until_oldest(queue) for _, queue in group),
                 letter=ids.next(),
             )
             try:
-                ((wait, found),) = await self._lane.call(call)
-            except Moving as error:
-                # Nothing was taken there, and other queues need not wait for it.
-                moving = error
+                wait, found, more = await self._by_node.claim(call, token, lease, alone=alone)
+            except StoreUnavailable as error:
+                if alone:
+                    raise
+                # Other queues need not wait for it.
+                failure = error
                 continue
             handed_out += self._in_order(group, found, token)
             asked = True
+            full = bool(more)
             if wait:
                 waiting = timedelta(microseconds=int(wait))
                 next_in = waiting if next_in is None else min(next_in, waiting)
-        if moving is not None:
+        if failure is not None:
             if not asked:
-                raise moving
+                raise failure
             next_in = AGAIN_SOON if next_in is None else min(next_in, AGAIN_SOON)
-        return Claimed(handed_out, None if len(handed_out) >= limit else next_in)
+        return Claimed(handed_out, None if full else next_in, full)
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        recalled: list[Delivery] = []
-        for group in self._groups(tuple(dict.fromkeys(queues))):
-            call = self._asking.call("recall", [tag for tag, _ in group], token.bytes)
-            (found,) = await self._lane.call(call)
-            recalled += [record.delivery(group[record.place - 1][1], token) for record in records(found)]
-        return recalled
+        ids = await self._registry.ids()
+        return await recalled("recall", self._lane, self._asking, self._groups(queues), token, ids.next())
 
     def _groups(self, queues: Iterable[str]) -> list[list[tuple[str, str]]]:
-        return by_slot(self._nodes, ((self._asking.keys.tag(queue), queue) for queue in queues))
+        wanted = dict.fromkeys(queues)
+        return by_slot(self._nodes, ((self._asking.keys.tag(queue), queue) for queue in wanted))
 
     def _until_oldest(self, queue: str) -> int:
         """How many messages it is until one goes to the oldest."""
@@ -125,3 +136,25 @@ class Claims:
                 handed_out += taken[:share]
                 handed_out += sorted(taken[share:], key=_PRIORITY, reverse=True)
         return handed_out
+
+
+async def recalled(
+    script: str,
+    lane: Lane,
+    asking: Asking,
+    groups: Sequence[Sequence[tuple[str, str]]],
+    token: UUID,
+    letter: int,
+) -> int:
+    """How many were handed back, asked of each slot; a node that does not answer holds up none of the others."""
+    calls = [asking.call(script, [tag for tag, _ in group], token.bytes, letter=letter) for group in groups]
+    answers = await asyncio.gather(*(lane.call(call) for call in calls), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return sum(int(answer[0]) for answer in answers if not isinstance(answer, BaseException))
+
+
+def size_of(deliveries: Sequence[Delivery]) -> int:
+    """How many bytes these took to read."""
+    return sum(len(delivery.body) + len(delivery.encoded_headers) for delivery in deliveries)

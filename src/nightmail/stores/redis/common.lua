@@ -14,7 +14,7 @@
 --   B:names       hash  timer id to id
 --   B:windows     zset  timer id by the end of its dedup window
 --   B:superseded  zset  id: replaced while they ran
---   B:claims      zset  the tokens of the last claims by time
+--   B:claims      zset  the tokens of claims that were handed back, by time: should one arrive late, it takes nothing
 --   B:last        the highest id
 --   B:d:<id>      hash  a dead letter: a message, and why it died; care, token once somebody has looked after it
 --   B:dead        zset  id of a dead letter
@@ -64,7 +64,7 @@ local HARMLESS = {
   HSET = { '-', '-' }, SET = { '-', 'XX' }, RENAME = { KEYS[1] .. ':none:2' }, ZRANGE = { 0, 0 },
   ZREVRANGE = { 0, 0 }, ZRANGEBYSCORE = { 0, 0 }, ZRANGEBYLEX = { '-', '+' }, ZREVRANGEBYLEX = { '+', '-' },
   ZREMRANGEBYLEX = { '-', '+' }, ZREMRANGEBYRANK = { 0, -1 }, ZCOUNT = { 0, 0 }, UNLINK = {}, DEL = {}, TYPE = {},
-  GET = {}, HGETALL = {}, ZCARD = {}, HLEN = {}, EXISTS = {},
+  HEXISTS = { '-' }, GET = {}, HGETALL = {}, ZCARD = {}, HLEN = {}, EXISTS = {},
 }
 
 -- Fails unless the account may use these commands on our keys. One that is refused in the middle leaves what was
@@ -217,14 +217,19 @@ end
 
 local letter = ARGV[4]
 
--- The id of a new dead letter. It may be looked after at once.
-local function new_letter(q)
+-- How looking after a letter stands that was given up.
+local GIVEN_UP = struct.pack('>ddI4I4', 0, 0, 0, 0)
+
+-- The id of a new dead letter. It may be looked after at once, unless it is given up.
+local function new_letter(q, given_up)
   local last = redis.call('ZREVRANGE', q.dead, 0, 0)[1]
   local id = next_id(letter, last)
   letter = next_id(letter, id)
   redis.call('ZADD', q.dead, 0, id)
   redis.call('ZADD', q.died, now, id)
-  redis.call('ZADD', q.offered, now, id)
+  if not given_up then
+    redis.call('ZADD', q.offered, now, id)
+  end
   q.rung = true
   return id
 end
@@ -303,6 +308,20 @@ local function leave(q, id, s, key)
   end
 end
 
+-- Clear the lease, and put the message where it belongs from now on.
+local function bring_back(q, id, s, key)
+  s.claimed = 0
+  redis.call('HSET', q.message .. id, 'state', pack_state(s), 'token', '')
+  enter(q, id, s, key)
+  ring_if_soon(q, s.due)
+end
+
+-- Undo a claim: the message keeps its due time, and so its place.
+local function hand_back(q, id, s, key)
+  s.deliveries = math.max(s.deliveries - 1, 0)
+  bring_back(q, id, s, key)
+end
+
 local bury_unreadable
 
 -- Let go of an ordering key, and offer the next in its line. It rings whether or not there is one.
@@ -337,7 +356,7 @@ function bury_unreadable(q, id)
   for level = 0, 9 do
     redis.call('ZREM', q.due .. level, id)
   end
-  local from, into = q.message .. id, q.letter .. new_letter(q)
+  local from, into = q.message .. id, q.letter .. new_letter(q, true)
   local kind = redis.call('TYPE', from).ok
   local error
   if kind == 'hash' then
@@ -360,8 +379,8 @@ function bury_unreadable(q, id)
       attempts = 0, deliveries = 0, priority = 0, superseded = 0, started = 0,
     }))
   end
-  redis.call('HSET', into, 'message', id, 'reason', 'tampered', 'error', error,
-    'died', string.format('%.0f', now))
+  redis.call('HSET', into, 'message', id, 'reason', 'unreadable', 'error', error,
+    'died', string.format('%.0f', now), 'care', GIVEN_UP)
   -- Which ordering key it held, its hash cannot be trusted to tell. Read once for each call: whatever is offered
   -- meanwhile can be read.
   if not q.key_of then

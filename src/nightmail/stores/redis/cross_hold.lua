@@ -23,7 +23,7 @@ local function hold(place, id, move)
   withdraw(q, id)
   redis.call('HSET', q.letter .. id, 'token', token, 'moving', move .. target)
   redis.call('ZADD', q.held, after(lease), id)
-  return move .. letter_record(place, id, l)
+  return move .. letter_record(place, id, l, body_of(q, id))
 end
 
 for _, q in ipairs(queues) do

@@ -4,17 +4,20 @@
 -- ARGV[5]  how many; ARGV[6] begin below this id, or nothing
 -- ARGV[7]  died more than so many microseconds ago, or nothing
 -- ARGV[8]  a byte and the reason, or nothing; ARGV[9] a byte and a text that the error contains, or nothing
+-- ARGV[10] how many bytes of bodies and headers; the first letter always fits
 -- then ids, newest first, if only some are meant
 --
--- Answers where to go on (nothing: that was all), and the letters. Looks at a thousand at most, unless ids are given.
+-- Answers where to go on (nothing: that was all), the letters, and 1 if it stopped because of their bytes. Looks at a
+-- thousand at most, unless ids are given.
 
-need({ 'HMGET' })
+need({ 'HMGET', 'HGET' })
 local q, room = queues[1], tonumber(ARGV[5])
 local records, go_on = {}, ''
 
 local ids = {}
-if #ARGV > 9 then
-  for place = 10, #ARGV do
+bytes_left = tonumber(ARGV[10])
+if #ARGV > 10 then
+  for place = 11, #ARGV do
     local id = ARGV[place]
     if (ARGV[6] == '' or id < ARGV[6]) and redis.call('ZSCORE', q.dead, id) then
       ids[#ids + 1] = id
@@ -32,7 +35,11 @@ for _, id in ipairs(ids) do
   end
   local l = read_letter(q, id)
   if l and is_meant(l, ARGV[7], ARGV[8], ARGV[9]) then
-    records[#records + 1] = letter_record(1, id, l)
+    local body = body_that_fits(q, id, l)
+    if not body then
+      return { '', table.concat(records), 1 }
+    end
+    records[#records + 1] = letter_record(1, id, l, body)
   end
 end
-return { go_on, table.concat(records) }
+return { go_on, table.concat(records), 0 }

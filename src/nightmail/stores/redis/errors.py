@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import ssl
 from typing import Final
 
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
+    BusyLoadingError,
     ClusterDownError,
     MovedError,
     NoScriptError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
     TryAgainError,
 )
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nightmail.errors import NightmailError, SchemaDrift, StoreUnavailable
 
@@ -38,6 +43,7 @@ _CANNOT_CLASSES: Final = frozenset(
 )
 _FORBIDDEN: Final = ("NOAUTH", "NOPERM", "WRONGPASS")
 _FORBIDDEN_IN_A_SCRIPT: Final = ("executing the script can't", "may not use")
+_OF_A_CALL: Final = re.compile(r"^Connect call failed.*$|^Multiple exceptions: ")
 _OURS: Final = re.compile(r"this account may not use [A-Z]+ on the keys of a queue")
 _COMMAND: Final = re.compile(r"permissions to run the '([a-z|]+)' command")
 
@@ -50,9 +56,14 @@ class UnsuitableServer(NightmailError):
     """This Redis would lose messages, or cannot do what is needed."""
 
 
-def is_unknown_script(error: BaseException) -> bool:
+def is_unknown_script(answer: object) -> bool:
     """Whether the server does not know the script: after a restart, a failover or SCRIPT FLUSH."""
-    return isinstance(error, NoScriptError)
+    return isinstance(answer, NoScriptError)
+
+
+def is_unknown_syntax(answer: object) -> bool:
+    """Whether the server cannot read the script: one before 7.0 stumbles over its first line, the flags."""
+    return isinstance(answer, ResponseError) and "compiling script" in str(answer)
 
 
 def leaves_connection_usable(error: BaseException) -> bool:
@@ -74,10 +85,25 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
     return error
 
 
-def unreachable(error: Exception) -> StoreUnavailable:
-    """For a connection that could not be made."""
-    # Only the kind of error: the driver's text may quote the URL, and the password in it.
-    return StoreUnavailable(f"cannot connect to Redis: {type(error).__name__}")
+def unreachable(error: Exception, place: str) -> StoreUnavailable:
+    """For a connection that could not be made to this place."""
+    return StoreUnavailable(f"cannot connect to {place}: {_own_words(error)}")
+
+
+def _own_words(error: BaseException) -> str:
+    """What the server or the system said, without the driver's text: that may quote the URL, and the password in it."""
+    if isinstance(error, AuthenticationError | ResponseError | ReadOnlyError | BusyLoadingError):
+        return str(error) or type(error).__name__
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLError):
+            return f"TLS failed: {seen.reason or type(seen).__name__}"
+        if isinstance(seen, TimeoutError | RedisTimeoutError):
+            return "no answer in time"
+        if isinstance(seen, OSError) and seen.strerror:
+            return _OF_A_CALL.sub("", seen.strerror)
+        seen = seen.__cause__ or seen.__context__
+    return type(error).__name__
 
 
 def _refused(error: Exception) -> Exception:

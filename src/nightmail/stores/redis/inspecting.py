@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from heapq import nlargest, nsmallest
 
+from nightmail.limits import ByteBudget
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.ids import digits
@@ -32,25 +33,41 @@ class Inspecting:
             return []
         before = "" if due_before is None else str(moment_micros(due_before))
         waiting: list[PendingMessage] = []
-        for name in await self._queues(queue):
-            call = self._asking.call("peek", [self._asking.keys.tag(name)], limit, before, timer_id or "")
-            (found,) = await self._lane.call(call)
+        names = await self._queues(queue)
+        calls = [
+            self._asking.call("peek", [self._asking.keys.tag(name)], limit, before, timer_id or "")
+            for name in names
+        ]
+        for name, found in zip(names, await self._lane.call_each(calls), strict=True):
             waiting += [record.pending(name) for record in records(found)]
         return nsmallest(limit, waiting, key=lambda message: (message.due_at, message.id))
 
-    async def dead(self, which: DeadFilter, *, limit: int, cursor: int | None) -> list[DeadLetter]:
+    async def dead(
+        self, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
+    ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
         if limit <= 0 or which.ids == ():
             return []
-        found: list[DeadLetter] = []
+        page: list[DeadLetter] = []
+        lowest = 0
         for name in await self._queues(which.queue):
-            found += await self._dead_of(name, which, limit, cursor)
-        return nlargest(limit, found, key=lambda letter: letter.id)
+            found, cut_short = await self._dead_of(name, which, limit, cursor, max_bytes)
+            if cut_short:
+                # Below its last one there are more of this queue: those of others down there come with the next page.
+                lowest = max(lowest, found[-1].id)
+            budget = ByteBudget(max_bytes)
+            newest = nlargest(limit, page + found, key=lambda letter: letter.id)
+            page = [each for each in newest if budget.take(len(each.body) + len(each.encoded_headers))]
+            if budget.spent:
+                lowest = max(lowest, page[-1].id)
+        return [letter for letter in page if letter.id >= lowest]
 
     async def _dead_of(
-        self, queue: str, which: DeadFilter, limit: int, cursor: int | None
-    ) -> list[DeadLetter]:
+        self, queue: str, which: DeadFilter, limit: int, cursor: int | None, max_bytes: int
+    ) -> tuple[list[DeadLetter], bool]:
+        """The newest of one queue, and whether there would be more but for their bytes."""
         found: list[DeadLetter] = []
+        left = max_bytes
         below = b"" if cursor is None else digits(cursor)
         while True:
             call = self._asking.call(
@@ -61,18 +78,24 @@ class Inspecting:
                 "" if which.older_than is None else micros(which.older_than),
                 "" if which.reason is None else f"!{which.reason}",
                 "" if which.error is None else f"!{which.error}",
+                left,
                 *sorted({digits(id_) for id_ in which.ids or ()}, reverse=True),
             )
-            ((below, part),) = await self._lane.call(call)
-            found += [record.letter(queue) for record in letter_records(part)]
+            ((below, part, cut_short),) = await self._lane.call(call)
+            letters = [record.letter(queue) for record in letter_records(part)]
+            left -= sum(len(letter.body) + len(letter.encoded_headers) for letter in letters)
+            found += letters
+            if cut_short or (found and left <= 0):
+                return found, True
             if not below or len(found) >= limit:
-                return found
+                return found, False
 
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""
         stats: dict[str, QueueStats] = {}
-        for name in await self._registry.queues():
-            (found,) = await self._lane.call(self._asking.call("stats", [self._asking.keys.tag(name)]))
+        names = await self._registry.queues()
+        calls = [self._asking.call("stats", [self._asking.keys.tag(name)]) for name in names]
+        for name, found in zip(names, await self._lane.call_each(calls), strict=True):
             ready, scheduled, running, superseded, dead, age = (int(number) for number in found)
             stats[name] = QueueStats(
                 ready=ready,

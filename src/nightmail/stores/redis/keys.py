@@ -51,8 +51,13 @@ class Keys:
         return f"{{{self.prefix}}}:meta"
 
     @property
+    def registry_tag(self) -> str:
+        """What keys begin with that are not a queue's."""
+        return f"{{{self.prefix}}}"
+
+    @property
     def queues(self) -> str:
-        """The names of all queues that were ever published to."""
+        """The names of the queues, by when they were last listed."""
         return f"{{{self.prefix}}}:queues"
 
     @property

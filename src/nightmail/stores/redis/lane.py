@@ -1,13 +1,15 @@
 """One connection for one kind of work; in a cluster one to each node that is needed.
 
-It is opened when first needed, and anew after it was lost. Scripts go one at a time. Once one is sent, the caller may
-be cancelled, but not the wait for its reply: a claim torn in half would be leased to nobody. A connection on which
-anything went wrong is thrown away, never used again.
+It is opened when first needed, and again after it was lost. Scripts go one at a time to each server: one that does not
+answer holds up nobody who asks another. Once a script is sent, the caller may be cancelled, but not the wait for its
+reply: a claim torn in half would be leased to no worker. A connection on which anything went wrong is thrown away,
+never used again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -31,10 +33,13 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 10.0
 """After this we stop waiting for the server's word: the network must be gone, or the server."""
-FAREWELL_SECONDS: Final = 5.0
+FAREWELL_SECONDS: Final = 0.8
+"""How long closing waits for what was begun, and for each connection to be closed."""
 REDIRECTED_SECONDS: Final = 0.5
 """How long a slot that is being moved is waited for: others stand in line for this connection."""
 PAUSE_SECONDS: Final = 0.02
+AT_ONCE: Final = 100
+"""So many calls go in one flight."""
 
 
 async def connected(source: Source, role: str, address: Address | None) -> Wire:
@@ -47,24 +52,31 @@ async def connected(source: Source, role: str, address: Address | None) -> Wire:
         wire.drop()
         if isinstance(error, Exception):
             # The driver's text may quote the address, and what it was made of.
-            raise unreachable(error) from (None if isinstance(error, ValueError) else error)
+            better = unreachable(error, source.place(address))
+            raise better from (None if isinstance(error, ValueError) else error)
         raise
     return wire
 
 
+class _Turn:
+    """Whether it has come."""
+
+    begun = False
+
+
 class Lane:
-    """One connection, and who may use it next."""
+    """One connection to each server, and who may use it next."""
 
     def __init__(self, role: str, source: Source, nodes: Nodes) -> None:
         self._role = role
         self._source = source
         self._nodes = nodes
-        self._free = asyncio.Lock()
+        self._free: dict[Address | None, asyncio.Lock] = {}
         self._wires: dict[Address | None, Wire] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
-        self._task: asyncio.Task[object] | None = None
-        self.losses = 0
-        """How often a connection was lost: what was learned from the server before may not hold any more."""
+        self.losses: Counter[Address | None] = Counter()
+        """How often a connection was lost: what was learned from that server before may not hold any more."""
 
     @property
     def wires(self) -> Sequence[Wire]:
@@ -78,15 +90,38 @@ class Lane:
         also: Sequence[Command] = (),
         lost: type[StoreUnavailable] = StoreUnavailable,
     ) -> list[Reply]:
-        """Run a script, and these commands behind it on the same connection; all answers, refusals raised.
+        """Run a script, and these commands behind it on the same connection; all answers, a refused script raised.
 
-        `lost` is raised when nobody knows whether it was run.
+        What was refused of the commands is among the answers: the script was carried out all the same. `lost` is
+        raised when it cannot be known whether the script was run.
         """
 
         async def ask(wire: Wire) -> list[Reply]:
-            return raised(await wire.call(call, also=also))
+            script, *rest = await wire.call(call, also=also)
+            return [*raised([script]), *rest]
 
         return await self.run(call.keys[0], ask, lost=lost)
+
+    async def call_each(self, calls: Sequence[Call]) -> list[Reply]:
+        """Run scripts that only read: many in one flight, the answer of each."""
+        answers: dict[int, Reply] = {}
+        by_address: dict[Address | None, list[int]] = {}
+        for at, call in enumerate(calls):
+            by_address.setdefault(await self._nodes.holder(call.keys[0]), []).append(at)
+        for chosen in by_address.values():
+            for first in range(0, len(chosen), AT_ONCE):
+                part = chosen[first : first + AT_ONCE]
+
+                async def ask(wire: Wire, part: Sequence[int] = part) -> list[Reply]:
+                    return await wire.call_each([calls[at] for at in part])
+
+                found = zip(part, await self.run(calls[part[0]].keys[0], ask), strict=True)
+                answers |= {at: answer for at, answer in found if not isinstance(answer, Exception)}
+        for at, call in enumerate(calls):
+            if at not in answers:
+                # Refused, perhaps because its slot was moved meanwhile: alone it finds out.
+                (answers[at],) = await self.call(call)
+        return [answers[at] for at in range(len(calls))]
 
     async def ask(self, key: str, *commands: Command) -> list[Reply]:
         """Send commands about this key; all answers, refusals raised."""
@@ -107,43 +142,52 @@ class Lane:
 
         Cancelled before its turn, it is not begun; after that it is finished whether or not anybody waits for it.
         """
-        return await self._in_turn(lambda: self._where_it_is(key, work, lost))
+        return await self._in_turn(lambda turn: self._where_it_is(key, work, lost, turn))
 
     async def run_at(self, address: Address | None, work: Callable[[Wire], Awaitable[T]]) -> T:
         """Do this at one server."""
-        return await self._in_turn(lambda: self._at(address, work, StoreUnavailable))
+        return await self._in_turn(lambda turn: self._at(address, work, StoreUnavailable, turn))
 
     async def close(self) -> None:
         """Finish what was begun, within reason, and hang up for good."""
         self._closed = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS), self._free:
-                for wire in self._wires.values():
-                    await wire.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=FAREWELL_SECONDS)
+        wires = [wire for address, wire in self._wires.items() if not self._lock(address).locked()]
+        if wires:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await asyncio.gather(*(wire.close() for wire in wires))
         self._drop_all()
 
-    async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
-        await self._free.acquire()
+    async def _in_turn(self, work: Callable[[_Turn], Awaitable[T]]) -> T:
+        turn = _Turn()
 
         async def run() -> T:
-            try:
-                return await work()
-            finally:
-                self._free.release()
+            return await work(turn)
 
         task = asyncio.create_task(run())
-        self._task = task
-        return await asyncio.shield(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not turn.begun:
+                task.cancel()
+            raise
 
     async def _where_it_is(
-        self, key: str, work: Callable[[Wire], Awaitable[T]], lost: type[StoreUnavailable]
+        self, key: str, work: Callable[[Wire], Awaitable[T]], lost: type[StoreUnavailable], turn: _Turn
     ) -> T:
         deadline = asyncio.get_running_loop().time() + REDIRECTED_SECONDS
         while True:
+            address = await self._nodes.holder(key)
             try:
-                return await self._at(await self._nodes.holder(key), work, lost)
+                return await self._at(address, work, lost, turn)
             except MovedError as error:
-                self._nodes.moved(key, (error.host, error.port))
+                # One that does not tell its address means the host that was asked.
+                host = error.host or (address[0] if address is not None else "")
+                self._nodes.moved(key, (host, error.port))
             except REDIRECTIONS as error:
                 # ASK is not followed: while a slot is moved its keys are in two places, and a script at the second
                 # would take a queue for empty whose messages are still at the first.
@@ -152,27 +196,36 @@ class Lane:
                     raise Moving from error
                 await asyncio.sleep(PAUSE_SECONDS)
             except StoreUnavailable:
-                # Whoever had this slot is gone: the map is read anew before the next time.
+                # Whoever had this slot is gone: where it is now is asked before the next time.
                 self._nodes.moved(key, None)
                 raise
 
     async def _at(
-        self, address: Address | None, work: Callable[[Wire], Awaitable[T]], lost: type[StoreUnavailable]
+        self,
+        address: Address | None,
+        work: Callable[[Wire], Awaitable[T]],
+        lost: type[StoreUnavailable],
+        turn: _Turn,
     ) -> T:
-        wire = await self._usable(address)
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                return await work(wire)
-        except REDIRECTIONS:
-            raise
-        except BaseException as error:
-            if not leaves_connection_usable(error):
-                self._drop(address)
-            if isinstance(error, Exception):
-                better = translated(error, lost)
-                if better is not error:
-                    raise better from error
-            raise
+        async with self._lock(address):
+            turn.begun = True
+            wire = await self._usable(address)
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    return await work(wire)
+            except REDIRECTIONS:
+                raise
+            except BaseException as error:
+                if not leaves_connection_usable(error):
+                    self._drop(address)
+                if isinstance(error, Exception):
+                    better = translated(error, lost)
+                    if better is not error:
+                        raise better from error
+                raise
+
+    def _lock(self, address: Address | None) -> asyncio.Lock:
+        return self._free.setdefault(address, asyncio.Lock())
 
     async def _usable(self, address: Address | None) -> Wire:
         wire = self._wires.get(address)
@@ -192,7 +245,7 @@ class Lane:
     def _drop(self, address: Address | None) -> None:
         wire = self._wires.pop(address, None)
         if wire is not None:
-            self.losses += 1
+            self.losses[address] += 1
             wire.drop()
 
     def _drop_all(self) -> None:

@@ -2,11 +2,12 @@
 
 local CARE = '>ddI4I4'
 local CARE_SIZE = 24
+-- Without the body: only whoever hands it out needs it.
 local OF_A_LETTER = {
-  'body', 'state', 'headers', 'timer', 'key', 'reason', 'error', 'died', 'message', 'care', 'token', 'moving',
+  'token', 'state', 'headers', 'timer', 'key', 'reason', 'error', 'died', 'message', 'care', 'moving',
 }
 
-local FOR_LETTERS = { 'DEL', 'HMGET', 'HSET', 'HDEL', 'ZADD', 'ZREM', 'ZSCORE', 'ZRANGE', 'ZRANGEBYSCORE', 'UNLINK' }
+local FOR_LETTERS = { 'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'ZADD', 'ZREM', 'ZSCORE', 'ZRANGE', 'ZRANGEBYSCORE', 'UNLINK' }
 local needed_for_letters = false
 
 local function guard_letters(q)
@@ -46,13 +47,12 @@ local function read_letter(q, id)
   if not s then
     return nil
   end
-  found[1] = found[1] or ''
   local died = a_moment(tonumber(found[8] or ''))
   return {
     found = found, state = s, timer = found[4] or nil, key = found[5] or nil,
     reason = found[6] or '', error = found[7] or nil, died = died,
     message = found[9] and is_id(found[9]) and found[9] or id,
-    care = unpack_care(found[10], died), token = found[11] or '', moving = found[12] or nil,
+    care = unpack_care(found[10], died), token = found[1] or '', moving = found[11] or nil,
   }
 end
 
@@ -83,24 +83,41 @@ local function is_meant(l, age, reason, text)
 end
 
 -- One letter for a reply: the message that it was, the message's id, when it died, how looking after it went, and why.
-local function letter_record(place, id, l)
+local function letter_record(place, id, l, body)
+  l.found[1] = body
   local why, what = l.reason:sub(1, 65535), l.error and '!' .. l.error or ''
   return record(place, id, l.found) .. l.message .. struct.pack('>d', l.died) .. pack_care(l.care)
     .. struct.pack('>I2I4', #why, #what) .. why .. what
 end
 
--- What a claim under this token leased.
-local function leased_under(token)
-  local records = {}
-  for place, q in ipairs(queues) do
-    for _, leased in ipairs({ q.held, q.lapsed }) do
-      for _, id in ipairs(redis.call('ZRANGE', leased, 0, -1)) do
-        local l = read_letter(q, id)
-        if l and l.token == token then
-          records[#records + 1] = letter_record(place, id, l)
-        end
-      end
-    end
+local function body_of(q, id)
+  return redis.call('HGET', q.letter .. id, 'body') or ''
+end
+
+-- How many bytes of bodies and headers may still be read; the first letter always fits.
+local bytes_left, nothing_read = 0, true
+
+-- The letter's body, or nothing if it does not fit any more.
+local function body_that_fits(q, id, l)
+  local body = body_of(q, id)
+  local size = #body + #(l.found[3] or '')
+  if size > bytes_left and not nothing_read then
+    return nil
   end
-  return table.concat(records)
+  bytes_left, nothing_read = bytes_left - size, false
+  return body
+end
+
+-- Clear the lease, and offer the letter from when it is due.
+local function offer_again(q, id, l)
+  l.care.claimed = 0
+  redis.call('HSET', q.letter .. id, 'care', pack_care(l.care), 'token', '')
+  redis.call('ZADD', q.offered, l.care.due, id)
+  ring_if_soon(q, l.care.due)
+end
+
+-- Undo a claim: the letter keeps its due time.
+local function hand_letter_back(q, id, l)
+  l.care.deliveries = math.max(l.care.deliveries - 1, 0)
+  offer_again(q, id, l)
 end

@@ -8,11 +8,12 @@ from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
+from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.store import Claimed
-from nightmail.stores.redis.asking import Asking
-from nightmail.stores.redis.claiming import AGAIN_SOON, NOTHING, Turns
-from nightmail.stores.redis.errors import Moving
+from nightmail.stores.redis.asking import NO_LETTER, Asking
+from nightmail.stores.redis.by_node import AGAIN_SOON, ByNode
+from nightmail.stores.redis.claiming import NOTHING, Turns, recalled, size_of
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import letter_records
 from nightmail.stores.redis.moments import micros
@@ -29,47 +30,53 @@ class Letters:
         self._asking = asking
         self._nodes = nodes
         self._turns = Turns()
+        self._by_node = ByNode(lane, asking, nodes, "recall_dead")
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
+    ) -> Claimed:
         """See `Store.claim_dead`. One call for each slot, in turn, until there are enough."""
         wanted = tuple(dict.fromkeys(queues))
         if not wanted or limit <= 0:
             return NOTHING
         claimed: list[Delivery] = []
         waits: list[timedelta] = []
-        moving: Moving | None = None
-        asked = False
-        for group in self._groups(self._turns.next(wanted)):
-            room = limit - len(claimed)
-            if room <= 0:
+        failure: StoreUnavailable | None = None
+        asked = full = False
+        groups = self._groups(self._turns.next(wanted))
+        alone = await self._by_node.alone([[tag for tag, _ in group] for group in groups])
+        for group in groups:
+            room, left = limit - len(claimed), max_bytes - size_of(claimed)
+            if full := full or room <= 0 or (left <= 0 and bool(claimed)):
                 break
             tags = [tag for tag, _ in group]
-            call = self._asking.call("claim_dead", tags, room, micros(lease), token.bytes)
+            call = self._asking.call(
+                "claim_dead", tags, room, micros(lease), token.bytes, left, int(not claimed)
+            )
             try:
-                ((wait, found),) = await self._lane.call(call)
-            except Moving as error:
-                # Nothing was taken there, and other queues need not wait for it.
-                moving = error
+                wait, found, more = await self._by_node.claim(call, token, lease, alone=alone)
+            except StoreUnavailable as error:
+                if alone:
+                    raise
+                # Other queues need not wait for it.
+                failure = error
                 continue
             asked = True
+            full = bool(more)
             claimed += _deliveries(group, found, token)
             if wait:
                 waits.append(timedelta(microseconds=int(wait)))
-        if moving is not None:
+        if failure is not None:
             if not asked:
-                raise moving
+                raise failure
             waits.append(AGAIN_SOON)
         claimed.sort(key=_AGE)
-        return Claimed(claimed, None if len(claimed) >= limit else min(waits, default=None))
+        return Claimed(claimed, None if full else min(waits, default=None), full)
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
-        recalled: list[Delivery] = []
-        for group in self._groups(tuple(dict.fromkeys(queues))):
-            call = self._asking.call("recall_dead", [tag for tag, _ in group], token.bytes)
-            (found,) = await self._lane.call(call)
-            recalled += _deliveries(group, found, token)
-        return recalled
+        groups = self._groups(tuple(dict.fromkeys(queues)))
+        return await recalled("recall_dead", self._lane, self._asking, groups, token, NO_LETTER)
 
     def _groups(self, queues: Sequence[str]) -> list[list[tuple[str, str]]]:
         return by_slot(self._nodes, ((self._asking.keys.tag(queue), queue) for queue in queues))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from redis.crc import key_slot
 
@@ -14,8 +14,13 @@ from nightmail.stores.redis.source import Address, Source
 from nightmail.stores.redis.wire import raised
 
 T = TypeVar("T")
+_Map: TypeAlias = dict[int, Address]
 
 CONNECT_SECONDS: Final = 5.0
+NEXT_AFTER: Final = 0.25
+"""When a node that was asked for the map has not answered, the next one is asked, too."""
+REMEMBERED: Final = 64
+"""So many nodes are remembered to ask for the map."""
 
 
 class Nodes(Protocol):
@@ -58,12 +63,15 @@ class OneServer:
 
 
 class ClusterNodes:
-    """The map of a cluster, learned from whichever node answers first."""
+    """The map of a cluster, learned from whichever node answers first and belongs to it.
+
+    Nodes that were ever known are kept: one that was removed tells an empty map, and the others are asked then.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._known: list[Address] = list(source.cluster or ())
-        self._slots: dict[int, Address] = {}
+        self._slots: _Map = {}
         self._learning: asyncio.Lock = asyncio.Lock()
 
     def slot(self, key: str) -> int:
@@ -76,7 +84,7 @@ class ClusterNodes:
         if slot not in self._slots:
             async with self._learning:
                 if slot not in self._slots:
-                    await self._learn()
+                    await self._learn(slot)
         if slot not in self._slots:
             raise StoreUnavailable("no node of the cluster has this slot: nothing was written")
         return self._slots[slot]
@@ -84,45 +92,97 @@ class ClusterNodes:
     async def all(self) -> Sequence[Address]:
         """See `Nodes.all`."""
         async with self._learning:
-            await self._learn()
+            await self._learn(None)
         return sorted(set(self._slots.values()))
 
     def moved(self, key: str, to: Address | None) -> None:
         """See `Nodes.moved`."""
-        if to is None:
-            self._slots.clear()
-        else:
-            # Where one slot went others went too, as a rule: the next miss reads the whole map.
-            self._slots = {self.slot(key): to}
+        slot = self.slot(key)
+        before = self._slots.get(slot)
+        # Where one slot of a node went others went too, as a rule. Those of other nodes are where they were.
+        self._slots = {other: address for other, address in self._slots.items() if address != before}
+        if to is not None:
+            self._slots[slot] = to
 
-    async def _learn(self) -> None:
+    async def _learn(self, slot: int | None) -> None:
+        """Ask one node after the other, without waiting long for one, until one has a map with this slot."""
+        waiting = list(dict.fromkeys([*self._known, *(self._source.cluster or ())]))
+        asked: dict[asyncio.Task[_Map], Address] = {}
         failure: Exception | None = None
-        for address in dict.fromkeys([*self._known, *(self._source.cluster or ())]):
-            wire = self._source.connect("map", address)
-            try:
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    await wire.connect()
-                    (found,) = raised(await wire.ask(("CLUSTER", "SLOTS")))
-                self._read(found, address)
-                return
-            except Exception as error:  # noqa: BLE001 - the next node may answer
-                failure = error
-            finally:
-                wire.drop()
+        failed_at: Address | None = None
+        incomplete: tuple[_Map, Address] | None = None
+        try:
+            while waiting or asked:
+                if waiting:
+                    address = waiting.pop(0)
+                    asked[asyncio.create_task(self._ask(address))] = address
+                done, _ = await asyncio.wait(
+                    asked, timeout=NEXT_AFTER if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    address = asked.pop(task)
+                    if (error := task.exception()) is not None:
+                        failure, failed_at = _as_exception(error), address
+                        continue
+                    found = task.result()
+                    if found and (slot is None or slot in found):
+                        self._take(found, address)
+                        return
+                    if found:
+                        incomplete = found, address
+        finally:
+            for task in asked:
+                task.cancel()
+                task.add_done_callback(_forget)
+        if incomplete is not None:
+            self._take(*incomplete)
+            return
         if failure is not None and "cluster support disabled" in str(failure):
             raise UnsuitableServer("this Redis is not a cluster: use redis:// instead of redis+cluster://")
-        raise unreachable(failure or ConnectionError()) from failure
+        if failure is None:
+            raise StoreUnavailable("none of the known nodes belongs to a cluster with slots any more")
+        raise unreachable(failure, self._source.place(failed_at)) from failure
 
-    def _read(self, found: Iterable[Any], asked: Address) -> None:
-        slots: dict[int, Address] = {}
-        known: list[Address] = []
+    async def _ask(self, address: Address) -> _Map:
+        """The map as this node knows it."""
+        wire = self._source.connect("map", address)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await wire.connect()
+                (found,) = raised(await wire.ask(("CLUSTER", "SLOTS")))
+        finally:
+            wire.drop()
+        slots: _Map = {}
         for first, last, *holders in found:
-            # A node may not know its own address: then it is the one under which we found it.
-            addresses = [(holder[0].decode() or asked[0], int(holder[1])) for holder in holders]
-            known += addresses
+            addresses = [_address(holder, address) for holder in holders]
+            self._known += [each for each in addresses if each not in self._known]
             slots.update(dict.fromkeys(range(first, last + 1), addresses[0]))
-        self._slots = slots
-        self._known = list(dict.fromkeys([asked, *known]))
+        return slots
+
+    def _take(self, found: _Map, asked: Address) -> None:
+        self._slots = found
+        # Who has answered is asked first the next time, then those that have slots.
+        self._known = list(dict.fromkeys([asked, *found.values(), *self._known]))[:REMEMBERED]
+
+
+def _address(holder: Sequence[Any], asked: Address) -> Address:
+    """Where a node is. One that does not tell, or does not know, is where the one is that was asked."""
+    host, port = holder[0], int(holder[1])
+    if host in (None, b"", b"?"):
+        facts = list(holder[3]) if len(holder) > 3 else []
+        known = dict(zip(facts[::2], facts[1::2], strict=False)) if host == b"?" else {}
+        host = known.get(b"ip") or asked[0].encode()
+    return host.decode(), port
+
+
+def _forget(task: asyncio.Task[_Map]) -> None:
+    """Another node was faster: what this one says is of no interest."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else ConnectionError()
 
 
 def by_slot(nodes: Nodes, keyed: Iterable[tuple[str, T]]) -> list[list[tuple[str, T]]]:

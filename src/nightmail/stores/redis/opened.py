@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores.redis.acking import Acking
 from nightmail.stores.redis.asking import Asking
@@ -20,22 +22,26 @@ from nightmail.stores.redis.settling import Settling
 from nightmail.stores.redis.source import Source
 from nightmail.stores.redis.sweeping import Sweeping
 from nightmail.stores.redis.timers import Timers
-from nightmail.stores.redis.together import Together
+from nightmail.stores.redis.together import TogetherBySlot
+from nightmail.stores.redis.whole import Whole
 
 
 class Opened:
     """On one event loop, until it is closed."""
 
-    def __init__(self, source: Source, keys: Keys, asking: Asking, *, keep_delivered: bool) -> None:
+    def __init__(
+        self, source: Source, keys: Keys, asking: Asking, *, keep_delivered: bool, max_body_bytes: int
+    ) -> None:
+        self.whole = Whole()
         self.nodes = nodes_of(source)
         self.claim, self.settle, self.publish = (
             Lane(role, source, self.nodes) for role in ("claim", "settle", "publish")
         )
-        self.registry = Registry(self.publish, keys)
+        self.registry = Registry(self.publish, asking, self.nodes)
         self.publishing = Publishing(self.publish, self.registry, asking, self.nodes, source.waiting)
-        self.together = Together(self.publishing.publish_batch)
+        self.together = TogetherBySlot(self.publishing.publish_batch, self.nodes, keys)
         self.pipelines = Pipelines(self.publish, self.registry, self.publishing, self.nodes, keys)
-        self.claims = Claims(self.claim, self.registry, asking, self.nodes)
+        self.claims = Claims(self.claim, self.registry, asking, self.nodes, max_body_bytes)
         self.letters = Letters(self.claim, asking, self.nodes)
         self.settling = Settling(asking, self.nodes, keep_delivered=keep_delivered)
         self.acking = Acking(
@@ -56,11 +62,9 @@ class Opened:
         self.keeper = KeeperThread(lambda: Lane("keeper", source, nodes_of(source)), self.settling.extend)
 
     async def close(self) -> None:
-        """Give back every connection and the thread."""
-        await self.listener.close()
-        await self.keeper.close()
-        for lane in (self.claim, self.publish, self.settle):
-            await lane.close()
+        """Give back every connection and the thread: in two seconds at most, also if the server does not answer."""
+        await asyncio.gather(self.whole.close(), self.listener.close(), self.keeper.close())
+        await asyncio.gather(self.claim.close(), self.publish.close(), self.settle.close())
 
 
 def nodes_of(source: Source) -> Nodes:

@@ -82,7 +82,7 @@ class _OnOneServer:
         return await client.hget(key, field)
 
     def queue(self, call: Call) -> None:
-        self._pipeline.pipeline_execute_command(*call.in_full)
+        self._pipeline.pipeline_execute_command(*call.for_old_servers.in_full)
 
 
 class _InACluster:
@@ -100,7 +100,7 @@ class _InACluster:
         return await self.place.hget(key, field)
 
     def queue(self, call: Call) -> None:
-        self._pipeline.execute_command(*call.in_full)
+        self._pipeline.execute_command(*call.for_old_servers.in_full)
 
 
 def refuse_synchronous(transaction: object) -> None:

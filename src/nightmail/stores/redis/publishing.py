@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable, TimerExists
 from nightmail.message import Delivery, Message
 from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.errors import translated
 from nightmail.stores.redis.ids import following, stored_ids
 from nightmail.stores.redis.keys import behind_the_tag
 from nightmail.stores.redis.lane import Lane
@@ -108,7 +109,12 @@ class Publishing:
         if answers[0] == b"lost":
             raise LeaseLost(() if own is None else (own.id,))
         ids = stored_ids(answers[0])
-        if also and answers[1] < self._waiting.replicas and any(id_ is not None for id_ in ids):
+        if not also or all(id_ is None for id_ in ids):
+            return ids
+        if isinstance(answers[1], Exception):
+            better = translated(answers[1], PublishUncertain)
+            raise PublishUncertain(f"the message is stored, but not confirmed: {better}") from answers[1]
+        if answers[1] < self._waiting.replicas:
             raise PublishUncertain(
                 f"the message is stored, but only {answers[1]} of {self._waiting.replicas} replicas confirmed it in "
                 "time: a failover now may lose it"

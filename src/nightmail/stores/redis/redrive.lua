@@ -41,14 +41,17 @@ local function move(m)
     due = now, published = now, expires = 0, claimed = 0, first = 0, last = 0, attempts = 0, deliveries = 0,
     priority = l.state.priority, superseded = 0, started = 0,
   }
-  redis.call('HSET', into, 'body', l.found[1], 'state', pack_state(s))
+  redis.call('HSET', into, 'state', pack_state(s))
+  if redis.call('HEXISTS', into, 'body') == 0 then
+    redis.call('HSET', into, 'body', '')
+  end
   enter(to, id, s, l.key)
   to.highest = id
   to.rung = true
   return id
 end
 
-need({ 'SET' })
+need({ 'SET', 'HEXISTS' })
 for _, q in ipairs(queues) do
   guard_lines(q)
   guard_letters(q)

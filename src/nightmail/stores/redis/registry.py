@@ -2,45 +2,114 @@
 
 The names of the queues are in a slot of their own, so they cannot be written by the script that stores a message. They
 are written before it: a queue that has a message is listed, and one that is listed may be empty.
+
+Each name is listed with the time, and again while the queue is published to. So a queue that was empty for long can
+be struck off (see `sweeping`), but not one that is about to get a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
 
-from nightmail.stores.redis.ids import Ids
-from nightmail.stores.redis.keys import Keys
+from nightmail.errors import StoreUnavailable
+from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.ids import PROCESS_BITS, Ids
 from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.moments import micros, moment_micros
+from nightmail.stores.redis.nodes import Nodes
+
+LISTED_FOR: Final = timedelta(minutes=10)
+"""After this a queue is listed again before it is published to."""
+STRUCK_OFF_AFTER: Final = timedelta(hours=1)
+"""How long ago a queue must have been listed to be struck off: much longer than `LISTED_FOR`."""
+NUMBER_SECONDS: Final = 1.0
+NUMBER_AGAIN_SECONDS: Final = 5.0
 
 
 class Registry:
     """What one open store has entered."""
 
-    def __init__(self, lane: Lane, keys: Keys) -> None:
+    def __init__(self, lane: Lane, asking: Asking, nodes: Nodes) -> None:
         self._lane = lane
-        self._keys = keys
+        self._asking = asking
+        self._keys = asking.keys
+        self._nodes = nodes
         self._ids: Ids | None = None
-        self._listed: set[str] = set()
+        self._spare = Ids(secrets.randbelow(1 << PROCESS_BITS))
+        """Without a number: as good as certainly no other store has the same."""
+        self._number_at = 0.0
+        self._listed: dict[str, float] = {}
         self._losses = 0
+        self._relisting: asyncio.Task[None] | None = None
 
-    async def enter(self, queues: Iterable[str] = ()) -> Ids:
-        """Have these queues listed, and get the ids of this store. Asks the server only about what is new."""
-        if self._losses != self._lane.losses:
+    async def ids(self) -> Ids:
+        """The ids of this store. Neither a full server nor one that does not answer keeps it from having some."""
+        if self._ids is not None:
+            return self._ids
+        time = asyncio.get_running_loop().time
+        if time() >= self._number_at:
+            try:
+                async with asyncio.timeout(NUMBER_SECONDS):
+                    (number,) = await self._lane.ask(self._keys.processes, ("INCR", self._keys.processes))
+                self._number(int(number))
+            except (StoreUnavailable, TimeoutError):
+                self._number_at = time() + NUMBER_AGAIN_SECONDS
+        return self._ids or self._spare
+
+    def _number(self, number: int) -> None:
+        # Somebody else may have asked meanwhile: one number is enough.
+        if self._ids is None:
+            self._ids = Ids(number)
+
+    async def enter(self, queues: Iterable[str]) -> Ids:
+        """Have these queues listed, and get the ids of this store. Asks the server only about what is not fresh."""
+        ids = await self.ids()
+        now = self._now()
+        address = await self._nodes.holder(self._keys.queues)
+        if self._losses != self._lane.losses[address]:
             # Another server may have taken over that never saw our entries.
-            self._losses = self._lane.losses
-            self._listed.clear()
-        new = [queue for queue in dict.fromkeys(queues) if queue not in self._listed]
-        ids = self._ids
-        if ids is None:
-            (number,) = await self._lane.ask(self._keys.processes, ("INCR", self._keys.processes))
-            # Somebody else may have asked meanwhile: one number is enough.
-            ids = self._ids = self._ids or Ids(int(number))
-        if new:
-            await self._lane.ask(self._keys.queues, ("SADD", self._keys.queues, *new))
-            self._listed.update(new)
+            self._losses = self._lane.losses[address]
+            self._listed = dict.fromkeys(self._listed, now - 2 * LISTED_FOR.total_seconds())
+        wanted = dict.fromkeys(queues)
+        if new := [queue for queue in wanted if queue not in self._listed]:
+            await self._list(new)
+        oldest = now - LISTED_FOR.total_seconds()
+        if old := [queue for queue in wanted if self._listed[queue] < oldest]:
+            if any(self._listed[queue] < now - STRUCK_OFF_AFTER.total_seconds() / 2 for queue in old):
+                await self._list(old)
+            elif self._relisting is None or self._relisting.done():
+                # They are on the list. The node that has it need not answer for these to be published to.
+                self._relisting = asyncio.create_task(self._list_again(old))
         return ids
 
     async def queues(self) -> list[str]:
-        """All queues that were ever published to, by name."""
-        (found,) = await self._lane.ask(self._keys.queues, ("SMEMBERS", self._keys.queues))
+        """All queues that are listed, by name."""
+        (found,) = await self._lane.ask(self._keys.queues, ("ZRANGE", self._keys.queues, 0, -1))
         return sorted(name.decode("utf-8", "backslashreplace") for name in found)
+
+    async def strike_off(self, queues: Sequence[str]) -> None:
+        """Take these off the list, except those that were listed not long ago."""
+        if queues:
+            call = self._asking.call(
+                "strike_off", [self._keys.registry_tag], micros(STRUCK_OFF_AFTER), *queues
+            )
+            await self._lane.call(call)
+
+    async def _list(self, queues: Sequence[str]) -> None:
+        await self._lane.call(self._asking.call("enlist", [self._keys.registry_tag], *queues))
+        self._listed.update(dict.fromkeys(queues, self._now()))
+
+    async def _list_again(self, queues: Sequence[str]) -> None:
+        # If that fails, the next publish tries again.
+        with suppress(StoreUnavailable):
+            await self._list(queues)
+
+    def _now(self) -> float:
+        """Seconds by the clock that the scripts use: what is measured there must go by here, too."""
+        now = self._asking.clock.now()
+        return asyncio.get_running_loop().time() if now is None else moment_micros(now) / 1_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -11,6 +12,7 @@ from typing import Final
 PACKAGE: Final = "nightmail.stores.redis"
 COMMON: Final = "common.lua"
 LETTERS: Final = "letters.lua"
+_COMMANDS: Final = re.compile(r"(?:redis\.p?call|in_parts)\('([A-Z]+)'")
 _ABOUT_LETTERS: Final = frozenset(
     {
         "claim_dead",
@@ -28,6 +30,13 @@ _ABOUT_LETTERS: Final = frozenset(
 )
 
 
+# What stores more than it frees is refused when the server's memory is full. Everything else works then, or a worker
+# could neither keep its leases nor make room.
+_STORING: Final = frozenset({"publish", "cross_store", "enlist"})
+_FLAGS: Final = "#!lua flags=allow-oom\n"
+"""Known since 7.0. An older server is told the script without them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """A script, and the digest by which a server that has seen it knows it."""
@@ -35,6 +44,12 @@ class Script:
     name: str
     text: str
     digest: str
+    flags: str = ""
+
+    @property
+    def commands(self) -> frozenset[str]:
+        """What it may use, wake-ups apart."""
+        return frozenset(_COMMANDS.findall(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,18 @@ class Call:
     script: Script
     keys: tuple[str, ...]
     arguments: tuple[bytes | str | int, ...]
+
+    @property
+    def flagged(self) -> bool:
+        """Whether an older server would not understand it."""
+        return bool(self.script.flags)
+
+    @property
+    def for_old_servers(self) -> Call:
+        """The same without flags."""
+        return (
+            Call(script(self.script.name, flags=False), self.keys, self.arguments) if self.flagged else self
+        )
 
     @property
     def by_digest(self) -> tuple[bytes | str | int, ...]:
@@ -57,9 +84,10 @@ class Call:
 
 
 @cache
-def script(name: str) -> Script:
+def script(name: str, *, flags: bool = True) -> Script:
     """The script in the file of this name."""
     files = resources.files(PACKAGE)
     parts = [COMMON, *([LETTERS] if name in _ABOUT_LETTERS else []), f"{name}.lua"]
-    text = "".join(files.joinpath(part).read_text("utf-8") for part in parts)
-    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    first = _FLAGS if flags and name not in _STORING else ""
+    text = first + "".join(files.joinpath(part).read_text("utf-8") for part in parts)
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), first)

@@ -8,7 +8,7 @@
 -- Answers a letter for each: h for held, l for lost.
 
 local SETTLEMENT = '>I2Bdc16c16'
-local DONE, RETRY, POSTPONE, DEAD, DEAD_AFTER_RUN = 0, 1, 2, 4, 5 -- And 3 is released.
+local DONE, RETRY, RELEASE, DEAD, DEAD_AFTER_RUN = 0, 1, 3, 4, 5 -- And 2 is postponed.
 
 local answers = {}
 local text = 7
@@ -46,20 +46,15 @@ local function bury(q, id, s, ran, reason, error)
   end
 end
 
-local function bring_back(q, id, s, key, kind, delay)
+local function try_later(q, id, s, key, kind, delay)
   if kind == RETRY then
     count_attempt(s)
     s.deliveries = 0
-  elseif kind == POSTPONE then
-    s.attempts, s.deliveries, s.first, s.last = 0, 0, 0, 0
   else
-    s.deliveries = math.max(s.deliveries - 1, 0)
+    s.attempts, s.deliveries, s.first, s.last = 0, 0, 0, 0
   end
-  s.claimed = 0
   s.due = superseded(q, id) == 1 and now or after(delay)
-  redis.call('HSET', q.message .. id, 'state', pack_state(s), 'token', '')
-  enter(q, id, s, key)
-  ring_if_soon(q, s.due)
+  bring_back(q, id, s, key)
 end
 
 local function settle(q, kind, delay, id, token)
@@ -90,8 +85,10 @@ local function settle(q, kind, delay, id, token)
     redis.call('ZREM', q.superseded, id)
     bury(q, id, s, kind == DEAD_AFTER_RUN, reason, error)
     ended(q, id, timer, key)
+  elseif kind == RELEASE then
+    hand_back(q, id, s, key)
   else
-    bring_back(q, id, s, key, kind, delay)
+    try_later(q, id, s, key, kind, delay)
   end
   return 'h'
 end

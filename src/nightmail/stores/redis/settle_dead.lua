@@ -6,7 +6,7 @@
 -- Answers a letter for each: h for held, l for lost.
 
 local SETTLEMENT = '>I2Bdc16c16'
-local DONE, RETRY, POSTPONE, DEAD = 0, 1, 2, 4 -- And 3 is released, and 5 is dead, too.
+local DONE, RETRY, RELEASE, DEAD = 0, 1, 3, 4 -- And 2 is postponed, and 5 is dead, too.
 
 local answers = {}
 
@@ -15,20 +15,11 @@ local function give_up(q, id, l)
   redis.call('HSET', q.letter .. id, 'care', pack_care(l.care), 'token', '')
 end
 
-local function bring_back(q, id, l, kind, delay)
+local function try_later(q, id, l, kind, delay)
   local care = l.care
-  if kind == RETRY then
-    care.attempts, care.deliveries = one_more(care.attempts), 0
-  elseif kind == POSTPONE then
-    care.attempts, care.deliveries = 0, 0
-  else
-    care.deliveries = math.max(care.deliveries - 1, 0)
-  end
-  care.claimed = 0
+  care.attempts, care.deliveries = kind == RETRY and one_more(care.attempts) or 0, 0
   care.due = after(delay)
-  redis.call('HSET', q.letter .. id, 'care', pack_care(care), 'token', '')
-  redis.call('ZADD', q.offered, care.due, id)
-  ring_if_soon(q, care.due)
+  offer_again(q, id, l)
 end
 
 local function settle(q, kind, delay, id, token)
@@ -44,8 +35,10 @@ local function settle(q, kind, delay, id, token)
   withdraw(q, id)
   if kind >= DEAD then
     give_up(q, id, l)
+  elseif kind == RELEASE then
+    hand_letter_back(q, id, l)
   else
-    bring_back(q, id, l, kind, delay)
+    try_later(q, id, l, kind, delay)
   end
   return 'h'
 end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from struct import Struct
@@ -39,7 +40,7 @@ class Settling:
 
     async def settle(self, lane: Lane, registry: Registry, batch: Sequence[Settlement]) -> list[Standing]:
         """See `Store.settle`."""
-        ids = await registry.enter()
+        ids = await registry.ids()
 
         def prepare(tags: Sequence[str], places: Sequence[int], settlements: Sequence[Settlement]) -> Call:
             return self.prepared(tags, places, settlements, ids)
@@ -84,20 +85,21 @@ class Settling:
     async def _each(self, lane: Lane, items: Sequence[tuple[str, T]], prepare: _Prepare[T]) -> list[bool]:
         """Whether each lease held, after a call for each slot."""
         tags = {queue: self._asking.keys.tag(queue) for queue, _ in items}
-        held: dict[int, bool] = {}
-        failure: Exception | None = None
-        for group in by_slot(self._nodes, ((tags[queue], at) for at, (queue, _) in enumerate(items))):
+        groups = by_slot(self._nodes, ((tags[queue], at) for at, (queue, _) in enumerate(items)))
+        calls = []
+        for group in groups:
             keys = list(dict.fromkeys(tag for tag, _ in group))
             place_of = {tag: place for place, tag in enumerate(keys, 1)}
-            chosen = [items[at][1] for _, at in group]
-            try:
-                (answer,) = await lane.call(prepare(keys, [place_of[tag] for tag, _ in group], chosen))
-            except Exception as error:  # noqa: BLE001 - a node that is down must not hold up the others
-                failure = failure or error
-                continue
-            held.update((at, letter == _HELD) for (_, at), letter in zip(group, answer, strict=True))
-        if failure is not None:
-            raise failure
+            calls.append(
+                prepare(keys, [place_of[tag] for tag, _ in group], [items[at][1] for _, at in group])
+            )
+        # All at once, and each to its end: a node that is down must not hold up the others.
+        answers = await asyncio.gather(*(lane.call(call) for call in calls), return_exceptions=True)
+        held: dict[int, bool] = {}
+        for group, answer in zip(groups, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            held.update((at, letter == _HELD) for (_, at), letter in zip(group, answer[0], strict=True))
         return [held[at] for at in range(len(items))]
 
 

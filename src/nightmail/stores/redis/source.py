@@ -49,6 +49,8 @@ class Source:
     cluster: Sequence[Address] | None
     """Nodes of the cluster to begin with; `None` for a single server."""
     database: int
+    place: Callable[[Address | None], str]
+    """Where that is, in words for errors: host, port, database and user, and no password."""
     waiting: Waiting = Waiting()
 
 
@@ -104,7 +106,10 @@ def _from_pool(pool: Any, waiting: Waiting) -> Source:
         # Read anew each time: whoever rotates credentials changes them there.
         return Wire(kind(**_ours(arguments, name)))
 
-    return Source(connect, None, int(arguments.get("db") or 0), waiting)
+    def place(_address: Address | None) -> str:
+        return _place(arguments, arguments.get("host", "localhost"), arguments.get("port", 6379))
+
+    return Source(connect, None, int(arguments.get("db") or 0), place, waiting)
 
 
 def _from_nodes(start: Sequence[Address], kind: Any, arguments: dict[str, Any], waiting: Waiting) -> Source:
@@ -112,7 +117,16 @@ def _from_nodes(start: Sequence[Address], kind: Any, arguments: dict[str, Any], 
         host, port = address or start[0]
         return Wire(kind(**{**_ours(arguments, name), "host": host, "port": port}))
 
-    return Source(connect, start, 0, waiting)
+    def place(address: Address | None) -> str:
+        return _place(arguments, *(address or start[0]))
+
+    return Source(connect, start, 0, place, waiting)
+
+
+def _place(arguments: dict[str, Any], host: object, port: object) -> str:
+    where = arguments.get("path") or f"{host}:{port}"
+    user = arguments.get("username") or "default"
+    return f"Redis at {where}, database {arguments.get('db') or 0}, user {user}"
 
 
 def _ours(arguments: dict[str, Any], name: str) -> dict[str, Any]:

@@ -11,17 +11,17 @@ In a cluster each of these is one connection to each primary that is needed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import CannotJoin, NotOpen
-from nightmail.limits import MAX_BODY_BYTES, check_max_body_bytes
+from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -37,6 +37,8 @@ from nightmail.stores.redis.source import Waiting, source_of
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
     from redis.asyncio.client import Pipeline
+
+T = TypeVar("T")
 
 WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
@@ -112,7 +114,13 @@ class RedisStore:
     async def open(self) -> None:
         """See `Store.open`. Connections are made when they are needed."""
         if self._opened is None:
-            self._opened = Opened(self._source, self._keys, self._asking, keep_delivered=self._keep_delivered)
+            self._opened = Opened(
+                self._source,
+                self._keys,
+                self._asking,
+                keep_delivered=self._keep_delivered,
+                max_body_bytes=self._max_body_bytes,
+            )
 
     async def close(self) -> None:
         """See `Store.close`. A client that was given stays open: it was never used."""
@@ -149,6 +157,7 @@ class RedisStore:
         self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
     ) -> int | None:
         """See `Store.publish`. In a pipeline the id is that of a new message: with a timer id it may not be stored."""
+        check_size(message, self._max_body_bytes)
         if transaction is not None:
             refuse_synchronous(transaction)
             return await self._here.pipelines.publish(transaction, message, own)
@@ -160,45 +169,64 @@ class RedisStore:
         self, messages: Sequence[Message], *, transaction: object | None = None
     ) -> list[int]:
         """See `Store.publish_batch`. In a cluster, all or none of those that are in one slot."""
-        if any(message.timer_id is not None for message in messages):
-            raise ValueError("a batch takes no messages with a timer id: publish them one by one")
+        check_batch(messages, self._max_body_bytes)
         if transaction is not None:
             refuse_synchronous(transaction)
         if not messages:
             return []
         if transaction is not None:
             return await self._here.pipelines.publish_batch(transaction, messages)
-        return await self._here.publishing.publish_batch(messages)
+        return await self._whole(self._here.publishing.publish_batch(messages))
 
     # ---------------------------------------------------------------------------------- under a lease
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
-        """See `Store.claim`."""
-        return await self._here.claims.claim(queues, limit=limit, lease=lease, token=token)
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
+        """See `Store.claim`. In a cluster, a node that does not answer keeps nobody from the queues of the others."""
+        claims = self._here.claims
+        return await self._whole(
+            claims.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
+        )
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        return await self._here.claims.recall(queues, token)
+        return await self._whole(self._here.claims.recall(queues, token))
 
     async def claim_dead(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim_dead`. In a cluster, the longest due of one slot first."""
-        return await self._here.letters.claim(queues, limit=limit, lease=lease, token=token)
+        letters = self._here.letters
+        return await self._whole(
+            letters.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
+        )
 
-    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
-        return await self._here.letters.recall(queues, token)
+        return await self._whole(self._here.letters.recall(queues, token))
 
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """See `Store.settle`."""
         if not batch:
             return []
-        return await self._here.settling.settle(self._here.settle, self._here.registry, batch)
+        return await self._whole(self._here.settling.settle(self._here.settle, self._here.registry, batch))
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """See `Store.extend`."""
-        return await self._here.settling.extend(self._here.settle, deliveries, lease)
+        return await self._whole(self._here.settling.extend(self._here.settle, deliveries, lease))
 
     def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """See `Store.beside`."""
@@ -239,7 +267,7 @@ class RedisStore:
         """See `Store.cancel_all`."""
         check_queue(queue)
         _refuse(transaction, "cancel_all")
-        return await self._here.timers.cancel_all(queue)
+        return await self._whole(self._here.timers.cancel_all(queue))
 
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
@@ -270,10 +298,15 @@ class RedisStore:
         return await self._here.inspecting.peek(queue, timer_id=timer_id, due_before=due_before, limit=limit)
 
     async def dead(
-        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+        self,
+        which: DeadFilter,
+        *,
+        limit: int = 100,
+        cursor: int | None = None,
+        max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
-        return await self._here.inspecting.dead(which, limit=limit, cursor=cursor)
+        return await self._here.inspecting.dead(which, limit=limit, cursor=cursor, max_bytes=max_bytes)
 
     async def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
@@ -287,21 +320,24 @@ class RedisStore:
         """
         if to is not None:
             check_queue(to)
-        return await self._here.redriving.redrive(letters, to, keep_names=keep_names)
+        return await self._whole(self._here.redriving.redrive(letters, to, keep_names=keep_names))
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
         """See `Inspection.purge`."""
-        return await self._here.sweeping.purge(which, limit=limit)
+        return await self._whole(self._here.sweeping.purge(which, limit=limit))
 
     async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
         """See `Inspection.sweep`."""
-        return await self._here.sweeping.sweep(older_than=older_than, limit=limit)
+        return await self._whole(self._here.sweeping.sweep(older_than=older_than, limit=limit))
 
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""
         return await self._here.inspecting.stats()
 
     # ------------------------------------------------------------------------------------- inside
+
+    async def _whole(self, verb: Coroutine[Any, Any, T]) -> T:
+        return await self._here.whole.run(verb)
 
     @property
     def _here(self) -> Opened:

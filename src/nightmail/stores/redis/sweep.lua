@@ -4,8 +4,9 @@
 -- ARGV[5]  more than so many microseconds ago
 -- ARGV[6]  how many of what was delivered; ARGV[7] of what died; ARGV[8] of the windows
 -- ARGV[9]  ids below this one came from another slot so long ago that nobody asks whether they did
+-- ARGV[10] a queue without anything whose last id is below this one is forgotten
 --
--- Answers how many of each.
+-- Answers how many of each, and 1 if the queue is forgotten: nothing of it is left but its name on the list.
 
 local q = queues[1]
 local before = '(' .. string.format('%.0f', now - tonumber(ARGV[5]))
@@ -43,9 +44,34 @@ local function sweep_windows(room)
 end
 
 need({ 'ZREMRANGEBYLEX' })
+-- Whatever a queue may hold. The rest is only of use while there is something of this.
+local function is_empty()
+  local places = { q.later, q.lines, q.blocked, q.run, q.expired, q.dead, q.delivered, q.windows, q.moved }
+  for level = 0, 9 do
+    places[#places + 1] = q.due .. level
+  end
+  for _, place in ipairs(places) do
+    if redis.call('ZCARD', place) > 0 then
+      return false
+    end
+  end
+  return redis.call('HLEN', q.names) == 0 and redis.call('HLEN', q.heads) == 0
+end
+
+local function forget_if_idle()
+  if not is_empty() or (redis.call('GET', q.last) or '') >= ARGV[10] then
+    return 0
+  end
+  redis.call('UNLINK', q.last, q.claims, q.waits, q.superseded, q.died, q.offered, q.held, q.lapsed)
+  return 1
+end
+
+need({ 'GET' })
 guard_letters(q)
 for _, key in ipairs({ q.delivered, q.windows, q.moved }) do
   redis.call('ZCARD', key)
 end
 redis.call('ZREMRANGEBYLEX', q.moved, '-', '(' .. ARGV[9])
-return { sweep_delivered(tonumber(ARGV[6])), sweep_dead(tonumber(ARGV[7])), sweep_windows(tonumber(ARGV[8])) }
+local delivered, dead = sweep_delivered(tonumber(ARGV[6])), sweep_dead(tonumber(ARGV[7]))
+local windows = sweep_windows(tonumber(ARGV[8]))
+return { delivered, dead, windows, forget_if_idle() }

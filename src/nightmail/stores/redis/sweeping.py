@@ -12,7 +12,7 @@ from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.ids import BEGINNING, DIGITS, PROCESS_BITS, digits
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros
-from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.registry import STRUCK_OFF_AFTER, Registry
 
 AT_ONCE: Final = 1_000
 """So many of each one script deletes: some milliseconds in which nobody else is served."""
@@ -70,21 +70,30 @@ class Sweeping:
         """See `Inspection.sweep`. Queues by name, until there is enough of each."""
         swept = Swept()
         forget = digits(_id_of(max(older_than, _SHORTEST_MEMORY)))
+        empty: list[str] = []
         for queue in await self._registry.queues():
             more = True
             while more:
                 rooms = _rooms(swept, limit)
                 call = self._asking.call(
-                    "sweep", [self._asking.keys.tag(queue)], micros(older_than), *rooms, forget
+                    "sweep",
+                    [self._asking.keys.tag(queue)],
+                    micros(older_than),
+                    *rooms,
+                    forget,
+                    digits(_id_of(STRUCK_OFF_AFTER)),
                 )
-                (found,) = await self._lane.call(call)
+                ((*found, gone),) = await self._lane.call(call)
                 swept += Swept(*(int(count) for count in found))
+                if gone:
+                    empty.append(queue)
                 left = _rooms(swept, limit)
                 more = any(
                     0 < room == count and rest for room, count, rest in zip(rooms, found, left, strict=True)
                 )
             if not any(left):
                 break
+        await self._registry.strike_off(empty)
         return swept
 
 

@@ -42,8 +42,8 @@ class Timers:
                 return removed
 
     async def _one(self, script: str, queue: str, *arguments: bytes | str | int) -> Any:
-        # What was tampered with is buried, under ids of ours.
-        ids = await self._registry.enter()
+        # What cannot be read is buried, under ids of ours.
+        ids = await self._registry.ids()
         tags = [self._asking.keys.tag(queue)]
         call = self._asking.call(script, tags, *arguments, letter=ids.next())
         (answer,) = await self._lane.call(call)

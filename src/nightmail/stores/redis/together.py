@@ -13,6 +13,8 @@ from typing import Final, TypeAlias
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Message
+from nightmail.stores.redis.keys import Keys
+from nightmail.stores.redis.nodes import Nodes
 
 MOST_MESSAGES: Final = 500
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -81,6 +83,24 @@ class Together:
             if not waiting.stored.done():
                 taken.append(waiting)
         return taken if taken or not self._waiting else self._take()
+
+
+class TogetherBySlot:
+    """The same for each slot of a cluster: a node that does not answer holds up those who publish to others."""
+
+    def __init__(self, send: Send, nodes: Nodes, keys: Keys) -> None:
+        self._send = send
+        self._nodes = nodes
+        self._keys = keys
+        self._slots: dict[int, Together] = {}
+
+    async def publish(self, message: Message) -> int:
+        """Store this message, with others or alone."""
+        slot = self._nodes.slot(self._keys.tag(message.queue))
+        together = self._slots.get(slot)
+        if together is None:
+            together = self._slots[slot] = Together(self._send)
+        return await together.publish(message)
 
 
 def _fail(batch: Sequence[_Waiting], error: Exception) -> None:

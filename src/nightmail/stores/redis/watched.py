@@ -48,7 +48,7 @@ class Watched:
 
     async def ask(self, call: Call) -> Reply:
         """Run a script at once, before MULTI."""
-        return await self.pipeline.execute_command(*call.in_full)
+        return await self.pipeline.execute_command(*call.for_old_servers.in_full)
 
     def begin(self) -> None:
         """Collect commands from here on."""
@@ -68,7 +68,8 @@ class Watched:
 
     async def execute(self, call: Call) -> list[Reply]:
         """The commands, and this script behind them: all answers, refusals among them."""
-        self.pipeline.execute_command(*call.in_full)
+        # Without flags: which version the caller's server is, is not known here.
+        self.pipeline.execute_command(*call.for_old_servers.in_full)
         answers: list[Reply] = await type(self.pipeline).execute(self.pipeline, raise_on_error=False)
         return answers
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError, ResponseError
 
-from nightmail.stores.redis.errors import is_unknown_script
+from nightmail.stores.redis.errors import is_unknown_script, is_unknown_syntax
 from nightmail.stores.redis.scripts import Call
 
 Argument: TypeAlias = bytes | str | int
@@ -25,6 +25,8 @@ class Wire:
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
+        self.old = False
+        """Whether the server is older than 7.0, and knows no flags of scripts."""
 
     @property
     def open(self) -> bool:
@@ -58,10 +60,22 @@ class Wire:
 
     async def call(self, call: Call, *, also: Sequence[Command] = ()) -> list[Reply]:
         """Run a script, and these commands behind it. A server that does not know the script is told it."""
+        if self.old:
+            call = call.for_old_servers
         answers = await self.ask(call.by_digest, *also)
-        if isinstance(answers[0], ResponseError) and is_unknown_script(answers[0]):
+        if is_unknown_script(answers[0]):
             answers = await self.ask(call.in_full, *also)
+        if not self.old and call.flagged and is_unknown_syntax(answers[0]):
+            self.old = True
+            return await self.call(call, also=also)
         return answers
+
+    async def call_each(self, calls: Sequence[Call]) -> list[Reply]:
+        """Run scripts that only read, all in one flight; a refusal among the answers as an error."""
+        # The first tells whether the server knows the script, which is the same for all.
+        (first,) = await self.call(calls[0])
+        rest = [call.for_old_servers if self.old else call for call in calls[1:]]
+        return [first, *(await self.ask(*(call.by_digest for call in rest)) if rest else ())]
 
     def drop(self) -> None:
         """Hang up without a word."""

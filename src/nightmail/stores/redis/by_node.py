@@ -1,0 +1,97 @@
+"""Claims ask slot after slot, and one node that does not answer must not keep the others from being asked.
+
+What is not answered in time goes on without us: it may have leased messages, under a token that no worker has. So it is
+remembered, and handed back before the next claim of the same queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from nightmail.errors import StoreUnavailable
+from nightmail.stores.redis.asking import Asking
+from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.nodes import Nodes
+from nightmail.stores.redis.scripts import Call
+from nightmail.stores.redis.source import Address
+from nightmail.stores.redis.wire import Reply
+
+NODE_SECONDS: Final = 1.0
+"""So long one node is waited for while others could be asked. Longer than a healthy one ever takes."""
+AGAIN_SOON: Final = timedelta(seconds=1)
+"""When to look again at a queue that could not be asked."""
+_MOST: Final = 1000
+
+
+class NoAnswer(StoreUnavailable):
+    """A node of the cluster does not answer. Other queues are served meanwhile."""
+
+
+class ByNode:
+    """Calls of claims, each to the node that has its queues."""
+
+    def __init__(self, lane: Lane, asking: Asking, nodes: Nodes, recall: str) -> None:
+        self._lane = lane
+        self._asking = asking
+        self._nodes = nodes
+        self._recall = recall
+        self._late: dict[Address | None, asyncio.Task[list[Reply]]] = {}
+        self._unanswered: dict[tuple[str, ...], dict[bytes, float]] = {}
+        """Under which tokens something may be leased that no worker knows of, and until when."""
+
+    async def alone(self, groups: Sequence[Sequence[str]]) -> bool:
+        """Whether all these tags are at one node: then there is nobody else who could be served meanwhile."""
+        if len(groups) == 1:
+            return True
+        return len({await self._nodes.holder(tags[0]) for tags in groups}) == 1
+
+    async def claim(self, call: Call, token: UUID, lease: timedelta, *, alone: bool) -> Reply:
+        """What this call answers; `StoreUnavailable` if it does not, or not in time."""
+        await self._hand_back(call.keys)
+        if alone:
+            (answer,) = await self._lane.call(call)
+            return answer
+        address = await self._nodes.holder(call.keys[0])
+        late = self._late.get(address)
+        if late is not None and not late.done():
+            raise NoAnswer
+        self._late.pop(address, None)
+        task = asyncio.create_task(self._lane.call(call))
+        try:
+            async with asyncio.timeout(NODE_SECONDS):
+                (answer,) = await asyncio.shield(task)
+        except TimeoutError as error:
+            self._late[address] = task
+            task.add_done_callback(_forget)
+            self._remember(call.keys, token, lease)
+            raise NoAnswer from error
+        except StoreUnavailable:
+            self._remember(call.keys, token, lease)
+            raise
+        return answer
+
+    def _remember(self, tags: tuple[str, ...], token: UUID, lease: timedelta) -> None:
+        tokens = self._unanswered.setdefault(tags, {})
+        tokens[token.bytes] = asyncio.get_running_loop().time() + lease.total_seconds()
+        while len(tokens) > _MOST:
+            del tokens[next(iter(tokens))]
+
+    async def _hand_back(self, tags: tuple[str, ...]) -> None:
+        """What earlier claims took without our knowing, unless those leases have ended."""
+        now = asyncio.get_running_loop().time()
+        for known in [known for known in self._unanswered if not set(known).isdisjoint(tags)]:
+            tokens = self._unanswered[known]
+            for token, until in list(tokens.items()):
+                if until > now:
+                    await self._lane.call(self._asking.call(self._recall, known, token))
+                tokens.pop(token, None)
+            self._unanswered.pop(known, None)
+
+
+def _forget(task: asyncio.Task[list[Reply]]) -> None:
+    if not task.cancelled():
+        task.exception()

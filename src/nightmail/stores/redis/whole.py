@@ -1,0 +1,30 @@
+"""Verbs of several calls: once begun they are carried out whole, whether or not the caller still waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from nightmail.stores.redis.lane import FAREWELL_SECONDS
+
+T = TypeVar("T")
+
+
+class Whole:
+    """The verbs of one open store that are under way."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, verb: Coroutine[Any, Any, T]) -> T:
+        """Carry this out, to its end."""
+        task = asyncio.create_task(verb)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Wait for those that are under way, within reason."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=FAREWELL_SECONDS)
