@@ -109,5 +109,5 @@ class TestKeeper:
                 assert failing.wait(5)
 
         assert [
-            thread.name for thread in threading.enumerate() if thread.name == "nightmail-sqlite-keeper"
+            thread.name for thread in threading.enumerate() if thread.name == "nightmail-keeper"
         ] == []

@@ -25,7 +25,6 @@ from nightmail.stores.sqlite.claiming import Claiming, Wanted
 from nightmail.stores.sqlite.errors import CommitInDoubt, Refused
 from nightmail.stores.sqlite.inspecting import Inspecting
 from nightmail.stores.sqlite.jobs import Work
-from nightmail.stores.sqlite.keeper import EXTEND_SECONDS
 from nightmail.stores.sqlite.leases import Leases, are_letters
 from nightmail.stores.sqlite.letters import Letters
 from nightmail.stores.sqlite.moments import StoreTime
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
+_EXTEND_SECONDS: Final = 0.2
+"""How long extending waits for the lock: long enough for a commit of others, too short for their transactions."""
 _OWN_CLOCK: Final = StoreClock()
 _CAPABILITIES: Final = Capabilities(
     name="sqlite",
@@ -54,14 +55,14 @@ _CAPABILITIES: Final = Capabilities(
     blocking=True,
     pushes_wakeups=True,
     embedded=True,
-    connections=3,
+    connections=2,
 )
 
 
 class SQLiteStore:
     """Messages in an SQLite file, shared by any number of processes on one machine.
 
-    Three connections, each on a thread of its own: one writes and claims, one reads for operators, one keeps leases.
+    Two connections, each on a thread of its own: one writes, claims and keeps leases, one reads for operators.
     """
 
     def __init__(
@@ -229,8 +230,9 @@ class SQLiteStore:
         return await self._threads.writer.write(
             lambda connection: carry_out(connection, self._leases.extend(deliveries, lease)),
             when_locked_out=lambda: [Standing.BUSY] * len(deliveries),
-            patience=EXTEND_SECONDS,
+            patience=_EXTEND_SECONDS,
             lasting=False,
+            urgent=True,
         )
 
     def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
