@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import Any, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from nightmail.clock import StoreClock
+from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES
 from nightmail.message import Message
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry
 from nightmail.records import DeadFilter, DeadLetter
@@ -30,7 +31,7 @@ from nightmail.stores.sqlite.moments import StoreTime, in_microseconds
 from nightmail.stores.sqlite.publishing import Publishing
 from nightmail.stores.sqlite.redriving import Redriving
 from nightmail.stores.sqlite.settling import Settling
-from nightmail.stores.sqlite.steps import Queries, Steps, carry_out
+from nightmail.stores.sqlite.steps import OwnSteps, Queries, Steps, carry_out
 from nightmail.stores.sqlite.sweeping import Sweeping
 
 pytestmark = pytest.mark.sqlite
@@ -56,6 +57,8 @@ HOT = (
     "bodies",
     "upcoming",
     "recall",
+    "strays",
+    "bury_unfit",
     "held",
     "extend",
     "retry",
@@ -88,6 +91,7 @@ COLD = (
     "redrive",
     "dead_queue",
     "dead_ids",
+    "dead_letters",
     "purge",
     "purge_queue",
     "purge_ids",
@@ -108,6 +112,14 @@ BURY = """
 """
 
 
+LINE_UP = """
+    WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < :count)
+    INSERT INTO nightmail_messages (queue, priority, due_at, published_at, ordering_key, headers, body)
+    SELECT 'orders', 0, :due_at, :now, 'busy', '{}', x''
+    FROM numbers
+"""
+
+
 class Database:
     """A database in memory, and what is done to it."""
 
@@ -118,12 +130,14 @@ class Database:
         Schema(TableNames(), sql).migrate(connection)
         leases = Leases(sql, time, keep_delivered=False)
         self._publishing = Publishing(sql, time, leases)
-        self._claiming = Claiming(sql, time)
-        self._settling = Settling(sql, time, leases)
+        self._claiming = Claiming(sql, time, MAX_BODY_BYTES)
+        self._settling = Settling(sql, time, leases, handed_back=self._claiming.look_from_the_start)
         self._letters = Letters(sql, time, leases)
         self.redriving = Redriving(sql, time)
         self.inspecting = Inspecting(sql, time)
         self.sweeping = Sweeping(sql, time)
+        # The first look also looks for rows that no claim would come upon.
+        carry_out(connection, self.looking())
 
     def plan(self, name: str) -> list[str]:
         statement = self.sql(name).statement
@@ -133,11 +147,19 @@ class Database:
     def publish(self, messages: Iterable[Message]) -> None:
         carry_out(self.connection, self._publishing.publish_batch(list(messages)))
 
+    def line_up(self, count: int, *, due: timedelta = timedelta(0)) -> None:
+        """So many messages at the end of one line."""
+        now = self._time.now()
+        self.connection.execute(LINE_UP, {"now": now, "due_at": now + in_microseconds(due), "count": count})
+
     def claim(self, limit: int) -> Claimed:
         return carry_out(self.connection, self._claiming.take(wanted(limit)))
 
-    def claiming(self, limit: int = 10) -> Steps[Claimed]:
-        return self._claiming.take(wanted(limit))
+    def claiming(self, limit: int = 10, queues: tuple[str, ...] = ("orders",)) -> OwnSteps[Claimed]:
+        return self._claiming.take(wanted(limit, queues))
+
+    def recalling(self, token: UUID) -> Steps[Any]:
+        return self._claiming.recall(("orders",), token)
 
     def looking(self) -> Steps[Claimed | None]:
         return self._claiming.look(wanted(10))
@@ -157,7 +179,9 @@ class Database:
         self.connection.execute("UPDATE nightmail_dead SET offered_at = NULL WHERE died_at = ?", (died_at,))
 
     def letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
-        return carry_out(self.connection, self.inspecting.dead(which, limit=limit, cursor=None))
+        return carry_out(
+            self.connection, self.inspecting.dead(which, limit=limit, cursor=None, max_bytes=CLAIM_BYTES)
+        )
 
     def claiming_letters(self, limit: int = 10) -> Steps[Claimed]:
         return self._letters.take(wanted(limit))
@@ -166,7 +190,7 @@ class Database:
         claimed = carry_out(self.connection, self.claiming_letters(limit))
         return self._letters.settle([Settlement(delivery, outcome) for delivery in claimed.deliveries])
 
-    def cost(self, steps: Steps[T]) -> int:
+    def cost(self, steps: OwnSteps[T]) -> int:
         """How many instructions these steps take; they are taken back."""
         counted = 0
 
@@ -189,8 +213,8 @@ def database() -> Iterator[Database]:
         yield Database(connection)
 
 
-def wanted(limit: int) -> Wanted:
-    return Wanted(("orders",), limit, LEASE, uuid4())
+def wanted(limit: int, queues: tuple[str, ...] = ("orders",)) -> Wanted:
+    return Wanted(queues, limit, LEASE, uuid4(), CLAIM_BYTES)
 
 
 def messages(count: int, **options: Any) -> list[Message]:
@@ -231,7 +255,8 @@ def test_what_is_taken_or_cleared_away_is_not_sorted(database: Database, name: s
 
 
 def test_what_is_available_is_found_along_the_index_up_to_now(database: Database) -> None:
-    along = "SEARCH m USING INDEX nightmail_messages_due (queue=? AND priority=? AND due_at>? AND due_at<?)"
+    range_ = "(queue=? AND follows=? AND priority=? AND due_at>? AND due_at<?)"
+    along = f"SEARCH m USING INDEX nightmail_messages_due {range_}"
 
     assert along in database.plan("available")
 
@@ -280,14 +305,56 @@ def test_a_claim_pays_little_for_messages_that_are_running(database: Database) -
     assert database.cost(database.claiming()) < before + 1000 * 20
 
 
-def test_a_claim_pays_little_for_followers_that_wait_for_their_turn(database: Database) -> None:
-    database.publish(messages(1, ordering_key="busy"))
-    database.claim(1)
+@pytest.mark.parametrize("held", [False, True], ids=["free key", "held key"])
+def test_a_claim_does_not_pay_for_the_followers_of_an_ordering_key(database: Database, held: bool) -> None:
+    database.publish(messages(2, ordering_key="busy"))
+    if held:
+        database.claim(1)
     database.publish(messages(10))
     before = database.cost(database.claiming(20))
-    database.publish(messages(1000, ordering_key="busy"))
+    database.line_up(2 * MANY)
 
-    assert database.cost(database.claiming(20)) < before + 1000 * 60
+    # The tree of an index has become a level or two deeper, and that is all.
+    assert database.cost(database.claiming(20)) < before * 1.2
+    assert database.cost(database.looking()) < before
+
+
+def test_a_claim_does_not_pay_for_followers_that_are_due_later(database: Database) -> None:
+    database.publish(messages(2, ordering_key="busy", due=HOUR))
+    database.publish(messages(1, ordering_key="busy"))
+    before = database.cost(database.claiming())
+    database.line_up(MANY // 2, due=HOUR)
+    database.line_up(MANY // 2)
+
+    assert database.cost(database.claiming()) < before * 1.2
+
+
+def test_the_end_of_a_message_does_not_pay_for_those_behind_it_in_line(database: Database) -> None:
+    database.publish(messages(2, ordering_key="busy"))
+    claimed = database.claim(1)
+    before = database.cost(database.settling(claimed))
+    database.line_up(MANY)
+
+    assert database.cost(database.settling(claimed)) < before * 1.2
+
+
+def test_a_claim_costs_in_proportion_to_the_number_of_its_queues(database: Database) -> None:
+    names = tuple(f"queue {number}" for number in range(2000))
+    database.publish(Message(queue=queue, body=b"hello", priority=n % 3) for queue in names for n in range(3))
+
+    costs = [database.cost(database.claiming(10_000, names[:count])) for count in (500, 1000, 2000)]
+
+    assert costs[1] < costs[0] * 2.5
+    assert costs[2] < costs[1] * 2.5
+
+
+def test_handing_back_a_claim_does_not_pay_for_messages_that_wait(database: Database) -> None:
+    database.publish(messages(10))
+    token = database.claim(5).deliveries[0].token
+    before = database.cost(database.recalling(token))
+    database.publish(messages(MANY))
+
+    assert database.cost(database.recalling(token)) < before * 1.2
 
 
 def test_a_claim_of_more_costs_in_proportion(database: Database) -> None:

@@ -72,6 +72,11 @@ class Marks(Generic[P]):
             if self._looked_behind.get(queue) == started:
                 self._interval[queue] = max(LOOK_BEHIND_EVERY, WORTH * (ended - started))
 
+    def drop(self, queues: Iterable[str]) -> None:
+        """Begin at the beginning in these queues: something came back to its old place."""
+        for queue in queues:
+            self._drop(queue)
+
     def forget(self) -> None:
         """Begin anew: after an error or a new connection nothing is known."""
         self._marks.clear()

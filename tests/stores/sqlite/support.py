@@ -132,6 +132,13 @@ def bodies(records: Iterable[Any]) -> list[bytes]:
     return [record.body for record in records]
 
 
+def unchecked(file: Path) -> sqlite3.Connection:
+    """A connection of other software, which does not keep to the types of our columns."""
+    connection = sqlite3.connect(file)
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    return connection
+
+
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Somebody else holds the write lock."""

@@ -108,6 +108,4 @@ class TestKeeper:
             async with store.beside(fails):
                 assert failing.wait(5)
 
-        assert [
-            thread.name for thread in threading.enumerate() if thread.name == "nightmail-sqlite-keeper"
-        ] == []
+        assert [thread.name for thread in threading.enumerate() if thread.name == "nightmail-keeper"] == []

@@ -2,33 +2,61 @@
 -- Statements that find many rows give them as one list: see `gathered`.
 
 -- name: levels
--- The priorities of a queue at which something is due, though perhaps all of it is running.
-SELECT level.value
-FROM json_each('[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]') AS level
+-- Where something is due, though perhaps all of it is running: queues with their priorities, the highest first.
+SELECT json_group_array(json_array(queue.value, level.value))
+FROM json_each(:queues) AS queue
+CROSS JOIN json_each('[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]') AS level
 WHERE EXISTS (
     SELECT 1
     FROM nightmail_messages AS m
-    WHERE m.queue = :queue AND m.priority = level.value AND m.due_at <= :now
+    WHERE m.queue = queue.value AND m.follows = 0 AND m.priority = level.value AND m.due_at <= :now
 );
 
 -- name: available
 -- What could be claimed at one priority of a queue, due between two moments, in order, as its holder will get it: bodies
--- in hexadecimal, though large ones only by their size, which comes last. With an ordering key, only the message that holds it, or the first of
--- those who are due if nobody does.
--- Casts: a value of another kind that somebody put there by hand would otherwise fail the claim, for ever.
-SELECT json_group_array(json_array(
-    id, queue, CASE WHEN size <= :small THEN hex(body) END, cast(headers AS TEXT), cast(timer_id AS TEXT),
-    cast(ordering_key AS TEXT), priority, due_at, published_at, :now, expires_at, attempts, deliveries + 1,
-    first_attempt_at, last_attempt_at, superseded, size
-))
+-- in hexadecimal, though large ones only by their size. The size of body and headers comes last. With an ordering key,
+-- only the message that holds it, or the first of those that are due if none does.
+-- A row that no holder can be given has only its id and a reason. Other software wrote it, and neither its values nor
+-- its size may fail the claim of the others.
+SELECT '[' || coalesce(group_concat(entry), '') || ']'
 FROM (
-    SELECT *, length(body) AS size
+    SELECT
+        CASE
+            WHEN length(body) > :max_body OR length(headers) > :max_headers THEN json_array(id, 'too_large')
+            WHEN
+                typeof(due_at) = 'integer'
+                AND due_at >= :beginning
+                AND typeof(published_at) = 'integer'
+                AND published_at BETWEEN :beginning AND :end
+                AND (expires_at IS NULL OR (typeof(expires_at) = 'integer' AND expires_at BETWEEN :beginning AND :end))
+                AND typeof(attempts) = 'integer'
+                AND attempts BETWEEN 0 AND 2147483647
+                AND typeof(deliveries) = 'integer'
+                AND deliveries BETWEEN 0 AND 2147483647
+                AND (
+                    first_attempt_at IS NULL
+                    OR (typeof(first_attempt_at) = 'integer' AND first_attempt_at BETWEEN :beginning AND :end)
+                )
+                AND (
+                    last_attempt_at IS NULL
+                    OR (typeof(last_attempt_at) = 'integer' AND last_attempt_at BETWEEN :beginning AND :end)
+                )
+                AND superseded IN (0, 1)
+                THEN json_array(
+                    id, queue, CASE WHEN length(body) <= :small THEN hex(body) END, cast(headers AS TEXT),
+                    cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, :now, expires_at, attempts,
+                    min(deliveries + 1, 2147483647), first_attempt_at, last_attempt_at, superseded,
+                    length(body) + length(headers)
+                )
+            ELSE json_array(id, 'unreadable')
+        END AS entry
     FROM nightmail_messages AS m
     WHERE
         queue = :queue
+        AND follows = 0
         AND priority = :priority
         AND due_at BETWEEN :first AND :last
-        AND (lease_until IS NULL OR lease_until <= :now)
+        AND (lease_until IS NULL OR lease_until <= :expired)
         AND (
             ordering_key IS NULL
             OR head_key IS NOT NULL
@@ -44,8 +72,9 @@ FROM (
                     WHERE
                         earlier.queue = m.queue
                         AND earlier.ordering_key = m.ordering_key
-                        AND earlier.id < m.id
+                        AND earlier.follows = 0
                         AND earlier.due_at <= :now
+                        AND earlier.id < m.id
                 )
             )
         )
@@ -60,7 +89,7 @@ SET
     token = :token,
     lease_until = :lease_until,
     claimed_at = :now,
-    deliveries = deliveries + 1,
+    deliveries = min(deliveries + 1, 2147483647),
     head_key = ordering_key
 WHERE id IN (SELECT value FROM json_each(:ids));
 
@@ -70,39 +99,105 @@ SELECT json_group_object(id, hex(body))
 FROM nightmail_messages
 WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- name: strays
+-- Messages of these queues that no claim would ever come upon: their priority or due time is none. Other software wrote
+-- them.
+SELECT m.id
+FROM json_each(:queues) AS queue
+CROSS JOIN json_each('[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]') AS level
+CROSS JOIN nightmail_messages AS m
+WHERE m.queue = queue.value AND m.follows = 0 AND m.priority = level.value AND m.due_at > :end
+UNION ALL
+SELECT m.id
+FROM json_each(:queues) AS queue
+CROSS JOIN nightmail_messages AS m
+WHERE m.queue = queue.value AND m.follows = 0 AND m.priority > 9
+UNION ALL
+SELECT m.id
+FROM json_each(:queues) AS queue
+CROSS JOIN nightmail_messages AS m
+WHERE m.queue = queue.value AND m.follows = 0 AND m.priority < 0
+LIMIT :limit;
+
+-- name: bury_unfit
+-- Make a dead letter, that is not offered, of a message that no holder can be given. Values that no letter can have are
+-- replaced. For a large body only the room is reserved: see `copy_body`. No RETURNING: it would bring the body into
+-- memory.
+INSERT INTO nightmail_dead (
+    message_id, queue, priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at,
+    timer_id, ordering_key, reason, error, headers, body
+)
+SELECT
+    id,
+    cast(queue AS TEXT),
+    CASE WHEN typeof(priority) = 'integer' AND priority BETWEEN 0 AND 9 THEN priority ELSE 0 END,
+    CASE WHEN typeof(attempts) = 'integer' THEN max(0, min(attempts, 2147483647)) ELSE 0 END,
+    CASE WHEN typeof(deliveries) = 'integer' THEN max(0, min(deliveries, 2147483647)) ELSE 0 END,
+    CASE
+        WHEN typeof(published_at) = 'integer' AND published_at BETWEEN :beginning AND :end THEN published_at
+        ELSE :now
+    END,
+    CASE
+        WHEN typeof(first_attempt_at) = 'integer' AND first_attempt_at BETWEEN :beginning AND :end
+            THEN first_attempt_at
+    END,
+    CASE
+        WHEN typeof(last_attempt_at) = 'integer' AND last_attempt_at BETWEEN :beginning AND :end THEN last_attempt_at
+    END,
+    :now,
+    cast(timer_id AS TEXT),
+    cast(ordering_key AS TEXT),
+    :reason,
+    :error,
+    cast(headers AS TEXT),
+    CASE
+        WHEN typeof(body) = 'blob' AND length(body) > :small THEN zeroblob(length(body))
+        ELSE cast(body AS BLOB)
+    END
+FROM nightmail_messages
+WHERE id = :id;
+
+-- name: buried
+-- The id of the letter that was just made.
+SELECT last_insert_rowid();
+
 -- name: upcoming
--- When the next message of these queues is due, or the next lease on one of them expires. What is leased was due, so
--- the leases are found among what is due.
+-- When the next message of these queues is due, or the next lease on one of them expires.
 SELECT min(moment)
 FROM (
     SELECT (
         SELECT min(m.due_at)
         FROM nightmail_messages AS m
-        WHERE m.queue = queue.value AND m.priority = level.value AND m.due_at > :now
+        WHERE
+            m.queue = queue.value
+            AND m.follows = 0
+            AND m.priority = level.value
+            AND m.due_at > :now
+            AND m.due_at <= :end
     ) AS moment
     FROM json_each(:queues) AS queue
     CROSS JOIN json_each('[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]') AS level
     UNION ALL
     SELECT (
         SELECT min(m.lease_until)
-        FROM nightmail_messages AS m
-        WHERE
-            m.queue = queue.value
-            AND m.priority = level.value
-            AND m.due_at <= :now
-            AND m.lease_until > :now
+        FROM nightmail_messages AS m INDEXED BY nightmail_messages_leased
+        WHERE m.queue = queue.value AND m.lease_until > :expired AND m.lease_until <= :end
     ) AS moment
     FROM json_each(:queues) AS queue
-    CROSS JOIN json_each('[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]') AS level
 );
 
 -- name: recall
--- What is leased under this token in these queues. It is rare, so it may look at every message of a queue: by due time
--- it would miss some after the clock was set back.
-SELECT
-    m.id, m.queue, hex(m.body), cast(m.headers AS TEXT), cast(m.timer_id AS TEXT), cast(m.ordering_key AS TEXT),
-    m.priority, m.due_at, m.published_at, m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at,
-    m.last_attempt_at, m.superseded, length(m.body)
-FROM json_each(:queues) AS queue
-CROSS JOIN nightmail_messages AS m
-WHERE m.queue = queue.value AND m.token = :token;
+-- Hand back what is leased under this token in these queues, as `release` does. Their queues.
+UPDATE nightmail_messages
+SET
+    deliveries = max(deliveries - 1, 0),
+    token = NULL,
+    lease_until = NULL,
+    claimed_at = NULL
+WHERE id IN (
+    SELECT m.id
+    FROM json_each(:queues) AS queue
+    CROSS JOIN nightmail_messages AS m INDEXED BY nightmail_messages_leased
+    WHERE m.queue = queue.value AND m.lease_until IS NOT NULL AND m.token = :token
+)
+RETURNING queue;

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -12,38 +13,80 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from nightmail.message import Delivery
+from nightmail.limits import ByteBudget
+from nightmail.message import MAX_HEADERS_BYTES, Delivery
 from nightmail.store import Claimed
 from nightmail.stores._fairness import FairShare
 from nightmail.stores._marks import Marks, Range
 from nightmail.stores.sqlite import rows
-from nightmail.stores.sqlite.moments import StoreTime, after
-from nightmail.stores.sqlite.steps import Queries, Steps, gathered
+from nightmail.stores.sqlite.blobs import copy_body
+from nightmail.stores.sqlite.moments import BEGINNING_OF_TIME, END_OF_TIME, StoreTime, after, in_microseconds
+from nightmail.stores.sqlite.notice import ring
+from nightmail.stores.sqlite.steps import Change, OwnSteps, Queries, Steps, gathered
+
+logger = logging.getLogger(__name__)
 
 SMALL: Final = 4096
 """How many bytes a body may have to be read together with its row. Larger ones are read once they are chosen."""
 MOST_GATHERED: Final = 1_000_000
 """How many bytes of larger bodies are read at once."""
+_MAX_HEADERS: Final = 16 * MAX_HEADERS_BYTES
+"""Headers that other software wrote may be longer than ours, but not by so much."""
+
+LONG_LOCKED_OUT: Final = 0.2
+"""Seconds. If others had the lock for longer, leases may have ended only because they could not be renewed."""
+GRACE: Final = timedelta(seconds=10)
+"""Such leases are left alone once. One that ended longer ago has no holder that tries to renew it."""
+_SOON: Final = in_microseconds(timedelta(milliseconds=100))
+"""When to look again at leases that were left alone: a renewal gets the lock much sooner."""
+_STRAYS_EVERY: Final = in_microseconds(timedelta(minutes=1))
+_STRAYS: Final = 100
+"""How many rows that no claim comes upon are given up at once."""
+_ROUNDS: Final = 10
+"""How often one claim gives up unfit rows and looks again. Then it answers that it is full."""
 
 Found: TypeAlias = list[Any]
 """An available message, as `available` gives it. Not a class of its own: one is made for every message."""
 _ID: Final = 0
 _BODY: Final = 2
-_SIZE: Final = 16
 _LEVEL: Final = 6
 _DUE: Final = 7
+_SIZE: Final = 16
 _AGE: Final = itemgetter(_DUE, _ID)
-_EVER: Final = -(2**63)
+_UNFIT: Final = 2
+"""How long the entry of a row is that no holder can be given: its id and a reason."""
+_EVER: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What one claim asks for."""
 
-    queues: Sequence[str]
+    queues: tuple[str, ...]
     limit: int
     lease: timedelta
     token: UUID
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a claim looks: what is due is due by `now`, and a lease has ended if it ran until `expired` or less."""
+
+    now: int
+    expired: int
+
+    @classmethod
+    def after_lock_out(cls, now: int, locked_out: float) -> Moment:
+        """This moment, for a claim before which others had the lock for so many seconds."""
+        return cls(now, now if locked_out < LONG_LOCKED_OUT else now - in_microseconds(GRACE))
+
+    def until(self, moment: int | None) -> timedelta | None:
+        """How long until then."""
+        if moment is None:
+            return None
+        # Only a lease that was left alone ends in the past.
+        return timedelta(microseconds=moment - self.now if moment > self.now else _SOON)
 
 
 def _order(found: Found) -> tuple[int, int, int]:
@@ -57,42 +100,63 @@ class Claiming:
     must not stand in the way of whoever writes.
     """
 
-    def __init__(self, sql: Queries, time: StoreTime) -> None:
+    def __init__(self, sql: Queries, time: StoreTime, max_body_bytes: int) -> None:
         self._sql = sql
         self._time = time
+        self._max_body_bytes = max_body_bytes
         self._share = FairShare()
         self._marks: Marks[int] = Marks()
         self._claims = count(1)
         self._served: Counter[str] = Counter()
+        self._looked_for_strays: dict[tuple[str, ...], int] = {}
         self.is_busy = False
         """Whether the last claim was full: then the next need not look before it takes."""
 
     def look(self, wanted: Wanted) -> Steps[Claimed | None]:
         """What the claim answers when there is nothing to take; `None` when there is something."""
-        now = self._time.now()
-        for queue in wanted.queues:
-            for level in (yield from self._levels(queue, now)):
-                if (yield from self._available(Range(queue, level), 1, now)):
+        at = Moment(now := self._time.now(), now)
+        for queue, levels in (yield from self._levels(wanted.queues, at)).items():
+            for level in levels:
+                if (yield from self._available(Range(queue, level), 1, at)):
                     return None
-        return Claimed((), (yield from self._next_in(wanted.queues, now)))
+        if (yield from self._strays(wanted.queues, at)):
+            return None
+        return Claimed((), (yield from self._next_in(wanted.queues, at)))
 
-    def take(self, wanted: Wanted) -> Steps[Claimed]:
-        """Lease what there is, up to the limit."""
-        now = self._time.now()
+    def take(self, wanted: Wanted, locked_out: float = 0.0) -> OwnSteps[Claimed]:
+        """Lease what there is, up to the limits. Others had the lock for so many seconds before."""
+        at = Moment.after_lock_out(self._time.now(), locked_out)
+        yield from self._give_up_strays(wanted.queues, at)
         claim = next(self._claims)
+        budget = ByteBudget(wanted.max_bytes)
         taken: list[Found] = []
+        due = yield from self._levels(wanted.queues, at)
+        full = False
         # Whichever queue has gone longest without giving anything comes first.
-        for queue in sorted(wanted.queues, key=self._served.__getitem__):
-            found = yield from self._choose(queue, wanted.limit - len(taken), now)
-            if found:
-                self._share.claimed(queue, len(found))
+        for queue in sorted(due, key=self._served.__getitem__):
+            chosen, more = yield from self._choose_fit(queue, due[queue], wanted.limit - len(taken), at)
+            fitting = [found for found in chosen if budget.take(found[_SIZE])]
+            if fitting:
+                self._share.claimed(queue, len(fitting))
                 self._served[queue] = claim
-                taken += found
-            if len(taken) == wanted.limit:
+                taken += fitting
+            full = full or more or budget.spent or len(taken) == wanted.limit
+            if full:
                 break
-        deliveries = (yield from self._lease(taken, wanted, now)) if taken else []
-        self.is_busy = len(taken) >= wanted.limit
-        return Claimed(deliveries, None if self.is_busy else (yield from self._next_in(wanted.queues, now)))
+        deliveries = (yield from self._lease(taken, wanted, at.now)) if taken else []
+        self.is_busy = full
+        return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, at)), full)
+
+    def recall(self, queues: Sequence[str], token: UUID) -> Steps[Change[int]]:
+        """Hand back what is leased under this token; how many."""
+        found = yield self._sql("recall", queues=json.dumps(queues), token=token.bytes)
+        handed_back = frozenset(queue for (queue,) in found)
+        self.look_from_the_start(handed_back)
+        return Change(len(found), (yield from ring(self._sql, handed_back)))
+
+    def look_from_the_start(self, queues: Iterable[str]) -> None:
+        """Something came back to its old place in these queues."""
+        self._marks.drop(queues)
 
     def _lease(self, taken: Sequence[Found], wanted: Wanted, now: int) -> Steps[list[Delivery]]:
         ids, lease_until = json.dumps([found[_ID] for found in taken]), after(now, wanted.lease)
@@ -106,60 +170,126 @@ class Claiming:
                 found[_BODY] = bodies[str(found[_ID])]
         return [rows.leased(found, wanted.token) for found in taken]
 
-    def recall(self, queues: Sequence[str], token: UUID) -> Steps[list[Delivery]]:
-        """What is leased under this token."""
-        found = yield self._sql("recall", queues=json.dumps(queues), token=token.bytes)
-        return [rows.leased(row, token) for row in found]
+    # -------------------------------------------------------------------------------------- choosing
 
-    def _choose(self, queue: str, room: int, now: int) -> Steps[list[Found]]:
-        """Up to `room` available messages: the share of the oldest, then by priority."""
-        levels = yield from self._levels(queue, now)
-        chosen: list[Found] = yield from self._in(self._marks.forward(queue, now / 1e6), levels, room, now)
-        if len(chosen) < room:
-            behind = yield from self._in(self._marks.behind(queue), levels, room - len(chosen), now)
-            if behind:
-                chosen = sorted(chosen + behind, key=_order)
-        share = self._share.reserved(queue, len(chosen))
+    def _choose_fit(
+        self, queue: str, levels: Collection[int], room: int, at: Moment
+    ) -> OwnSteps[tuple[list[Found], bool]]:
+        """Up to `room` available messages that can be handed out, and whether there may be more behind unfit ones."""
+        for _ in range(_ROUNDS):
+            chosen = yield from self._choose(queue, levels, room, at)
+            unfit = [each for each in chosen if len(each) == _UNFIT]
+            if not unfit:
+                return chosen, False
+            for id_, reason in unfit:
+                yield from self._give_up(id_, reason, at)
+            yield from ring(self._sql, frozenset((queue,)))
+        return [], True
+
+    def _choose(self, queue: str, levels: Collection[int], room: int, at: Moment) -> Steps[list[Found]]:
+        """Up to `room` available messages: the share of the oldest, then by priority. In no order if one is unfit."""
+        found = yield from self._in(self._marks.forward(queue, at.now / 1e6), levels, room, at)
+        if len(found) < room:
+            found += yield from self._in(self._marks.behind(queue), levels, room - len(found), at)
+        if any(len(each) == _UNFIT for each in found):
+            return found
+        found.sort(key=_order)
+        share = self._share.reserved(queue, len(found))
         if share and len(levels) > 1:
             firsts: list[Found] = []
             for level in levels:
-                firsts += yield from self._available(Range(queue, level), share, now)
+                firsts += yield from self._available(Range(queue, level), share, at)
+            if any(len(each) == _UNFIT for each in firsts):
+                return firsts
             oldest = sorted(firsts, key=_AGE)[:share]
-            chosen = list({found[_ID]: found for found in oldest + chosen}.values())[: len(chosen)]
-        self._marks.found((queue, found[_LEVEL], found[_DUE]) for found in chosen)
-        return chosen
+            found = list({each[_ID]: each for each in oldest + found}.values())[: len(found)]
+        self._marks.found((queue, each[_LEVEL], each[_DUE]) for each in found)
+        return found
 
     def _in(
-        self, ranges: Iterable[Range[int]], levels: Collection[int], room: int, now: int
+        self, ranges: Iterable[Range[int]], levels: Collection[int], room: int, at: Moment
     ) -> Steps[list[Found]]:
         found: list[Found] = []
         for each in ranges:
             if each.level in levels and len(found) < room:
-                found += yield from self._available(each, room - len(found), now)
+                found += yield from self._available(each, room - len(found), at)
         return found
 
-    def _levels(self, queue: str, now: int) -> Steps[list[int]]:
-        """The priorities at which something of this queue is due, highest first."""
-        found = yield self._sql("levels", queue=queue, now=now)
-        return sorted((level for (level,) in found), reverse=True)
+    def _levels(self, queues: Sequence[str], at: Moment) -> Steps[Mapping[str, list[int]]]:
+        """The queues of these in which something is due, and at which priorities, highest first."""
+        due: dict[str, list[int]] = {}
+        for queue, level in (yield from gathered(self._sql("levels", queues=json.dumps(queues), now=at.now))):
+            due.setdefault(queue, []).append(level)
+        return due
 
-    def _available(self, within: Range[int], limit: int, now: int) -> Steps[list[Found]]:
+    def _available(self, within: Range[int], limit: int, at: Moment) -> Steps[list[Found]]:
         ask = self._sql(
             "available",
             queue=within.queue,
             priority=within.level,
             first=_EVER if within.start is None else within.start,
-            last=now if within.end is None else min(now, within.end - 1),
+            last=at.now if within.end is None else min(at.now, within.end - 1),
             limit=limit,
-            now=now,
+            now=at.now,
+            expired=at.expired,
             small=SMALL,
+            max_body=self._max_body_bytes,
+            max_headers=_MAX_HEADERS,
+            beginning=BEGINNING_OF_TIME,
+            end=END_OF_TIME,
         )
         found: list[Found] = yield from gathered(ask)
         return found
 
-    def _next_in(self, queues: Sequence[str], now: int) -> Steps[timedelta | None]:
-        ((moment,),) = yield self._sql("upcoming", queues=json.dumps(queues), now=now)
-        return None if moment is None else timedelta(microseconds=moment - now)
+    def _next_in(self, queues: Sequence[str], at: Moment) -> Steps[timedelta | None]:
+        ((moment,),) = yield self._sql(
+            "upcoming", queues=json.dumps(queues), now=at.now, expired=at.expired, end=END_OF_TIME
+        )
+        return at.until(moment)
+
+    # -------------------------------------------------------------------------------- what is unfit
+
+    def _strays(self, queues: tuple[str, ...], at: Moment) -> Steps[list[int]]:
+        """Messages that no claim comes upon. Other software wrote them, so it is enough to look now and then."""
+        last = self._looked_for_strays.get(queues)
+        if last is not None and last <= at.now < last + _STRAYS_EVERY:
+            return []
+        found = yield self._sql("strays", queues=json.dumps(queues), end=END_OF_TIME, limit=_STRAYS)
+        if not found:
+            self._looked_for_strays[queues] = at.now
+        return [id_ for (id_,) in found]
+
+    def _give_up_strays(self, queues: tuple[str, ...], at: Moment) -> OwnSteps[None]:
+        strays = yield from self._strays(queues, at)
+        for id_ in strays:
+            yield from self._give_up(id_, "unreadable", at)
+        if strays:
+            yield from ring(self._sql, frozenset(queues))
+
+    def _give_up(self, id_: int, reason: str, at: Moment) -> OwnSteps[None]:
+        """Make a dead letter of a message that no holder can be given, without reading its body into memory."""
+        yield self._sql(
+            "bury_unfit",
+            id=id_,
+            reason=reason,
+            error=_ERRORS[reason],
+            now=at.now,
+            small=SMALL,
+            beginning=BEGINNING_OF_TIME,
+            end=END_OF_TIME,
+        )
+        ((letter,),) = yield self._sql("buried")
+        yield copy_body(self._sql.prefix, message=id_, letter=letter)
+        yield self._sql("remove", ids=json.dumps([id_]))
+        logger.warning(
+            "message %d cannot be delivered and is now dead letter %d: %s", id_, letter, _ERRORS[reason]
+        )
+
+
+_ERRORS: Final = {
+    "too_large": "the body or the headers are larger than this store reads (max_body_bytes)",
+    "unreadable": "other software stored values in this row that a message cannot have",
+}
 
 
 def _handfuls(large: Sequence[Found]) -> Iterator[list[Found]]:

@@ -3,7 +3,8 @@
 -- name: peek
 -- Messages of all queues that wait, by due time. The ids are sorted without the bodies, which may be large.
 SELECT
-    id, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers
+    id, queue, cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, expires_at, attempts,
+    cast(body AS BLOB), cast(headers AS TEXT)
 FROM nightmail_messages
 WHERE id IN (
     SELECT id
@@ -21,7 +22,8 @@ ORDER BY due_at, id;
 -- name: peek_queue
 -- Messages of one queue that wait, by due time.
 SELECT
-    id, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers
+    id, queue, cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, expires_at, attempts,
+    cast(body AS BLOB), cast(headers AS TEXT)
 FROM nightmail_messages
 WHERE id IN (
     SELECT id
@@ -39,7 +41,8 @@ ORDER BY due_at, id;
 -- name: peek_timer
 -- The message that bears this name, if it waits.
 SELECT
-    id, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers
+    id, queue, cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, expires_at, attempts,
+    cast(body AS BLOB), cast(headers AS TEXT)
 FROM nightmail_messages
 WHERE
     queue = :queue
@@ -49,12 +52,8 @@ WHERE
 LIMIT :limit;
 
 -- name: dead
--- Dead letters of all queues, newest first, from below the cursor. Casts: one that somebody has changed by hand must
--- not hide the others.
-SELECT
-    id, message_id, queue, cast(reason AS TEXT), cast(error AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT),
-    priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at, cast(body AS BLOB),
-    cast(headers AS TEXT)
+-- Dead letters of all queues, newest first, from below the cursor: their ids and sizes.
+SELECT id, length(body) + length(headers)
 FROM nightmail_dead
 WHERE
     (:cursor IS NULL OR id < :cursor)
@@ -65,11 +64,8 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: dead_queue
--- Dead letters of one queue, newest first, from below the cursor.
-SELECT
-    id, message_id, queue, cast(reason AS TEXT), cast(error AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT),
-    priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at, cast(body AS BLOB),
-    cast(headers AS TEXT)
+-- Dead letters of one queue, newest first, from below the cursor: their ids and sizes.
+SELECT id, length(body) + length(headers)
 FROM nightmail_dead
 WHERE
     queue = :queue
@@ -81,11 +77,8 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: dead_ids
--- Those of these dead letters that are there, newest first, from below the cursor.
-SELECT
-    id, message_id, queue, cast(reason AS TEXT), cast(error AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT),
-    priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at, cast(body AS BLOB),
-    cast(headers AS TEXT)
+-- Those of these dead letters that are there, newest first, from below the cursor: their ids and sizes.
+SELECT id, length(body) + length(headers)
 FROM nightmail_dead
 WHERE
     id IN (SELECT value FROM json_each(:ids))
@@ -96,6 +89,16 @@ WHERE
     AND (:died_before IS NULL OR died_at < :died_before)
 ORDER BY id DESC
 LIMIT :limit;
+
+-- name: dead_letters
+-- These dead letters, newest first. Casts: one that was changed by hand must not hide the others.
+SELECT
+    id, message_id, queue, cast(reason AS TEXT), cast(error AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT),
+    priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at, cast(body AS BLOB),
+    cast(headers AS TEXT)
+FROM nightmail_dead
+WHERE id IN (SELECT value FROM json_each(:ids))
+ORDER BY id DESC;
 
 -- name: stats
 -- How each queue with messages stands: ready, scheduled, running, superseded, and the due time of the oldest ready.

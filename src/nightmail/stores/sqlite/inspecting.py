@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from nightmail.limits import ByteBudget
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.stores.sqlite import rows
-from nightmail.stores.sqlite.moments import StoreTime, before, stored_moment
+from nightmail.stores.sqlite.moments import BEGINNING_OF_TIME, StoreTime, before, stored_moment
 from nightmail.stores.sqlite.steps import Queries, Steps
 
 
@@ -37,11 +38,15 @@ class Inspecting:
             found = yield self._sql("peek_timer", queue=queue, timer_id=timer_id, **narrowed)
         return [rows.pending_message(row) for row in found]
 
-    def dead(self, which: DeadFilter, *, limit: int, cursor: int | None) -> Steps[list[DeadLetter]]:
-        """Dead letters, newest first."""
+    def dead(
+        self, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
+    ) -> Steps[list[DeadLetter]]:
+        """Dead letters, newest first, as many as fit."""
         wanted = conditions(which, self._time.now())
-        statement = narrowed("dead", which)
-        found = yield self._sql(statement, cursor=cursor, limit=max(limit, 0), **wanted)
+        sizes = yield self._sql(narrowed("dead", which), cursor=cursor, limit=max(limit, 0), **wanted)
+        budget = ByteBudget(max_bytes)
+        ids = [id_ for id_, size in sizes if budget.take(size)]
+        found = (yield self._sql("dead_letters", ids=json.dumps(ids))) if ids else []
         return [rows.dead_letter(row) for row in found]
 
     def stats(self) -> Steps[dict[str, QueueStats]]:
@@ -56,7 +61,9 @@ class Inspecting:
                 running=running,
                 superseded=superseded,
                 dead=dead.get(queue, 0),
-                oldest_due_age=None if oldest is None else timedelta(microseconds=now - oldest),
+                oldest_due_age=None
+                if oldest is None
+                else timedelta(microseconds=now - max(oldest, BEGINNING_OF_TIME)),
             )
         return stats
 

@@ -53,6 +53,8 @@ class Write(Generic[T]):
     """Called on the event loop once it is committed, even when nobody waits for the answer any more."""
     lasting: bool = True
     """Whether it must outlive a power cut."""
+    urgent: bool = False
+    """Whether it goes before others, and asks for the lock more often than they do."""
 
 
 @dataclass(eq=False, slots=True)
@@ -67,6 +69,8 @@ class Stop:
     """The last that a thread is told."""
 
     future: asyncio.Future[None]
+    deadline: float
+    """Until when what was asked for before may go on waiting for the lock."""
 
 
 Job: TypeAlias = Look[Any] | Write[Any]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from nightmail.limits import ByteBudget
 from nightmail.message import DeadDelivery
 from nightmail.outcome import Standing
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.sqlite import rows
-from nightmail.stores.sqlite.claiming import Wanted
+from nightmail.stores.sqlite.claiming import Moment, Wanted
 from nightmail.stores.sqlite.leases import Leases
-from nightmail.stores.sqlite.moments import StoreTime, after
+from nightmail.stores.sqlite.moments import END_OF_TIME, StoreTime, after
 from nightmail.stores.sqlite.notice import NOBODY, if_soon, ring
 from nightmail.stores.sqlite.pile import Pile, due_again
 from nightmail.stores.sqlite.steps import Change, Queries, Steps
+
+logger = logging.getLogger(__name__)
 
 
 class Letters:
@@ -29,23 +33,26 @@ class Letters:
 
     def look(self, wanted: Wanted) -> Steps[Claimed | None]:
         """What the claim answers when there is nothing to take; `None` when there is something."""
-        now = self._time.now()
-        if (yield from self._longest_due(wanted.queues, 1, now)):
+        at = Moment(now := self._time.now(), now)
+        if (yield from self._longest_due(wanted.queues, 1, at)):
             return None
-        return Claimed((), (yield from self._next_in(wanted.queues, now)))
+        return Claimed((), (yield from self._next_in(wanted.queues, at)))
 
-    def take(self, wanted: Wanted) -> Steps[Claimed]:
-        """Lease what there is, up to the limit."""
-        now = self._time.now()
-        ids = yield from self._longest_due(wanted.queues, wanted.limit, now)
-        deliveries = (yield from self._lease(ids, wanted, now)) if ids else []
-        full = len(ids) == wanted.limit
-        return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, now)))
+    def take(self, wanted: Wanted, locked_out: float = 0.0) -> Steps[Claimed]:
+        """Lease what there is, up to the limits. Others had the lock for so many seconds before."""
+        at = Moment.after_lock_out(self._time.now(), locked_out)
+        budget = ByteBudget(wanted.max_bytes)
+        offered = yield from self._longest_due(wanted.queues, wanted.limit, at)
+        ids = [id_ for id_, size in offered if budget.take(size)]
+        deliveries = (yield from self._lease(ids, wanted, at)) if ids else []
+        full = len(ids) == wanted.limit or budget.spent or len(deliveries) < len(ids)
+        return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, at)), full)
 
-    def recall(self, queues: Sequence[str], token: UUID) -> Steps[list[DeadDelivery]]:
-        """The letters that are leased under this token."""
+    def recall(self, queues: Sequence[str], token: UUID) -> Steps[Change[int]]:
+        """Hand back the letters that are leased under this token; how many."""
         found = yield self._sql("recall_letters", queues=json.dumps(queues), token=token.bytes)
-        return [rows.leased_letter(row, token) for row in found]
+        rings = frozenset(queue for (queue,) in found)
+        return Change(len(found), (yield from ring(self._sql, rings)))
 
     def settle(self, batch: Sequence[Settlement]) -> Steps[Change[list[Standing]]]:
         """Write how looking after these letters ended; how each lease stood."""
@@ -60,31 +67,43 @@ class Letters:
         if pile.postponed:
             yield self._sql("postpone_letters", returned=json.dumps(pile.postponed))
         if pile.handed_back:
-            yield self._sql("release_letters", ids=json.dumps(pile.handed_back), now=pile.now)
+            yield self._sql("release_letters", ids=json.dumps(pile.handed_back))
         return Change(pile.standings, (yield from ring(self._sql, _woken(pile, batch))))
 
-    def _longest_due(self, queues: Sequence[str], limit: int, now: int) -> Steps[list[int]]:
-        """The ids of up to so many letters that may be taken, of all these queues together."""
-        offered: list[tuple[int, int]] = []
+    def _longest_due(self, queues: Sequence[str], limit: int, at: Moment) -> Steps[list[tuple[int, int]]]:
+        """The ids and sizes of up to so many letters that may be taken, of all these queues together."""
+        offered: list[tuple[int, int, int]] = []
         for queue in queues:
-            found = yield self._sql("letters_offered", queue=queue, limit=limit, now=now)
-            offered += [(moment, id_) for moment, id_ in found]
-        return [id_ for _, id_ in sorted(offered)[:limit]]
+            offered += yield self._sql(
+                "letters_offered", queue=queue, limit=limit, now=at.now, expired=at.expired
+            )
+        return [(id_, size) for _, id_, size in sorted(offered)[:limit]]
 
-    def _lease(self, ids: Sequence[int], wanted: Wanted, now: int) -> Steps[list[DeadDelivery]]:
+    def _lease(self, ids: Sequence[int], wanted: Wanted, at: Moment) -> Steps[list[DeadDelivery]]:
         found = yield self._sql(
             "lease_letters",
             ids=json.dumps(ids),
             token=wanted.token.bytes,
-            lease_until=after(now, wanted.lease),
-            now=now,
+            lease_until=after(at.now, wanted.lease),
+            now=at.now,
         )
-        leased = {row[0]: rows.leased_letter(row, wanted.token) for row in found}
-        return [leased[id_] for id_ in ids]
+        leased: dict[int, DeadDelivery] = {}
+        unreadable: list[int] = []
+        for row in found:
+            try:
+                leased[row[0]] = rows.leased_letter(row, wanted.token)
+            except (TypeError, ValueError, OverflowError):
+                unreadable.append(row[0])
+        if unreadable:
+            logger.warning("dead letters %s cannot be read and are offered no more", unreadable)
+            yield self._sql("give_up_letters", ids=json.dumps(unreadable))
+        return [leased[id_] for id_ in ids if id_ in leased]
 
-    def _next_in(self, queues: Sequence[str], now: int) -> Steps[timedelta | None]:
-        ((moment,),) = yield self._sql("letters_upcoming", queues=json.dumps(queues), now=now)
-        return None if moment is None else timedelta(microseconds=moment - now)
+    def _next_in(self, queues: Sequence[str], at: Moment) -> Steps[timedelta | None]:
+        ((moment,),) = yield self._sql(
+            "letters_upcoming", queues=json.dumps(queues), now=at.now, expired=at.expired, end=END_OF_TIME
+        )
+        return at.until(moment)
 
 
 def _woken(pile: Pile, batch: Sequence[Settlement]) -> frozenset[str]:

@@ -1,10 +1,10 @@
 -- Looking after dead letters: claiming them, and what is written under a lease on one. The write lock is held.
 
 -- name: letters_offered
--- What could be taken of a queue's dead letters, the longest due first.
-SELECT offered_at, id
+-- What could be taken of a queue's dead letters, the longest due first, and how large each is.
+SELECT offered_at, id, length(body) + length(headers)
 FROM nightmail_dead
-WHERE queue = :queue AND offered_at <= :now AND (lease_until IS NULL OR lease_until <= :now)
+WHERE queue = :queue AND offered_at <= :now AND (lease_until IS NULL OR lease_until <= :expired)
 ORDER BY offered_at, id
 LIMIT :limit;
 
@@ -16,7 +16,7 @@ SET
     token = :token,
     lease_until = :lease_until,
     claimed_at = :now,
-    care_deliveries = care_deliveries + 1
+    care_deliveries = min(care_deliveries + 1, 2147483647)
 WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING
     id, queue, cast(body AS BLOB), cast(headers AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority,
@@ -24,36 +24,39 @@ RETURNING
     cast(reason AS TEXT), cast(error AS TEXT), died_at;
 
 -- name: letters_upcoming
--- When the next letter of these queues is due, or the next lease on one of them expires. What is leased was due, so the
--- leases are found among what is due.
+-- When the next letter of these queues is due, or the next lease on one of them expires.
 SELECT min(moment)
 FROM (
     SELECT (
         SELECT min(d.offered_at)
         FROM nightmail_dead AS d
-        WHERE d.queue = queue.value AND d.offered_at > :now
+        WHERE d.queue = queue.value AND d.offered_at > :now AND d.offered_at <= :end
     ) AS moment
     FROM json_each(:queues) AS queue
     UNION ALL
     SELECT (
         SELECT min(d.lease_until)
-        FROM nightmail_dead AS d
-        WHERE d.queue = queue.value AND d.offered_at <= :now AND d.lease_until > :now
+        FROM nightmail_dead AS d INDEXED BY nightmail_dead_leased
+        WHERE d.queue = queue.value AND d.lease_until > :expired AND d.lease_until <= :end
     ) AS moment
     FROM json_each(:queues) AS queue
 );
 
 -- name: recall_letters
--- The letters that are leased under this token in these queues. It is rare, so it may look at every letter that was not
--- given up: by due time it would miss some after the clock was set back.
-SELECT
-    d.id, d.queue, cast(d.body AS BLOB), cast(d.headers AS TEXT), cast(d.timer_id AS TEXT),
-    cast(d.ordering_key AS TEXT), d.priority, d.offered_at, d.published_at, d.claimed_at, d.care_attempts,
-    d.care_deliveries, d.first_attempt_at, d.last_attempt_at, d.message_id, cast(d.reason AS TEXT),
-    cast(d.error AS TEXT), d.died_at
-FROM json_each(:queues) AS queue
-CROSS JOIN nightmail_dead AS d
-WHERE d.queue = queue.value AND d.offered_at IS NOT NULL AND d.token = :token;
+-- Hand back the letters that are leased under this token in these queues, as `release_letters` does. Their queues.
+UPDATE nightmail_dead
+SET
+    care_deliveries = max(care_deliveries - 1, 0),
+    token = NULL,
+    lease_until = NULL,
+    claimed_at = NULL
+WHERE id IN (
+    SELECT d.id
+    FROM json_each(:queues) AS queue
+    CROSS JOIN nightmail_dead AS d INDEXED BY nightmail_dead_leased
+    WHERE d.queue = queue.value AND d.lease_until IS NOT NULL AND d.token = :token
+)
+RETURNING queue;
 
 -- name: letters_held
 -- Of these leases, pairs of an id and a token in hexadecimal, the places of those that still hold. No letter is ever
@@ -73,7 +76,7 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until < :until;
 -- Count an attempt and offer these letters again: pairs of an id and when.
 UPDATE nightmail_dead
 SET
-    care_attempts = care_attempts + 1,
+    care_attempts = min(care_attempts + 1, 2147483647),
     care_deliveries = 0,
     offered_at = json_extract(returned.value, '$[1]'),
     token = NULL,
@@ -96,11 +99,10 @@ FROM json_each(:returned) AS returned
 WHERE nightmail_dead.id = json_extract(returned.value, '$[0]');
 
 -- name: release_letters
--- Hand these letters back as they were before the claim, due now.
+-- Hand these letters back as they were before the claim, in their place.
 UPDATE nightmail_dead
 SET
     care_deliveries = max(care_deliveries - 1, 0),
-    offered_at = :now,
     token = NULL,
     lease_until = NULL,
     claimed_at = NULL

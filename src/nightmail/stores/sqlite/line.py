@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from nightmail.stores.sqlite.errors import is_busy
+
 # A forked child gets copies of its parent's connections and must not close them, not even by forgetting them: it would
 # touch files that its parent is using. So nobody forgets a connection that is open.
 _open: Final[set[sqlite3.Connection]] = set()
+
+SLICE_SECONDS: Final = 0.05
+"""How long to wait for the lock at a time: in between, a thread answers those who only look."""
+_URGENT_PAUSE: Final = 0.0005
+"""SQLite's own waiting pauses for up to 20 ms. Who asks this often gets the lock between two commits of others."""
+_FORGOTTEN_AFTER: Final = 1.0
+"""Seconds without asking for the lock, after which nothing is known about who had it meanwhile."""
 
 
 class Line:
@@ -19,6 +29,10 @@ class Line:
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._lasting = True
+        self._refused_since = 0.0
+        self._refused_at = 0.0
+        self.locked_out = 0.0
+        """For how many seconds others had the lock before the last `begin` got it."""
 
     def connection(self) -> sqlite3.Connection:
         """The connection."""
@@ -28,8 +42,10 @@ class Line:
             _open.add(self._connection)
         return self._connection
 
-    def begin(self, *, lasting: bool) -> sqlite3.Connection:
+    def begin(self, *, lasting: bool, urgent: bool = False) -> sqlite3.Connection:
         """Take the write lock. Unless it is to be lasting, the commit does not wait for the disk.
+
+        What is urgent asks for the lock far more often than others do, and so gets it before them.
 
         A commit that does not wait may be lost in a power cut, together with everything later that did not wait
         either; whatever comes after it and does wait makes it lasting too.
@@ -38,8 +54,30 @@ class Line:
         if lasting is not self._lasting:
             connection.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")
             self._lasting = lasting
-        connection.execute("BEGIN IMMEDIATE")
+        asked_at = time.monotonic()
+        if asked_at - self._refused_at > _FORGOTTEN_AFTER:
+            self._refused_since = asked_at
+        try:
+            if urgent:
+                _begin_in_the_first_gap(connection, asked_at + SLICE_SECONDS)
+            else:
+                connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if is_busy(error):
+                self._refused_at = time.monotonic()
+            raise
+        self.locked_out = (
+            self._refused_at - self._refused_since if self._refused_at > self._refused_since else 0.0
+        )
+        self._refused_at = 0.0
         return connection
+
+    def interrupt(self) -> None:
+        """Have the statement that runs now fail. The one method that another thread may call."""
+        connection = self._connection
+        if connection is not None:
+            with suppress(sqlite3.Error):  # Closed meanwhile.
+                connection.interrupt()
 
     def drop(self) -> None:
         """Close the connection, and with it whatever it had begun."""
@@ -48,3 +86,21 @@ class Line:
             with suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+
+
+def _begin_in_the_first_gap(connection: sqlite3.Connection, deadline: float) -> None:
+    """Take the write lock as soon as it is free."""
+    ((timeout,),) = connection.execute("PRAGMA busy_timeout").fetchall()
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_URGENT_PAUSE)
+            else:
+                return
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {timeout}")

@@ -29,12 +29,19 @@ def moment_of(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
+def readable_moment(stored: object) -> datetime:
+    """The moment a stored time means; the end of the calendar for what other software stored and is none."""
+    if isinstance(stored, int) and BEGINNING_OF_TIME <= stored <= END_OF_TIME:
+        return moment_of(stored)
+    return moment_of(END_OF_TIME)
+
+
 def stored_moment(moment: datetime) -> int:
     """A moment as it is stored."""
     return in_microseconds(moment - _EPOCH)
 
 
-_BEGINNING_OF_TIME: Final = stored_moment(datetime.min.replace(tzinfo=UTC))
+BEGINNING_OF_TIME: Final = stored_moment(datetime.min.replace(tzinfo=UTC))
 END_OF_TIME: Final = stored_moment(datetime.max.replace(tzinfo=UTC))
 
 
@@ -45,7 +52,7 @@ def after(now: int, delay: timedelta) -> int:
 
 def before(now: int, age: timedelta) -> int:
     """The moment that was `age` ago; the beginning of the calendar when that lies before it."""
-    return max(now - in_microseconds(age), _BEGINNING_OF_TIME)
+    return max(now - in_microseconds(age), BEGINNING_OF_TIME)
 
 
 def due_moment(due: Due, now: int) -> int:

@@ -28,7 +28,7 @@ RETURNING id;
 
 -- name: bearer
 -- The message that bears this name.
-SELECT id, due_at, lease_until, ordering_key, head_key
+SELECT id, due_at, lease_until, ordering_key
 FROM nightmail_messages
 WHERE queue = :queue AND timer_key = :timer_id;
 

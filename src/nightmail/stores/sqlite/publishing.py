@@ -22,7 +22,6 @@ class _Bearer(NamedTuple):
     due_at: int
     lease_until: int | None
     ordering_key: str | None
-    head_key: str | None
 
 
 class Publishing:
@@ -88,8 +87,8 @@ class Publishing:
         fields = _fields(message, now)
         yield self._sql("overwrite", id=bearer.id, body=message.body, now=now, **fields)
         rings = if_soon(message.queue, fields["due_at"], now)
-        if bearer.head_key is not None and bearer.head_key != message.ordering_key:
-            # It lets go of its ordering key, and the next in that line may go.
+        if bearer.ordering_key is not None:
+            # It leaves its line, or is due at another time: the next in that line may go.
             rings = frozenset((message.queue,))
         return Change(bearer.id, (yield from ring(self._sql, rings)))
 

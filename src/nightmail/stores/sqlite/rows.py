@@ -9,7 +9,7 @@ from uuid import UUID
 
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage
-from nightmail.stores.sqlite.moments import moment_of
+from nightmail.stores.sqlite.moments import moment_of, readable_moment
 from nightmail.stores.sqlite.steps import Row
 
 
@@ -52,8 +52,8 @@ def leased_letter(row: Row, token: UUID) -> DeadDelivery:
         expires_at=None,
         attempts=care_attempts,
         deliveries=care_deliveries,
-        first_attempt_at=_perhaps(first_attempt_at),
-        last_attempt_at=_perhaps(last_attempt_at),
+        first_attempt_at=_exact(first_attempt_at),
+        last_attempt_at=_exact(last_attempt_at),
         superseded=False,
         message_id=message_id,
         reason=reason,
@@ -73,9 +73,9 @@ def pending_message(row: Row) -> PendingMessage:
         timer_id=timer_id,
         ordering_key=ordering_key,
         priority=priority,
-        due_at=moment_of(due_at),
-        published_at=moment_of(published_at),
-        expires_at=_perhaps(expires_at),
+        due_at=readable_moment(due_at),
+        published_at=readable_moment(published_at),
+        expires_at=_readable(expires_at),
         attempts=attempts,
         body=body,
         encoded_headers=headers,
@@ -99,14 +99,18 @@ def dead_letter(row: Row) -> DeadLetter:
         priority=priority,
         attempts=attempts,
         deliveries=deliveries,
-        published_at=moment_of(published_at),
-        first_attempt_at=_perhaps(first_attempt_at),
-        last_attempt_at=_perhaps(last_attempt_at),
-        died_at=moment_of(died_at),
+        published_at=readable_moment(published_at),
+        first_attempt_at=_readable(first_attempt_at),
+        last_attempt_at=_readable(last_attempt_at),
+        died_at=readable_moment(died_at),
         body=body,
         encoded_headers=headers,
     )
 
 
-def _perhaps(microseconds: int | None) -> datetime | None:
+def _readable(stored: object) -> datetime | None:
+    return None if stored is None else readable_moment(stored)
+
+
+def _exact(microseconds: int | None) -> datetime | None:
     return None if microseconds is None else moment_of(microseconds)

@@ -2,32 +2,41 @@
 
 -- Messages that wait or run. The small columns stand first: SQLite reads a row from its start, and a claim looks
 -- at the lease of a row far more often than at its body.
+-- `follows` is 1 for a message that cannot be the next of its ordering key: the one before it in line is due no later,
+-- or holds the key. The triggers below keep it. Only where it is 0 does a claim look.
+-- SQLite would store any value in any column, so the types are checked here; but not that of a body: checking it would
+-- bring the whole of it into memory. Text is read as bytes.
 CREATE TABLE IF NOT EXISTS nightmail_messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    queue TEXT NOT NULL,
-    priority INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 9),
-    due_at INTEGER NOT NULL,
-    lease_until INTEGER,
-    token BLOB CHECK (token IS NULL OR length(token) = 16),
-    claimed_at INTEGER,
+    queue TEXT NOT NULL CHECK (typeof(queue) = 'text'),
+    follows INTEGER NOT NULL DEFAULT 0 CHECK (follows IN (0, 1)),
+    priority INTEGER NOT NULL CHECK (typeof(priority) = 'integer' AND priority BETWEEN 0 AND 9),
+    due_at INTEGER NOT NULL CHECK (typeof(due_at) = 'integer' AND due_at BETWEEN -62135596800000000 AND 253402300799999999),
+    lease_until INTEGER CHECK (lease_until IS NULL OR (typeof(lease_until) = 'integer' AND lease_until BETWEEN -62135596800000000 AND 253402300799999999)),
+    token BLOB CHECK (token IS NULL OR (typeof(token) = 'blob' AND length(token) = 16)),
+    claimed_at INTEGER CHECK (claimed_at IS NULL OR (typeof(claimed_at) = 'integer' AND claimed_at BETWEEN -62135596800000000 AND 253402300799999999)),
     superseded INTEGER NOT NULL DEFAULT 0 CHECK (superseded IN (0, 1)),
-    attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
-    deliveries INTEGER NOT NULL DEFAULT 0 CHECK (deliveries >= 0),
-    published_at INTEGER NOT NULL,
-    expires_at INTEGER,
-    first_attempt_at INTEGER,
-    last_attempt_at INTEGER,
-    timer_id TEXT,
+    attempts INTEGER NOT NULL DEFAULT 0 CHECK (typeof(attempts) = 'integer' AND attempts BETWEEN 0 AND 2147483647),
+    deliveries INTEGER NOT NULL DEFAULT 0 CHECK (typeof(deliveries) = 'integer' AND deliveries BETWEEN 0 AND 2147483647),
+    published_at INTEGER NOT NULL CHECK (typeof(published_at) = 'integer' AND published_at BETWEEN -62135596800000000 AND 253402300799999999),
+    expires_at INTEGER CHECK (expires_at IS NULL OR (typeof(expires_at) = 'integer' AND expires_at BETWEEN -62135596800000000 AND 253402300799999999)),
+    first_attempt_at INTEGER CHECK (first_attempt_at IS NULL OR (typeof(first_attempt_at) = 'integer' AND first_attempt_at BETWEEN -62135596800000000 AND 253402300799999999)),
+    last_attempt_at INTEGER CHECK (last_attempt_at IS NULL OR (typeof(last_attempt_at) = 'integer' AND last_attempt_at BETWEEN -62135596800000000 AND 253402300799999999)),
+    timer_id TEXT CHECK (timer_id IS NULL OR typeof(timer_id) = 'text'),
     timer_key TEXT CHECK (timer_key IS NULL OR timer_key IS timer_id),
-    ordering_key TEXT,
+    ordering_key TEXT CHECK (ordering_key IS NULL OR typeof(ordering_key) = 'text'),
     head_key TEXT CHECK (head_key IS NULL OR head_key IS ordering_key),
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
     CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL))
 );
 
--- The order in which a claim takes messages. Lease columns stay outside: taking a lease must not move index entries.
-CREATE INDEX IF NOT EXISTS nightmail_messages_due ON nightmail_messages (queue, priority, due_at, id);
+-- The order in which a claim takes messages. Lease columns stay outside: taking a lease must not move these entries.
+CREATE INDEX IF NOT EXISTS nightmail_messages_due ON nightmail_messages (queue, follows, priority, due_at, id);
+
+-- What is leased: for when the next lease ends, and for handing back what a claim took whose answer was lost.
+CREATE INDEX IF NOT EXISTS nightmail_messages_leased ON nightmail_messages (queue, lease_until)
+WHERE lease_until IS NOT NULL;
 
 -- A name is borne by at most one message of a queue.
 CREATE UNIQUE INDEX IF NOT EXISTS nightmail_messages_timer ON nightmail_messages (queue, timer_key)
@@ -37,34 +46,135 @@ WHERE timer_key IS NOT NULL;
 CREATE UNIQUE INDEX IF NOT EXISTS nightmail_messages_head ON nightmail_messages (queue, head_key)
 WHERE head_key IS NOT NULL;
 
--- The line of an ordering key. With the due time, so that a claim need not read the rows of those who wait in it.
-CREATE INDEX IF NOT EXISTS nightmail_messages_line ON nightmail_messages (queue, ordering_key, id, due_at)
+-- The line of an ordering key.
+CREATE INDEX IF NOT EXISTS nightmail_messages_line ON nightmail_messages (queue, ordering_key, id)
 WHERE ordering_key IS NOT NULL;
+
+-- Those of a line that may be its next, by when: one, unless later ones are due earlier.
+CREATE INDEX IF NOT EXISTS nightmail_messages_front ON nightmail_messages (queue, ordering_key, due_at, id)
+WHERE ordering_key IS NOT NULL AND follows = 0;
+
+-- A message joins the end of a line. One put there by hand may get an id in the middle of it.
+CREATE TRIGGER IF NOT EXISTS nightmail_messages_joined AFTER INSERT ON nightmail_messages
+WHEN new.ordering_key IS NOT NULL
+BEGIN
+    UPDATE nightmail_messages
+    SET follows = 1 - follows
+    WHERE
+        id = new.id
+        AND follows <> (new.head_key IS NULL AND coalesce((
+            SELECT p.due_at <= new.due_at OR p.head_key IS NOT NULL
+            FROM nightmail_messages AS p
+            WHERE p.queue = new.queue AND p.ordering_key = new.ordering_key AND p.id < new.id
+            ORDER BY p.id DESC
+            LIMIT 1
+        ), 0));
+    UPDATE nightmail_messages
+    SET follows = 1 - follows
+    WHERE
+        id = (
+            SELECT min(s.id)
+            FROM nightmail_messages AS s
+            WHERE s.queue = new.queue AND s.ordering_key = new.ordering_key AND s.id > new.id
+        )
+        AND follows <> (head_key IS NULL AND (new.due_at <= due_at OR new.head_key IS NOT NULL));
+END;
+
+-- A message in a line is due at another time, takes or leaves the key, or changes the line.
+CREATE TRIGGER IF NOT EXISTS nightmail_messages_moved
+AFTER UPDATE OF queue, due_at, ordering_key, head_key ON nightmail_messages
+WHEN
+    (new.ordering_key IS NOT NULL OR old.ordering_key IS NOT NULL)
+    AND (
+        new.due_at IS NOT old.due_at
+        OR new.head_key IS NOT old.head_key
+        OR new.ordering_key IS NOT old.ordering_key
+        OR new.queue IS NOT old.queue
+    )
+BEGIN
+    UPDATE nightmail_messages
+    SET follows = 1 - follows
+    WHERE
+        id = new.id
+        AND follows <> (new.head_key IS NULL AND coalesce((
+            SELECT p.due_at <= new.due_at OR p.head_key IS NOT NULL
+            FROM nightmail_messages AS p
+            WHERE p.queue = new.queue AND p.ordering_key = new.ordering_key AND p.id < new.id
+            ORDER BY p.id DESC
+            LIMIT 1
+        ), 0));
+    UPDATE nightmail_messages
+    SET follows = 1 - follows
+    WHERE
+        id = (
+            SELECT min(s.id)
+            FROM nightmail_messages AS s
+            WHERE s.queue = new.queue AND s.ordering_key = new.ordering_key AND s.id > new.id
+        )
+        AND follows <> (head_key IS NULL AND (new.due_at <= due_at OR new.head_key IS NOT NULL));
+    UPDATE nightmail_messages
+    SET follows = 1 - follows
+    WHERE
+        (new.ordering_key IS NOT old.ordering_key OR new.queue IS NOT old.queue)
+        AND id = (
+            SELECT min(s.id)
+            FROM nightmail_messages AS s
+            WHERE s.queue = old.queue AND s.ordering_key = old.ordering_key AND s.id > old.id
+        )
+        AND follows <> (head_key IS NULL AND coalesce((
+            SELECT p.due_at <= nightmail_messages.due_at OR p.head_key IS NOT NULL
+            FROM nightmail_messages AS p
+            WHERE p.queue = old.queue AND p.ordering_key = old.ordering_key AND p.id < old.id
+            ORDER BY p.id DESC
+            LIMIT 1
+        ), 0));
+END;
+
+-- A message leaves its line.
+CREATE TRIGGER IF NOT EXISTS nightmail_messages_left AFTER DELETE ON nightmail_messages
+WHEN old.ordering_key IS NOT NULL
+BEGIN
+    UPDATE nightmail_messages
+    SET follows = 1 - follows
+    WHERE
+        id = (
+            SELECT min(s.id)
+            FROM nightmail_messages AS s
+            WHERE s.queue = old.queue AND s.ordering_key = old.ordering_key AND s.id > old.id
+        )
+        AND follows <> (head_key IS NULL AND coalesce((
+            SELECT p.due_at <= nightmail_messages.due_at OR p.head_key IS NOT NULL
+            FROM nightmail_messages AS p
+            WHERE p.queue = old.queue AND p.ordering_key = old.ordering_key AND p.id < old.id
+            ORDER BY p.id DESC
+            LIMIT 1
+        ), 0));
+END;
 
 -- Messages that were given up. A letter has an id of its own: the same timer id may die many times. From `offered_at` on
 -- it may be looked after, never again once that is NULL; `care_attempts` and `care_deliveries` count how that went,
 -- `attempts` and `deliveries` how it went with the message.
 CREATE TABLE IF NOT EXISTS nightmail_dead (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    message_id INTEGER NOT NULL,
-    queue TEXT NOT NULL,
-    priority INTEGER NOT NULL,
-    offered_at INTEGER,
-    lease_until INTEGER,
-    token BLOB CHECK (token IS NULL OR length(token) = 16),
-    claimed_at INTEGER,
-    care_attempts INTEGER NOT NULL DEFAULT 0 CHECK (care_attempts >= 0),
-    care_deliveries INTEGER NOT NULL DEFAULT 0 CHECK (care_deliveries >= 0),
-    attempts INTEGER NOT NULL,
-    deliveries INTEGER NOT NULL,
-    published_at INTEGER NOT NULL,
-    first_attempt_at INTEGER,
-    last_attempt_at INTEGER,
-    died_at INTEGER NOT NULL,
-    timer_id TEXT,
-    ordering_key TEXT,
-    reason TEXT NOT NULL,
-    error TEXT,
+    message_id INTEGER NOT NULL CHECK (typeof(message_id) = 'integer'),
+    queue TEXT NOT NULL CHECK (typeof(queue) = 'text'),
+    priority INTEGER NOT NULL CHECK (typeof(priority) = 'integer' AND priority BETWEEN 0 AND 9),
+    offered_at INTEGER CHECK (offered_at IS NULL OR (typeof(offered_at) = 'integer' AND offered_at BETWEEN -62135596800000000 AND 253402300799999999)),
+    lease_until INTEGER CHECK (lease_until IS NULL OR (typeof(lease_until) = 'integer' AND lease_until BETWEEN -62135596800000000 AND 253402300799999999)),
+    token BLOB CHECK (token IS NULL OR (typeof(token) = 'blob' AND length(token) = 16)),
+    claimed_at INTEGER CHECK (claimed_at IS NULL OR (typeof(claimed_at) = 'integer' AND claimed_at BETWEEN -62135596800000000 AND 253402300799999999)),
+    care_attempts INTEGER NOT NULL DEFAULT 0 CHECK (typeof(care_attempts) = 'integer' AND care_attempts BETWEEN 0 AND 2147483647),
+    care_deliveries INTEGER NOT NULL DEFAULT 0 CHECK (typeof(care_deliveries) = 'integer' AND care_deliveries BETWEEN 0 AND 2147483647),
+    attempts INTEGER NOT NULL CHECK (typeof(attempts) = 'integer' AND attempts BETWEEN 0 AND 2147483647),
+    deliveries INTEGER NOT NULL CHECK (typeof(deliveries) = 'integer' AND deliveries BETWEEN 0 AND 2147483647),
+    published_at INTEGER NOT NULL CHECK (typeof(published_at) = 'integer' AND published_at BETWEEN -62135596800000000 AND 253402300799999999),
+    first_attempt_at INTEGER CHECK (first_attempt_at IS NULL OR (typeof(first_attempt_at) = 'integer' AND first_attempt_at BETWEEN -62135596800000000 AND 253402300799999999)),
+    last_attempt_at INTEGER CHECK (last_attempt_at IS NULL OR (typeof(last_attempt_at) = 'integer' AND last_attempt_at BETWEEN -62135596800000000 AND 253402300799999999)),
+    died_at INTEGER NOT NULL CHECK (typeof(died_at) = 'integer' AND died_at BETWEEN -62135596800000000 AND 253402300799999999),
+    timer_id TEXT CHECK (timer_id IS NULL OR typeof(timer_id) = 'text'),
+    ordering_key TEXT CHECK (ordering_key IS NULL OR typeof(ordering_key) = 'text'),
+    reason TEXT NOT NULL CHECK (typeof(reason) = 'text'),
+    error TEXT CHECK (error IS NULL OR typeof(error) = 'text'),
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
     CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL)),
@@ -77,6 +187,10 @@ CREATE INDEX IF NOT EXISTS nightmail_dead_queue ON nightmail_dead (queue, id);
 -- The order in which dead letters are looked after. Those that were given up are not in it, however many they become.
 CREATE INDEX IF NOT EXISTS nightmail_dead_offered ON nightmail_dead (queue, offered_at, id)
 WHERE offered_at IS NOT NULL;
+
+-- Letters that are leased: for when the next lease ends, and for handing back what a claim took.
+CREATE INDEX IF NOT EXISTS nightmail_dead_leased ON nightmail_dead (queue, lease_until)
+WHERE lease_until IS NOT NULL;
 
 -- Dead letters by age, for whoever clears them away.
 CREATE INDEX IF NOT EXISTS nightmail_dead_age ON nightmail_dead (died_at);

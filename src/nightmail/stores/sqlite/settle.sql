@@ -18,7 +18,7 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until < :until;
 -- Count an attempt and bring these messages back: pairs of an id and when it is due.
 UPDATE nightmail_messages
 SET
-    attempts = attempts + 1,
+    attempts = min(attempts + 1, 2147483647),
     deliveries = 0,
     first_attempt_at = coalesce(first_attempt_at, claimed_at),
     last_attempt_at = claimed_at,
@@ -45,11 +45,10 @@ FROM json_each(:returned) AS returned
 WHERE nightmail_messages.id = json_extract(returned.value, '$[0]');
 
 -- name: release
--- Hand these messages back as they were before the claim, due now.
+-- Hand these messages back as they were before the claim, in their place.
 UPDATE nightmail_messages
 SET
     deliveries = max(deliveries - 1, 0),
-    due_at = :now,
     token = NULL,
     lease_until = NULL,
     claimed_at = NULL
@@ -66,7 +65,7 @@ SELECT
     m.queue,
     m.priority,
     :now,
-    m.attempts + json_extract(letter.value, '$[3]'),
+    min(m.attempts + json_extract(letter.value, '$[3]'), 2147483647),
     m.deliveries,
     m.published_at,
     coalesce(m.first_attempt_at, CASE WHEN json_extract(letter.value, '$[3]') THEN m.claimed_at END),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from nightmail.message import DeadDelivery
-from nightmail.outcome import Dead, Done, Standing
+from nightmail.outcome import Dead, Done, Release, Standing
 from nightmail.store import Settlement
 from nightmail.stores.sqlite.errors import Refused
 from nightmail.stores.sqlite.jobs import Failed, Succeeded
@@ -26,10 +26,18 @@ logger = logging.getLogger(__name__)
 class Settling:
     """The steps of `settle`, for messages."""
 
-    def __init__(self, sql: Queries, time: StoreTime, leases: Leases) -> None:
+    def __init__(
+        self,
+        sql: Queries,
+        time: StoreTime,
+        leases: Leases,
+        *,
+        handed_back: Callable[[Iterable[str]], None],
+    ) -> None:
         self._sql = sql
         self._time = time
         self._leases = leases
+        self._handed_back = handed_back
 
     def settle(self, batch: Sequence[Settlement]) -> Steps[Change[list[Standing]]]:
         """Write how these deliveries ended; how each lease stood.
@@ -45,6 +53,8 @@ class Settling:
             return Change([Standing.HELD] * len(batch), (yield from ring(self._sql, rings)))
         pile = Pile(batch, superseded, self._time.stamp())
         yield from self._write(pile)
+        if pile.handed_back:
+            self._handed_back({one.delivery.queue for one in batch if isinstance(one.outcome, Release)})
         return Change(pile.standings, (yield from ring(self._sql, _woken(pile, batch, superseded))))
 
     def _write(self, pile: Pile) -> Steps[None]:
@@ -58,7 +68,7 @@ class Settling:
         if pile.postponed:
             yield self._sql("postpone", returned=json.dumps(pile.postponed), now=pile.now)
         if pile.handed_back:
-            yield self._sql("release", ids=json.dumps(pile.handed_back), now=pile.now)
+            yield self._sql("release", ids=json.dumps(pile.handed_back))
 
 
 def settle_apart(

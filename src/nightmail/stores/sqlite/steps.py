@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -41,6 +41,16 @@ Steps: TypeAlias = Generator[Ask, list[Row], T]
 """Asks, is sent the rows, and ends with a result."""
 
 
+class Direct(NamedTuple):
+    """What no statement can say, done on the connection itself."""
+
+    work: Callable[[sqlite3.Connection], None]
+
+
+OwnSteps: TypeAlias = Generator[Ask | Direct, list[Row], T]
+"""Steps that are only ever taken on a connection of ours."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
     """What a writing verb answers, and which queues have something to look at once it is committed."""
@@ -53,6 +63,7 @@ class Queries:
     """The statements of the SQLite store, with the names of its tables put in."""
 
     def __init__(self, names: TableNames) -> None:
+        self.prefix = names.prefix
         self._statements: dict[str, Statement] = {}
         for file in _FILES:
             self._statements |= load(__package__, file, names, numbered=False)
@@ -72,12 +83,16 @@ def gathered(ask: Ask) -> Steps[Any]:
     return json.loads(listed)
 
 
-def carry_out(connection: sqlite3.Connection, steps: Steps[T]) -> T:
+def carry_out(connection: sqlite3.Connection, steps: OwnSteps[T]) -> T:
     """Take these steps on a connection of ours."""
     try:
         ask = next(steps)
         while True:
-            ask = steps.send(connection.execute(ask.statement.text, ask.values).fetchall())
+            if isinstance(ask, Direct):
+                ask.work(connection)
+                ask = steps.send([])
+            else:
+                ask = steps.send(connection.execute(ask.statement.text, ask.values).fetchall())
     except StopIteration as end:
         result: T = end.value
         return result

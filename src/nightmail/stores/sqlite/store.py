@@ -14,7 +14,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import NotOpen, PublishUncertain
-from nightmail.limits import MAX_BODY_BYTES, check_max_body_bytes
+from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import Delivery, Message, check_due, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -25,7 +25,6 @@ from nightmail.stores.sqlite.claiming import Claiming, Wanted
 from nightmail.stores.sqlite.errors import CommitInDoubt, Refused
 from nightmail.stores.sqlite.inspecting import Inspecting
 from nightmail.stores.sqlite.jobs import Work
-from nightmail.stores.sqlite.keeper import EXTEND_SECONDS
 from nightmail.stores.sqlite.leases import Leases, are_letters
 from nightmail.stores.sqlite.letters import Letters
 from nightmail.stores.sqlite.moments import StoreTime
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
+_EXTEND_SECONDS: Final = 0.2
+"""How long extending waits for the lock: long enough for a commit of others, too short for their transactions."""
 _OWN_CLOCK: Final = StoreClock()
 _CAPABILITIES: Final = Capabilities(
     name="sqlite",
@@ -54,14 +55,14 @@ _CAPABILITIES: Final = Capabilities(
     blocking=True,
     pushes_wakeups=True,
     embedded=True,
-    connections=3,
+    connections=2,
 )
 
 
 class SQLiteStore:
     """Messages in an SQLite file, shared by any number of processes on one machine.
 
-    Three connections, each on a thread of its own: one writes and claims, one reads for operators, one keeps leases.
+    Two connections, each on a thread of its own: one writes, claims and keeps leases, one reads for operators.
     """
 
     def __init__(
@@ -83,8 +84,8 @@ class SQLiteStore:
         self._schema = Schema(names, sql)
         self._leases = Leases(sql, time, keep_delivered=keep_delivered)
         self._publishing = Publishing(sql, time, self._leases)
-        self._claiming = Claiming(sql, time)
-        self._settling = Settling(sql, time, self._leases)
+        self._claiming = Claiming(sql, time, self._max_body_bytes)
+        self._settling = Settling(sql, time, self._leases, handed_back=self._claiming.look_from_the_start)
         self._letters = Letters(sql, time, self._leases)
         self._timers = Timers(sql, time)
         self._inspecting = Inspecting(sql, time)
@@ -153,14 +154,14 @@ class SQLiteStore:
         self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
     ) -> int | None:
         """Store a message."""
+        check_size(message, self._max_body_bytes)
         return await self._publish(lambda: self._publishing.publish(message, own), transaction)
 
     async def publish_batch(
         self, messages: Sequence[Message], *, transaction: object | None = None
     ) -> list[int]:
         """Store messages without timer ids, all or none."""
-        if any(message.timer_id is not None for message in messages):
-            raise ValueError("a batch cannot have timer ids: publish timers one by one")
+        check_batch(messages, self._max_body_bytes)
         if not messages:
             return []
         return await self._publish(lambda: self._publishing.publish_batch(messages), transaction)
@@ -173,42 +174,58 @@ class SQLiteStore:
 
     # ------------------------------------------------------------------------------ claim and settle
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
         """Lease available messages."""
-        wanted = Wanted(tuple(dict.fromkeys(queues)), limit, lease, token)
+        wanted = Wanted(tuple(dict.fromkeys(queues)), limit, lease, token, max_bytes)
         if not wanted.queues or limit <= 0:
             return Claimed((), None)
+        writer = self._threads.writer
         # A lease need not outlive a power cut, which leaves nobody to hold it.
-        return await self._threads.writer.write(
-            lambda connection: carry_out(connection, self._claiming.take(wanted)),
+        return await writer.write(
+            lambda connection: carry_out(connection, self._claiming.take(wanted, writer.locked_out)),
             look=None
             if self._claiming.is_busy
             else lambda connection: carry_out(connection, self._claiming.look(wanted)),
             lasting=False,
         )
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
-        """What a claim under this token leased."""
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
+        """Hand back what a claim under this token leased."""
         named = tuple(dict.fromkeys(queues))
-        return await self._read(lambda: self._claiming.recall(named, token))
+        return await self._write(lambda: self._claiming.recall(named, token), transaction=None)
 
     async def claim_dead(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """Lease dead letters."""
-        wanted = Wanted(tuple(dict.fromkeys(queues)), limit, lease, token)
+        wanted = Wanted(tuple(dict.fromkeys(queues)), limit, lease, token, max_bytes)
         if not wanted.queues or limit <= 0:
             return Claimed((), None)
-        return await self._threads.writer.write(
-            lambda connection: carry_out(connection, self._letters.take(wanted)),
+        writer = self._threads.writer
+        return await writer.write(
+            lambda connection: carry_out(connection, self._letters.take(wanted, writer.locked_out)),
             look=lambda connection: carry_out(connection, self._letters.look(wanted)),
             lasting=False,
         )
 
-    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
-        """The letters that a claim under this token leased."""
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
+        """Hand back the letters that a claim under this token leased."""
         named = tuple(dict.fromkeys(queues))
-        return await self._read(lambda: self._letters.recall(named, token))
+        return await self._write(lambda: self._letters.recall(named, token), transaction=None)
 
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """Write how these deliveries ended."""
@@ -229,8 +246,9 @@ class SQLiteStore:
         return await self._threads.writer.write(
             lambda connection: carry_out(connection, self._leases.extend(deliveries, lease)),
             when_locked_out=lambda: [Standing.BUSY] * len(deliveries),
-            patience=EXTEND_SECONDS,
+            patience=_EXTEND_SECONDS,
             lasting=False,
+            urgent=True,
         )
 
     def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
@@ -282,10 +300,17 @@ class SQLiteStore:
         return await (self._read(peek) if transaction is None else self._callers.read(transaction, peek()))
 
     async def dead(
-        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+        self,
+        which: DeadFilter,
+        *,
+        limit: int = 100,
+        cursor: int | None = None,
+        max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
         """Dead letters, newest first."""
-        return await self._read(lambda: self._inspecting.dead(which, limit=limit, cursor=cursor))
+        return await self._read(
+            lambda: self._inspecting.dead(which, limit=limit, cursor=cursor, max_bytes=max_bytes)
+        )
 
     async def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True

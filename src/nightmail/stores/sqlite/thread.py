@@ -16,11 +16,13 @@ only look.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -39,14 +41,19 @@ from nightmail.stores.sqlite.jobs import (
     Write,
     hand_over,
 )
-from nightmail.stores.sqlite.line import Line
+from nightmail.stores.sqlite.line import SLICE_SECONDS, Line
 from nightmail.stores.sqlite.together import write_together
 from nightmail.stores.sqlite.watch import WATCH_SECONDS, WatchedTower
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 _MOST_TOGETHER: Final = 256
 """How many jobs share a transaction at most, so that others get the lock in between."""
+STOP_SECONDS: Final = 2.0
+"""How long a thread that is stopped may go on with what was asked for before."""
+_INTERRUPTED_SECONDS: Final = 0.5
+"""How long a statement may take to notice that it was interrupted."""
 
 
 class ConnectionThread:
@@ -55,7 +62,7 @@ class ConnectionThread:
     def __init__(
         self, name: str, connect: Callable[[], sqlite3.Connection], tower: WatchedTower | None = None
     ) -> None:
-        self._connect = connect
+        self._line = Line(connect)
         self._tower = tower
         self._jobs: SimpleQueue[Job | Errand | Stop] = SimpleQueue()
         self._process = os.getpid()
@@ -67,6 +74,11 @@ class ConnectionThread:
     def usable(self) -> bool:
         """Whether it takes work. A forked child has the object but not the thread."""
         return self._open and self._process == os.getpid()
+
+    @property
+    def locked_out(self) -> float:
+        """For how many seconds others had the lock before the transaction that runs now got it. For its work."""
+        return self._line.locked_out
 
     async def read(self, work: Work[T]) -> T:
         """Run work that only reads."""
@@ -83,6 +95,7 @@ class ConnectionThread:
         when_locked_out: Callable[[], T] | None = None,
         patience: float = PATIENCE_SECONDS,
         lasting: bool = True,
+        urgent: bool = False,
     ) -> T:
         """Run work in a transaction and commit it; see `Write`."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -95,6 +108,7 @@ class ConnectionThread:
                 then=then,
                 when_locked_out=when_locked_out,
                 lasting=lasting,
+                urgent=urgent,
             )
         )
         return await future
@@ -104,15 +118,25 @@ class ConnectionThread:
         if self.usable:
             self._jobs.put(Errand(work))
 
-    async def stop(self) -> None:
-        """Finish what was asked for, close the connection and end the thread."""
+    async def stop(self, within: float = STOP_SECONDS) -> None:
+        """Finish what was asked for, close the connection and end the thread.
+
+        What still waits for the lock after so many seconds fails. So does a statement that runs for longer.
+        """
         if not self.usable:
             return
         self._open = False
-        stop = Stop(asyncio.get_running_loop().create_future())
+        stop = Stop(asyncio.get_running_loop().create_future(), time.monotonic() + within)
         self._jobs.put(stop)
-        await stop.future
-        self._thread.join()
+        # A thread that waits for the lock notices the deadline one slice late.
+        _ = await asyncio.wait([stop.future], timeout=within + SLICE_SECONDS + _INTERRUPTED_SECONDS)
+        if not stop.future.done():
+            self._line.interrupt()
+            _ = await asyncio.wait([stop.future], timeout=_INTERRUPTED_SECONDS)
+        if stop.future.done():
+            self._thread.join()
+        else:
+            logger.warning("thread %s did not stop in time; it ends with the process", self._thread.name)
 
     def _submit(self, job: Job) -> None:
         if self._process != os.getpid():
@@ -126,26 +150,52 @@ class ConnectionThread:
     # ------------------------------------------------------------------------------------- on the thread
 
     def _serve(self) -> None:
-        line = Line(self._connect)
         waiting: list[Write[Any]] = []
         stop: Stop | None = None
-        while stop is None or waiting:
-            for job in self._arrivals(wait=not waiting):
-                match job:
-                    case Stop():
-                        stop = job
-                    case Errand(work):
-                        _run_errand(line, work)
-                    case Look():
-                        self._look(line, job, job.work)
-                    case Write():
-                        if job.look is None or self._look(line, job, job.look):
-                            waiting.append(job)
-            waiting = write_together(line, waiting[:_MOST_TOGETHER]) + waiting[_MOST_TOGETHER:]
-            if self._tower is not None and not self._tower.empty:
-                _run_errand(line, self._tower.look)
-        line.drop()
-        hand_over([(stop, Succeeded(None))])
+        try:
+            while stop is None or waiting:
+                stop = self._take_in(waiting) or stop
+                if stop is not None:
+                    for job in waiting:
+                        job.deadline = min(job.deadline, stop.deadline)
+                waiting.sort(key=_urgent_first)
+                waiting[:_MOST_TOGETHER] = write_together(self._line, waiting[:_MOST_TOGETHER])
+                if self._tower is not None and not self._tower.empty:
+                    self._run_errand(self._tower.look)
+        finally:
+            self._open = False
+            self._line.drop()
+            self._answer_the_rest(waiting, stop)
+
+    def _take_in(self, waiting: list[Write[Any]]) -> Stop | None:
+        """Answer those who only look, and add those who write to the others; the stop, if we are told to."""
+        stop: Stop | None = None
+        for job in self._arrivals(wait=not waiting):
+            match job:
+                case Stop():
+                    stop = job
+                case Errand(work):
+                    self._run_errand(work)
+                case Look():
+                    self._look(job, job.work)
+                case Write():
+                    if job.look is None or self._look(job, job.look):
+                        waiting.append(job)
+        return stop
+
+    def _answer_the_rest(self, waiting: Sequence[Write[Any]], stop: Stop | None) -> None:
+        """The thread ends: let nobody wait for it, whatever it ended of."""
+        rest: list[Job] = [*waiting]
+        with suppress(Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                if isinstance(job, Stop):
+                    stop = job
+                elif not isinstance(job, Errand):
+                    rest.append(job)
+        hand_over((job, Failed(StoreUnavailable("the store was closed"))) for job in rest)
+        if stop is not None:
+            hand_over([(stop, Succeeded(None))])
 
     def _arrivals(self, *, wait: bool) -> Iterator[Job | Errand | Stop]:
         """What was asked for since. Waits for something, but not past the next look at what others have written."""
@@ -157,13 +207,13 @@ class ConnectionThread:
         except Empty:
             return
 
-    def _look(self, line: Line, job: Job, look: Work[Any]) -> bool:
+    def _look(self, job: Job, look: Work[Any]) -> bool:
         """Read for this job and answer it, unless there is something to write: whether there is."""
         if job.future.cancelled():
             return False
         answer: Answer
         try:
-            found = look(line.connection())
+            found = look(self._line.connection())
             if found is None and isinstance(job, Write):
                 return True
             answer = Succeeded(found)
@@ -173,17 +223,25 @@ class ConnectionThread:
                 self._jobs.put(job)
                 return False
             if in_doubt(error):
-                line.drop()
+                self._line.drop()
             answer = Failed(translated(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's, and the thread lives on
             answer = Failed(error)
         hand_over([(job, answer)])
         return False
 
+    def _run_errand(self, work: Work[None]) -> None:
+        """Run a read that has no caller. Its failure must not end the thread: all later calls would hang."""
+        try:
+            work(self._line.connection())
+        except Exception as error:
+            if in_doubt(error):
+                self._line.drop()
+            if isinstance(error, sqlite3.Error | StoreUnavailable):
+                logger.debug("a look for wake-ups failed: %s", error)
+            else:
+                logger.exception("a look for wake-ups failed")
 
-def _run_errand(line: Line, work: Work[None]) -> None:
-    try:
-        work(line.connection())
-    except sqlite3.Error as error:
-        if in_doubt(error):
-            line.drop()
+
+def _urgent_first(job: Write[Any]) -> bool:
+    return not job.urgent

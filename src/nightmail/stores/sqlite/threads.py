@@ -1,4 +1,4 @@
-"""The three threads of an open store."""
+"""The threads of an open store."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Final
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.sqlite.connect import connect, create_file
-from nightmail.stores.sqlite.keeper import EXTEND_SECONDS, Keeper
+from nightmail.stores.sqlite.keeper import Keeper, Renewals, keeper
 from nightmail.stores.sqlite.leases import Leases
+from nightmail.stores.sqlite.line import SLICE_SECONDS
 from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.stores.sqlite.watch import WatchedTower
 
-_SLICE_SECONDS: Final = 0.05
-"""How long the writing thread waits for the lock at a time: in between it answers those who only look."""
+_READER_STOP_SECONDS: Final = 1.0
+"""Operators' reads that take longer are not worth waiting for when the store is closed."""
 
 
 class Threads:
-    """Each with a connection of its own: one writes, one reads, one keeps leases while there are any to keep."""
+    """One writes and one reads, each with a connection; one keeps leases while there are any to keep."""
 
     def __init__(self, file: str, tower: WatchedTower, leases: Leases) -> None:
         self._file = file
-        self.writer = ConnectionThread("writer", partial(connect, file, busy_seconds=_SLICE_SECONDS), tower)
+        self.writer = ConnectionThread("writer", partial(connect, file, busy_seconds=SLICE_SECONDS), tower)
         self.reader = ConnectionThread("reader", partial(connect, file, checkpoints=False))
-        self.keeper = Keeper(partial(connect, file, busy_seconds=EXTEND_SECONDS, checkpoints=False), leases)
+        self.keeper: Keeper = keeper(Renewals(self.writer, leases))
 
     @property
     def usable(self) -> bool:
@@ -43,8 +44,11 @@ class Threads:
     async def stop(self) -> None:
         """End them."""
         # The writer last: whoever closes the last connection copies the write-ahead log back into the file.
-        await self.reader.stop()
-        await self.writer.stop()
+        try:
+            await self.keeper.close()
+            await self.reader.stop(_READER_STOP_SECONDS)
+        finally:
+            await self.writer.stop()
 
 
 def _nothing(connection: sqlite3.Connection) -> None:

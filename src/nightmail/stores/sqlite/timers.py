@@ -34,10 +34,13 @@ class Timers:
         now = self._time.stamp()
         due_at = due_moment(due, now)
         moved = yield self._sql("reschedule", queue=queue, timer_id=timer_id, due_at=due_at, now=now)
-        rings = if_soon(queue, due_at, now) if moved else NOBODY
+        rings = (if_soon(queue, due_at, now) if moved else NOBODY) | _released(queue, moved)
         return Change(bool(moved), (yield from ring(self._sql, rings)))
 
 
 def _released(queue: str, removed: list[Row]) -> frozenset[str]:
-    """The queue, if one of these held its ordering key: the next in that line may go."""
-    return frozenset((queue,)) if any(head_key is not None for (head_key,) in removed) else NOBODY
+    """The queue, if one of these had an ordering key: the next in that line may go.
+
+    Always: whether there is a next one cannot be known, it may be about to be published in an open transaction.
+    """
+    return frozenset((queue,)) if any(key is not None for (key,) in removed) else NOBODY

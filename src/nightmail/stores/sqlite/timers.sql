@@ -4,7 +4,7 @@
 -- Remove the message that bears this name if it waits.
 DELETE FROM nightmail_messages
 WHERE queue = :queue AND timer_key = :timer_id AND (lease_until IS NULL OR lease_until <= :now)
-RETURNING head_key;
+RETURNING ordering_key;
 
 -- name: close_window
 -- Let this timer id count as taken only while somebody bears it.
@@ -29,7 +29,7 @@ WHERE
 -- Remove every message of this queue that waits.
 DELETE FROM nightmail_messages
 WHERE queue = :queue AND (lease_until IS NULL OR lease_until <= :now)
-RETURNING head_key;
+RETURNING ordering_key;
 
 -- name: reschedule
 -- Move the message that bears this name to another due time if it waits. An expired lease ends: its holder must not
@@ -37,4 +37,4 @@ RETURNING head_key;
 UPDATE nightmail_messages
 SET due_at = :due_at, token = NULL, lease_until = NULL, claimed_at = NULL
 WHERE queue = :queue AND timer_key = :timer_id AND (lease_until IS NULL OR lease_until <= :now)
-RETURNING id;
+RETURNING ordering_key;

@@ -33,7 +33,12 @@ def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]
                 yield job.work
 
     try:
-        answers = write(line, works(), lasting=any(job.lasting for job in group))
+        answers = write(
+            line,
+            works(),
+            lasting=any(job.lasting for job in group),
+            urgent=any(job.urgent for job in group),
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, the callers are told, and the thread lives on
         if is_busy(error):
             return _locked_out(group)
@@ -43,14 +48,14 @@ def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]
     return []
 
 
-def write(line: Line, works: Iterable[Work[Any]], *, lasting: bool) -> list[Answer]:
+def write(line: Line, works: Iterable[Work[Any]], *, lasting: bool, urgent: bool) -> list[Answer]:
     """Do all this in one transaction and commit it; what became of each. When it raises, nothing was written."""
     try:
-        connection = line.begin(lasting=lasting)
+        connection = line.begin(lasting=lasting, urgent=urgent)
         works = list(works)
         answers = _all_at_once(connection, works)
         if answers is None:
-            connection = line.begin(lasting=lasting)
+            connection = line.begin(lasting=lasting, urgent=urgent)
             answers = [in_savepoint(connection, work) for work in works]
     except Exception as error:
         if not is_busy(error):
