@@ -59,4 +59,4 @@ def promise(deliveries: Iterable[Delivery]) -> None:
     """
     current = _current.get()
     if current is not None and not current.is_over:
-        current.run.promise(deliveries)
+        current.run.promise(deliveries, locked=current.store.capabilities.locks_rows)

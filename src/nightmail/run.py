@@ -29,8 +29,9 @@ class Run:
     overdue: bool = False
     """Cancelled for running too long."""
 
-    def promise(self, deliveries: Iterable[Delivery]) -> None:
-        """These are acknowledged in the handler's transaction, and from here on its locks stand in for their leases."""
+    def promise(self, deliveries: Iterable[Delivery], *, locked: bool) -> None:
+        """These are acknowledged in the handler's transaction, which keeps them `locked`, or does not."""
         self.promised.update(deliveries)
-        # A renewal would meet those locks, or make the commit fail where a row may not have changed since.
-        self.leases.drop(self.promised)
+        if locked:
+            # A renewal would meet those locks, or make the commit fail where a row may not have changed since.
+            self.leases.drop(self.promised)

@@ -48,6 +48,8 @@ class Capabilities:
     """Whether a caller's own transaction can be joined."""
     concurrent_writers: bool
     """Whether an open transaction of a caller leaves other writers free. SQLite has one writer at a time."""
+    locks_rows: bool
+    """Whether an `ack` or `hold` in a caller's open transaction keeps other workers away from the message."""
     repeatable_read: bool
     """Whether callers may run at repeatable read, where a row changed since their snapshot is refused."""
     blocking: bool
@@ -100,6 +102,11 @@ class Blocking:
 
 class Source(Protocol):
     """What a worker takes messages from."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Store.capabilities`."""
+        ...
 
     @property
     def look_interval(self) -> timedelta:
@@ -350,7 +357,8 @@ class Store(Source, Protocol):
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Settle these as `Done` inside the caller's transaction: all, or `LeaseLost` naming the lost ones.
 
-        While that transaction is open its row locks stand in for the leases: nobody takes the messages over.
+        While that transaction is open its row locks stand in for the leases: nobody takes the messages over. A store
+        that has none (`locks_rows`) takes its renewals meanwhile without failing the transaction.
         After a rollback they are as before; a commit that frees an ordering key rings.
         """
         ...
