@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from nightmail.message import Delivery
 from nightmail.run import Run
@@ -23,6 +23,7 @@ class Hand:
         """How many handlers those run in."""
         self._empty = asyncio.Event()
         self._empty.set()
+        self._alone: tuple[Delivery, Callable[[], object]] | None = None
 
     @property
     def waiting(self) -> int:
@@ -39,6 +40,11 @@ class Hand:
         self._waiting.extend(deliveries)
         if self._waiting:
             self._empty.clear()
+
+    def take_alone(self, delivery: Delivery, ended: Callable[[], object]) -> None:
+        """This one was claimed, and `ended` is called when it has left: it ran, was lost, or goes back."""
+        self._alone = delivery, ended
+        self.take([delivery])
 
     def start_next(self, run: Run, now: float) -> Delivery:
         """The next one, which runs here from now on."""
@@ -106,3 +112,10 @@ class Hand:
     def _note(self) -> None:
         if not self._waiting and not self.running:
             self._empty.set()
+        if self._alone is not None:
+            delivery, ended = self._alone
+            if delivery not in self._waiting and all(
+                delivery is not run.delivery and delivery not in run.batch for run in self.runs
+            ):
+                self._alone = None
+                ended()

@@ -73,7 +73,7 @@ class Worker:
         self._observer = (
             observer if isinstance(observer, Observers) else Observers(observer or LoggingObserver())
         )
-        self._attempt = Attempt(store, handler, self._settings, self._observer, is_stopping=self._is_stopping)
+        self._attempt = Attempt(store, handler, self._settings, self._observer)
         self._solitude = solitude or Solitude()
         self._batch = handler.limit if isinstance(handler, Batched) else 1
         self._handle = self._handle_batch if isinstance(handler, Batched) else self._handle_one
