@@ -95,9 +95,7 @@ class Attempt:
         error: Exception | None = None  # Of one that was cancelled: we know better why.
         try:
             result = await InContext(context, self._handler(delivery))
-            # One that swallows its cancellation and returns nothing has not said that it is done.
-            if result is not None or not run.overdue:
-                return self._ended(delivery, _DONE if result is None else checked(result), run)
+            return self._ended(delivery, _DONE if result is None else checked(result), run)
         except asyncio.CancelledError:
             pass
         except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
@@ -115,8 +113,7 @@ class Attempt:
             self._observer.started(delivery)
         answers: Sequence[Outcome | Exception | None]
         try:
-            returned = await InContext(context, self._batch_handler(batch))
-            answers = _one_each(returned, len(batch))
+            answers = _one_each(await InContext(context, self._batch_handler(batch)), len(batch))
         except asyncio.CancelledError:
             answers = [await self._cause(None, run)] * len(batch)
         except LeaseLost as lost:
@@ -126,9 +123,7 @@ class Attempt:
         except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
             answers = [await self._cause(raised, run)] * len(batch)
         else:
-            if returned is None and run.overdue:
-                answers = [await self._cause(None, run)] * len(batch)
-            elif run.task.cancelling():
+            if run.task.cancelling():
                 answers = [
                     await self._cause(answer, run) if isinstance(answer, Exception) else answer
                     for answer in answers

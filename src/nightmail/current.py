@@ -58,12 +58,6 @@ async def was_interrupted() -> bool:
     return current is not None and not current.is_over and await current.run.was_interrupted()
 
 
-def is_overdue() -> bool:
-    """Whether the handler that is running was cancelled because its time was up."""
-    current = _current.get()
-    return current is not None and not current.is_over and current.run.overdue
-
-
 def promise(deliveries: Iterable[Delivery]) -> None:
     """These are acknowledged in the handler's own transaction: from here on its commit decides, and not its worker.
 

@@ -10,6 +10,11 @@ from nightmail.message import Delivery
 from nightmail.run import Run
 
 
+def size_of(delivery: Delivery) -> int:
+    """How many bytes of memory this message takes, as a claim counts them."""
+    return len(delivery.body) + len(delivery.encoded_headers)
+
+
 class Hand:
     """Deliveries between claim and outcome."""
 
@@ -17,6 +22,8 @@ class Hand:
         self._waiting: deque[Delivery] = deque()
         self.runs: list[Run] = []
         """The runners, each with what it runs."""
+        self.waiting_bytes = 0
+        """How large those are that have not started."""
         self.running = 0
         """Started, not finished."""
         self.handlers = 0
@@ -37,7 +44,9 @@ class Hand:
 
     def take(self, deliveries: Iterable[Delivery]) -> None:
         """These were claimed."""
-        self._waiting.extend(deliveries)
+        for delivery in deliveries:
+            self._waiting.append(delivery)
+            self.waiting_bytes += size_of(delivery)
         if self._waiting:
             self._empty.clear()
 
@@ -48,7 +57,7 @@ class Hand:
 
     def start_next(self, run: Run, now: float) -> Delivery:
         """The next one, which runs here from now on."""
-        run.delivery = delivery = self._waiting.popleft()
+        run.delivery = delivery = self._pop()
         run.begun = now
         run.overdue = False
         self.running += 1
@@ -63,9 +72,9 @@ class Hand:
         """
         attempts = self._waiting[0].attempts
         size = max(limit >> 3 * min(attempts, 10), 1)
-        batch = [self._waiting.popleft()]
+        batch = [self._pop()]
         while len(batch) < size and self._waiting and self._waiting[0].attempts == attempts:
-            batch.append(self._waiting.popleft())
+            batch.append(self._pop())
         run.delivery, run.batch = batch[0], batch
         run.begun = now
         run.overdue = False
@@ -90,6 +99,7 @@ class Hand:
     def give_back(self, keep: int = 0) -> list[Delivery]:
         """What has not started, except for the `keep` that would start next."""
         last_first = [self._waiting.pop() for _ in range(len(self._waiting) - keep)]
+        self.waiting_bytes -= sum(map(size_of, last_first))
         self._note()
         return last_first[::-1]
 
@@ -98,6 +108,7 @@ class Hand:
         if delivery not in self._waiting:
             return False
         self._waiting.remove(delivery)
+        self.waiting_bytes -= size_of(delivery)
         self._note()
         return True
 
@@ -108,6 +119,11 @@ class Hand:
     async def wait_empty(self) -> None:
         """Until nothing waits and nothing runs."""
         await self._empty.wait()
+
+    def _pop(self) -> Delivery:
+        delivery = self._waiting.popleft()
+        self.waiting_bytes -= size_of(delivery)
+        return delivery
 
     def _note(self) -> None:
         if not self._waiting and not self.running:

@@ -21,8 +21,6 @@ class Run:
     task: asyncio.Task[Any]
     leases: Leases
     """Those of its worker."""
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Whether its worker stops."""
     delivery: Delivery | None = None
     """What it runs now; of a batch, the first."""
     batch: Sequence[Delivery] = ()
@@ -33,6 +31,8 @@ class Run:
     """When that began, by the monotonic clock."""
     overdue: bool = False
     """Cancelled for running too long."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether its worker stops."""
 
     async def was_interrupted(self) -> bool:
         """Whether its handler was cancelled by us: its time was up, or its worker stops."""

@@ -73,7 +73,7 @@ class Runners:
             self._tasks.discard(this_task())
             return
         hand, stopping = self._hand, self._stopping
-        run = Run(this_task(), self._leases, stopping)
+        run = Run(this_task(), self._leases, stopping=stopping)
         hand.runs.append(run)
         now = time.monotonic()
         turn_over = now + TURN_SECONDS

@@ -43,7 +43,7 @@ from nightmail.broker.return_values import relaying_middlewares
 from nightmail.broker.sessions import AnyReceived, SessionFactory, current_session, with_session
 from nightmail.broker.specification import OutboxSubscriberSpecification
 from nightmail.broker.taking import settle, take_one
-from nightmail.current import is_overdue, was_interrupted
+from nightmail.current import was_interrupted
 from nightmail.dead_letters import DeadLetters
 from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
@@ -189,7 +189,8 @@ class OutboxSubscriber(SubscriberWithAssertions):
         try:
             error = await self._handle(received)
         except asyncio.CancelledError:
-            if not any(isinstance(each.verdict, OUTCOMES) for each in (received, *received.items)):
+            verdicts = [received.verdict, *(item.verdict for item in received.items)]
+            if not any(isinstance(verdict, OUTCOMES) for verdict in verdicts):
                 raise
             error = TimeoutError("the handler was cancelled before it had a verdict on this one")
         own = {item for item in received.items if isinstance(item.verdict, OUTCOMES)}
@@ -250,9 +251,6 @@ class OutboxSubscriber(SubscriberWithAssertions):
         else:
             if response.body is not None:
                 return await self._returned(received, response.body)
-            if received.verdict is None and is_overdue():
-                # It, or a middleware, swallowed the cancellation: that is not to say that it is done.
-                raise asyncio.CancelledError
             succeeded(received, self.ack_policy)
         return None
 
@@ -359,9 +357,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 "this subscriber has a handler, which gets its messages: use another one to take them"
             )
         source, settings = self._source, self._worker_settings()
-        attempt = Attempt(
-            source, self._deliver, settings, self._broker_config.observer
-        )
+        attempt = Attempt(source, self._deliver, settings, self._broker_config.observer)
         store = self._broker_config.store
         taken = await take_one(
             source, store, self.queues, attempt, settings, timeout, self._broker_config.observer
