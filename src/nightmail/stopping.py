@@ -85,14 +85,19 @@ def leave_behind(task: asyncio.Future[Any]) -> None:
 
 
 async def undisturbed(task: asyncio.Task[Any]) -> None:
-    """Wait until this has ended, however often we are cancelled meanwhile: anyio does so at every step."""
+    """Wait until this has ended, however often we are cancelled meanwhile: anyio does so at every step.
+
+    How it ended is for the caller to ask.
+    """
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
             continue
+    _ignored(task)
 
 
 def _ignored(task: asyncio.Future[Any]) -> None:
+    """Ask how it ended, or asyncio would log that nobody did."""
     if not task.cancelled():
         task.exception()

@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from nightmail.bell import Bell
@@ -37,6 +37,9 @@ from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+
+CLOSE_SECONDS: Final = 2.0
+"""How long `Store.close` may take in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +171,11 @@ class Store(Source, Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back every connection and thread. A closed store can be opened again."""
+        """Give back every connection and thread. A closed store can be opened again.
+
+        It takes `CLOSE_SECONDS` at most: connections are closed side by side, and one whose server does not answer is
+        dropped. A shutdown must end before the process is killed. Closing a closed store does nothing.
+        """
         ...
 
     async def ping(self) -> None:

@@ -159,6 +159,10 @@ class Worker:
                 await undisturbed(self._ran)
                 raise
 
+    def hurry(self) -> None:
+        """Stop without a grace period: running handlers are cancelled at once."""
+        self._stopping.hurry()
+
     def _begin(self, claiming: Step) -> Coroutine[Any, Any, None]:
         # Before its first step: a `stop` that comes right after `create_task(worker.run())` must be heard.
         if self.is_running:

@@ -49,6 +49,7 @@ from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
 from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.settings import WorkerSettings
+from nightmail.stopping import undisturbed
 from nightmail.store import FullStore, Settlement, Source
 from nightmail.worker import Worker
 
@@ -162,6 +163,11 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 return  # It was started again meanwhile.
             self._worker = None
         await super().stop()
+
+    def hurry(self) -> None:
+        """Stop without a grace period."""
+        if self._worker is not None:
+            self._worker.hurry()
 
     def _report_death(self, running: asyncio.Task[None]) -> None:
         error = None if running.cancelled() else running.exception()
@@ -383,7 +389,11 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 outcome = Dead(Reason.UNDECODABLE, settings.described(error.__cause__ or error), ran=False)
             elif isinstance(error, Exception):
                 outcome = decide(settings, self._broker_config.observer, taken.delivery, error)
-            await settle(source, self._broker_config.observer, Settlement(taken.delivery, outcome))
+            settling = asyncio.create_task(
+                settle(source, self._broker_config.observer, Settlement(taken.delivery, outcome))
+            )
+            await undisturbed(settling)
+            settling.result()
             raise
 
     async def __aiter__(self) -> AsyncIterator[OutboxMessage]:  # type: ignore[override]
