@@ -210,8 +210,7 @@ class Worker:
             self._runners.close()
 
     async def _claim_and_drain(self, claiming: Step) -> None:
-        claims: asyncio.Task[None] = asyncio.create_task(claiming())
-        settling = self._start_settling()
+        claims, settling = asyncio.create_task(claiming()), asyncio.create_task(self._settle_until_drained())
         cancelled = False
         try:
             await happens_before(_first_ended(claims, settling), self._stopping.asked)
@@ -219,8 +218,6 @@ class Worker:
             # When `asyncio.run` ends it cancels every task by itself: what is in hand must go back all the same.
             cancelled = True
             self._stopping.hurry()
-        if settling.done():
-            settling = self._start_settling()
         self._stopping.ask()
         draining = asyncio.create_task(self._drain(claims))
         await undisturbed(draining)
@@ -235,11 +232,6 @@ class Worker:
             raise asyncio.CancelledError
         if claims.done() and not claims.cancelled():
             claims.result()
-
-    def _start_settling(self) -> asyncio.Task[None]:
-        return asyncio.create_task(
-            self._repeater.repeat(self._settle, when=self._gathered, until=self._drained)
-        )
 
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -482,6 +474,15 @@ class Worker:
 
     # ── settle ─────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def _settle_until_drained(self) -> None:
+        while not self._drained.is_set():
+            try:
+                await self._repeater.repeat(self._settle, when=self._gathered, until=self._drained)
+            except asyncio.CancelledError:
+                # When `asyncio.run` ends it cancels every task by itself. Until all is handed back this one is needed.
+                if self._drained.is_set():
+                    raise
+
     async def _gathered(self) -> None:
         """Until something is finished and, while others are in hand, a moment longer so that they go together."""
         await self._finished.wait_some()
@@ -494,7 +495,7 @@ class Worker:
         batch = self._finished.first(SETTLE_BATCH)
         try:
             standings = await self._store.settle(batch)
-        except Exception:
+        except BaseException:
             self._finished.ask_again(batch)
             raise
         busy = [each for each, standing in zip(batch, standings, strict=True) if standing is Standing.BUSY]
