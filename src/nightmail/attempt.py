@@ -49,6 +49,10 @@ CANCELLED_ITSELF: Final = "the handler raised CancelledError by itself"
 _DONE: Final = Done()
 
 
+class Interrupted(Exception):
+    """The shutdown cancelled the handler. Never leaves this module."""
+
+
 class Attempt:
     """Runs the handler once and says how it ended."""
 
@@ -58,8 +62,6 @@ class Attempt:
         handler: Handler | Batched,
         settings: WorkerSettings,
         observer: Observer,
-        *,
-        is_stopping: Callable[[], bool],
     ) -> None:
         self._source = source
         # Of the two one is never called: a worker has handlers of one kind.
@@ -67,7 +69,6 @@ class Attempt:
         self._batch_handler = handler.handler if isinstance(handler, Batched) else _takes_one
         self._settings = settings
         self._observer = observer
-        self._is_stopping = is_stopping
         self._give_up = settings.give_up_after
 
     def without_running(self, delivery: Delivery) -> Outcome | None:
@@ -91,21 +92,18 @@ class Attempt:
         context = copy_context()
         context.run(enter, self._source, run, delivery)
         self._observer.started(delivery)
-        error: Exception
+        error: Exception | None = None  # Of one that was cancelled: we know better why.
         try:
             result = await InContext(context, self._handler(delivery))
             return self._ended(delivery, _DONE if result is None else checked(result), run)
-        except LeaseLost:
-            self._observer.lease_lost(delivery)
-            return None
         except asyncio.CancelledError:
-            error = self._timed_out() if run.overdue else RuntimeError(CANCELLED_ITSELF)
+            pass
         except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
             error = raised
-        finally:
-            if run.overdue:
-                run.task.uncancel()
-        return self._ended(delivery, self._failed(delivery, error, run), run)
+        if isinstance(error, LeaseLost) and is_own(error, delivery):
+            self._observer.lease_lost(delivery)
+            return None
+        return self._ended(delivery, self._failed(delivery, await self._cause(error, run)), run)
 
     async def many(self, batch: Sequence[Delivery], run: Run) -> list[Settlement]:
         """What to write after one handler run with all of these."""
@@ -116,18 +114,20 @@ class Attempt:
         answers: Sequence[Outcome | Exception | None]
         try:
             answers = _one_each(await InContext(context, self._batch_handler(batch)), len(batch))
-        except LeaseLost as lost:
-            # All or nothing was asked for, so the others are nobody's failure and may go again at once. But if it names
-            # none of these, nothing is known of any: handed back, they would come round at full speed, for ever.
-            named = {each.id for each in batch}.intersection(lost.ids)
-            answers = [lost if not named or each.id in named else Release() for each in batch]
         except asyncio.CancelledError:
-            answers = [self._timed_out() if run.overdue else RuntimeError(CANCELLED_ITSELF)] * len(batch)
+            answers = [await self._cause(None, run)] * len(batch)
+        except LeaseLost as lost:
+            # All or nothing was asked for, so the others did not fail and may go again at once.
+            named = any(is_own(lost, each) for each in batch)
+            answers = [Release() if named and not is_own(lost, each) else lost for each in batch]
         except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
-            answers = [raised] * len(batch)
-        finally:
-            if run.overdue:
-                run.task.uncancel()
+            answers = [await self._cause(raised, run)] * len(batch)
+        else:
+            if run.task.cancelling():
+                answers = [
+                    await self._cause(answer, run) if isinstance(answer, Exception) else answer
+                    for answer in answers
+                ]
         settlements = [
             Settlement(delivery, _DONE)
             if answer is None and not run.promised
@@ -139,11 +139,11 @@ class Attempt:
     def _answered(
         self, delivery: Delivery, answer: Outcome | Exception | None, run: Run
     ) -> Settlement | None:
-        if isinstance(answer, LeaseLost):
+        if isinstance(answer, LeaseLost) and is_own(answer, delivery):
             self._observer.lease_lost(delivery)
             return None
         if isinstance(answer, Exception):
-            return self._ended(delivery, self._failed(delivery, answer, run), run)
+            return self._ended(delivery, self._failed(delivery, answer), run)
         return self._ended(delivery, _DONE if answer is None else checked(answer), run)
 
     def _ended(self, delivery: Delivery, outcome: Outcome, run: Run) -> Settlement | None:
@@ -155,17 +155,23 @@ class Attempt:
         # Its transaction may have been committed all the same: a message that is gone is no lost lease then.
         return Settlement(delivery, outcome, repeated=True)
 
-    def _failed(self, delivery: Delivery, error: Exception, run: Run) -> Outcome:
-        if self._is_stopping() and run.task.cancelling():
-            # The shutdown interrupted it, whatever a driver made of that: nobody's failure.
-            return Release()
+    async def _cause(self, error: Exception | None, run: Run) -> Exception:
+        """What made it fail: if we cancelled it then that did, whatever the handler or a driver made of it."""
+        if await run.was_interrupted():
+            return self._timed_out(error) if run.overdue else Interrupted()
+        return error or RuntimeError(CANCELLED_ITSELF)
+
+    def _failed(self, delivery: Delivery, error: Exception) -> Outcome:
+        if isinstance(error, Interrupted):
+            return Release()  # The shutdown interrupted it: no failure.
         self._observer.failed(delivery, error)
         return decide(self._settings, self._observer, delivery, error)
 
-    def _timed_out(self) -> TimeoutError:
-        return TimeoutError(
-            f"the handler ran longer than {self._settings.handler_timeout.total_seconds():g} seconds"
-        )
+    def _timed_out(self, cause: Exception | None) -> TimeoutError:
+        seconds = self._settings.handler_timeout.total_seconds()
+        error = TimeoutError(f"the handler ran longer than {seconds:g} seconds")
+        error.__cause__ = cause
+        return error
 
 
 def decide(
@@ -181,6 +187,11 @@ def decide(
     if isinstance(outcome, Dead) and outcome.error is None and error is not None:
         return replace(outcome, error=settings.described(error))
     return outcome
+
+
+def is_own(lost: LeaseLost, delivery: Delivery) -> bool:
+    """Whether the lease that was lost is this delivery's. One that names none may be anybody's, so also this one's."""
+    return not lost.ids or delivery.id in lost.ids
 
 
 def checked(outcome: Outcome) -> Outcome:

@@ -52,6 +52,12 @@ def own_delivery(store: Source, queue: str, timer_id: str | None) -> Delivery | 
     return None
 
 
+async def was_interrupted() -> bool:
+    """Whether the handler that is running was cancelled by its worker, whatever it made of that."""
+    current = _current.get()
+    return current is not None and not current.is_over and await current.run.was_interrupted()
+
+
 def promise(deliveries: Iterable[Delivery]) -> None:
     """These are acknowledged in the handler's own transaction: from here on its commit decides, and not its worker.
 
@@ -59,4 +65,4 @@ def promise(deliveries: Iterable[Delivery]) -> None:
     """
     current = _current.get()
     if current is not None and not current.is_over:
-        current.run.promise(deliveries)
+        current.run.promise(deliveries, locked=current.store.capabilities.locks_rows)

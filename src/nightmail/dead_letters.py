@@ -10,7 +10,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import Standing
-from nightmail.store import Claimed, Extend, Settlement, Store
+from nightmail.store import Capabilities, Claimed, Extend, Settlement, Store
 
 
 class DeadLetters:
@@ -18,6 +18,11 @@ class DeadLetters:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Source.capabilities`."""
+        return self._store.capabilities
 
     @property
     def look_interval(self) -> timedelta:

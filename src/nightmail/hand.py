@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from nightmail.message import Delivery
 from nightmail.run import Run
+
+
+def size_of(delivery: Delivery) -> int:
+    """How many bytes of memory this message takes, as a claim counts them."""
+    return len(delivery.body) + len(delivery.encoded_headers)
 
 
 class Hand:
@@ -17,12 +22,15 @@ class Hand:
         self._waiting: deque[Delivery] = deque()
         self.runs: list[Run] = []
         """The runners, each with what it runs."""
+        self.waiting_bytes = 0
+        """How large those are that have not started."""
         self.running = 0
         """Started, not finished."""
         self.handlers = 0
         """How many handlers those run in."""
         self._empty = asyncio.Event()
         self._empty.set()
+        self._alone: tuple[Delivery, Callable[[], object]] | None = None
 
     @property
     def waiting(self) -> int:
@@ -36,13 +44,20 @@ class Hand:
 
     def take(self, deliveries: Iterable[Delivery]) -> None:
         """These were claimed."""
-        self._waiting.extend(deliveries)
+        for delivery in deliveries:
+            self._waiting.append(delivery)
+            self.waiting_bytes += size_of(delivery)
         if self._waiting:
             self._empty.clear()
 
+    def take_alone(self, delivery: Delivery, ended: Callable[[], object]) -> None:
+        """This one was claimed, and `ended` is called when it has left: it ran, was lost, or goes back."""
+        self._alone = delivery, ended
+        self.take([delivery])
+
     def start_next(self, run: Run, now: float) -> Delivery:
         """The next one, which runs here from now on."""
-        run.delivery = delivery = self._waiting.popleft()
+        run.delivery = delivery = self._pop()
         run.begun = now
         run.overdue = False
         self.running += 1
@@ -57,9 +72,9 @@ class Hand:
         """
         attempts = self._waiting[0].attempts
         size = max(limit >> 3 * min(attempts, 10), 1)
-        batch = [self._waiting.popleft()]
+        batch = [self._pop()]
         while len(batch) < size and self._waiting and self._waiting[0].attempts == attempts:
-            batch.append(self._waiting.popleft())
+            batch.append(self._pop())
         run.delivery, run.batch = batch[0], batch
         run.begun = now
         run.overdue = False
@@ -84,6 +99,7 @@ class Hand:
     def give_back(self, keep: int = 0) -> list[Delivery]:
         """What has not started, except for the `keep` that would start next."""
         last_first = [self._waiting.pop() for _ in range(len(self._waiting) - keep)]
+        self.waiting_bytes -= sum(map(size_of, last_first))
         self._note()
         return last_first[::-1]
 
@@ -92,6 +108,7 @@ class Hand:
         if delivery not in self._waiting:
             return False
         self._waiting.remove(delivery)
+        self.waiting_bytes -= size_of(delivery)
         self._note()
         return True
 
@@ -103,6 +120,18 @@ class Hand:
         """Until nothing waits and nothing runs."""
         await self._empty.wait()
 
+    def _pop(self) -> Delivery:
+        delivery = self._waiting.popleft()
+        self.waiting_bytes -= size_of(delivery)
+        return delivery
+
     def _note(self) -> None:
         if not self._waiting and not self.running:
             self._empty.set()
+        if self._alone is not None:
+            delivery, ended = self._alone
+            if delivery not in self._waiting and all(
+                delivery is not run.delivery and delivery not in run.batch for run in self.runs
+            ):
+                self._alone = None
+                ended()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -18,6 +18,9 @@ from nightmail.outcome import Standing
 from nightmail.store import Extend
 
 _BATCH: Final = 1000
+SOONEST_SECONDS: Final = 0.02
+LATEST_SECONDS: Final = 1.0
+"""How soon to ask again for a lease that could not be renewed: a sixtieth of it, within these bounds."""
 
 
 class Leases:
@@ -62,7 +65,10 @@ class Leases:
 
 
 class Keeper:
-    """Renews each lease when a third of it is gone, until cancelled; tells of those that were lost, and of failures."""
+    """Renews each lease when a third of it is gone, until cancelled; tells of those that were lost, and of failures.
+
+    A renewal that fails or is kept out is tried again soon, about forty times before the lease ends.
+    """
 
     def __init__(
         self,
@@ -72,31 +78,50 @@ class Keeper:
         lost: Callable[[Delivery], object],
         failed: Callable[[Exception, timedelta], object],
         now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._leases = leases
         self._lease = lease
         self._lost = lost
         self._failed = failed
         self._now = now
+        self._sleep = sleep
+        self._crowded = False
+        """Whether the last renewal got nothing through: others write so much that it must begin earlier."""
 
     async def keep(self, extend: Extend) -> None:
-        """Look six times per lease: a renewal that fails has three more chances before the lease ends."""
-        pause = self._lease / 6
+        """Look six times per lease, and soon again after a renewal that failed or was kept out."""
+        usual = self._lease.total_seconds() / 6
+        soon = min(max(self._lease.total_seconds() / 60, SOONEST_SECONDS), LATEST_SECONDS, usual)
+        pause, failing = usual, False
         while True:
-            await asyncio.sleep(pause.total_seconds())
+            await self._sleep(pause)
             try:
-                await self.renew(extend)
+                pause = usual if await self.renew(extend) else soon
+                failing = False
             except Exception as error:  # noqa: BLE001 - whatever it is, giving up would lose every lease in hand
-                self._failed(error, pause)
+                pause = soon
+                if not failing:  # Said once: it is tried so often that the log would be full of it.
+                    self._failed(error, timedelta(seconds=soon))
+                failing = True
 
-    async def renew(self, extend: Extend) -> None:
-        """Renew what has less than two thirds of its lease left."""
-        ending = self._leases.ending_before(self._now() + self._lease.total_seconds() * 2 / 3)
+    async def renew(self, extend: Extend) -> bool:
+        """Renew what has less than two thirds of its lease left, or five sixths if the last time nothing got through.
+
+        Whether all of it could be renewed, or is known to be lost.
+        """
+        least = 5 / 6 if self._crowded else 2 / 3
+        ending = self._leases.ending_before(self._now() + self._lease.total_seconds() * least)
+        busy = 0
         for batch in _batches(ending):
             sent = self._now()
             standings = await extend(batch, self._lease)
             for delivery, standing in zip(batch, standings, strict=True):
                 self._note(delivery, standing, sent)
+            busy += sum(standing is Standing.BUSY for standing in standings)
+        # A row that is locked concerns that row alone. When all are, it may be the whole database.
+        self._crowded = 0 < busy == len(ending)
+        return not busy
 
     def _note(self, delivery: Delivery, standing: Standing, sent: float) -> None:
         if standing is Standing.HELD:
@@ -104,7 +129,8 @@ class Keeper:
         elif standing is Standing.LOST:
             self._leases.drop([delivery])
             self._lost(delivery)
-        # Busy: somebody's transaction has the row locked, perhaps the handler's own ack. The lock protects it.
+        # Busy: an open transaction has locked the row, perhaps the handler's own ack, and then the lock protects it.
+        # But where one writer locks the whole database nothing does: it is asked for again soon.
 
 
 def _batches(deliveries: list[Delivery]) -> Iterable[Sequence[Delivery]]:

@@ -10,11 +10,28 @@ from __future__ import annotations
 
 from typing import Final
 
+from nightmail.limits import CLAIM_BYTES
+
 AHEAD_SECONDS: Final = 0.2
 MOST_AHEAD: Final = 2000
 _NEWEST_COUNTS: Final = 0.1
 # Below this there is nothing left to decide: any number of workers fetches the most.
 _SHORTEST_RUN: Final = 0.000_001
+
+
+class ClaimBytes:
+    """How many bytes to ask for in one claim: fewer after one that failed, perhaps for its size, then more again."""
+
+    def __init__(self) -> None:
+        self.limit = CLAIM_BYTES
+
+    def failed(self) -> None:
+        """A claim got no answer. Down to one message: a claim always takes that."""
+        self.limit = max(self.limit // 4, 1)
+
+    def went_well(self) -> None:
+        """It did. By little at a time, or every other claim would fail over a line that cannot carry twice as much."""
+        self.limit = min(self.limit + CLAIM_BYTES // 16, CLAIM_BYTES)
 
 
 class Pace:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nightmail.observe import Observer
 from nightmail.waiting import backoff
 
-Step: TypeAlias = Callable[[], Awaitable[None]]
+Step: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Repeater:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from nightmail.keeping import Leases
 from nightmail.message import Delivery
+
+_TURNS: Final = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -28,9 +31,26 @@ class Run:
     """When that began, by the monotonic clock."""
     overdue: bool = False
     """Cancelled for running too long."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether its worker stops."""
 
-    def promise(self, deliveries: Iterable[Delivery]) -> None:
-        """These are acknowledged in the handler's transaction, and from here on its locks stand in for their leases."""
+    async def was_interrupted(self) -> bool:
+        """Whether its handler was cancelled by us: its time was up, or its worker stops."""
+        if self.overdue:
+            return True
+        if not self.task.cancelling():
+            return False
+        # When `asyncio.run` ends it cancels all tasks at once: this one may hear of it before its worker does.
+        for _ in range(_TURNS):
+            if self.stopping.is_set():
+                break
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        return self.stopping.is_set()
+
+    def promise(self, deliveries: Iterable[Delivery], *, locked: bool) -> None:
+        """These are acknowledged in the handler's transaction, which keeps them `locked`, or does not."""
         self.promised.update(deliveries)
-        # A renewal would meet those locks, or make the commit fail where a row may not have changed since.
-        self.leases.drop(self.promised)
+        if locked:
+            # A renewal would meet those locks, or make the commit fail where a row may not have changed since.
+            self.leases.drop(self.promised)

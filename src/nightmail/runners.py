@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from nightmail.attempt import this_task
@@ -21,6 +22,15 @@ STEPS: Final = 4
 
 Handle: TypeAlias = Callable[[Hand, Run, float], Awaitable[float]]
 """Runs the next message or batch in hand, which begins at that moment; when it has ended."""
+
+
+async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
+    """A handler that cancelled its own task has ended; the next one is not cancelled."""
+    while task.cancelling():
+        task.uncancel()
+    # One that was asked for and not yet thrown would still hit the next handler at its first await.
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
 
 
 class Runners:
@@ -51,7 +61,7 @@ class Runners:
         for _ in range(min(-(-self._hand.waiting // self._batch), self._most - len(self._tasks))):
             runner = asyncio.create_task(self._run())
             self._tasks.add(runner)
-            runner.add_done_callback(self._tasks.discard)
+            runner.add_done_callback(self._ended)
         self._overtime.watch()
 
     def close(self) -> None:
@@ -60,8 +70,10 @@ class Runners:
 
     async def _run(self) -> None:
         if self._resting:
+            self._tasks.discard(this_task())
             return
-        hand, stopping, run = self._hand, self._stopping, Run(this_task(), self._leases)
+        hand, stopping = self._hand, self._stopping
+        run = Run(this_task(), self._leases, stopping=stopping)
         hand.runs.append(run)
         now = time.monotonic()
         turn_over = now + TURN_SECONDS
@@ -69,8 +81,8 @@ class Runners:
             # A stopping worker starts nothing: what a last claim brings goes back with the rest.
             while hand.waiting and not stopping.is_set():
                 now = await self._handle(hand, run, now)
-                while run.task.cancelling() and not stopping.is_set():
-                    run.task.uncancel()  # A handler that cancelled itself has ended; the next one is not cancelled.
+                if run.task.cancelling() and not stopping.is_set():
+                    await _absorb_cancellation(run.task)
                 if now >= turn_over:
                     if self._resting and now - run.begun < TURN_SECONDS:
                         return
@@ -79,6 +91,13 @@ class Runners:
                     turn_over = now + TURN_SECONDS
         finally:
             hand.runs.remove(run)
+            # Here, and not when its callback is called: what comes in between would wait for a runner that is gone.
+            self._tasks.discard(run.task)
+
+    def _ended(self, runner: asyncio.Task[None]) -> None:
+        self._tasks.discard(runner)  # One that was cancelled before its first step is still there.
+        if not self._tasks and self._hand.waiting and not self._stopping.is_set():
+            self.start()
 
     async def _rest(self) -> None:
         """Let others have their turn.

@@ -36,9 +36,12 @@ class WorkerSettings:
     def described(self, error: BaseException) -> str | None:
         """What a dead letter says of this error, whatever `describe_error` makes of it."""
         try:
-            return self.describe_error(error)
+            text = self.describe_error(error)
         except Exception as broken:  # noqa: BLE001 - an error whose repr raises still has a name
             return f"{type(error).__name__} (describing it raised {type(broken).__name__})"
+        if text is None or isinstance(text, str):
+            return text
+        return f"{type(error).__name__} (describing it gave {type(text).__name__}, not text)"
 
     def __post_init__(self) -> None:
         _at_least_one("max_workers", self.max_workers)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from nightmail.hand import size_of
 from nightmail.store import Settlement
 
 
@@ -19,6 +20,8 @@ class Finished:
 
     def __init__(self) -> None:
         self._waiting: deque[Settlement] = deque()
+        self.bytes = 0
+        """How large the messages are that these settle."""
         self._some = asyncio.Event()
         self._none = asyncio.Event()
         self._none.set()
@@ -29,6 +32,7 @@ class Finished:
     def put(self, settlement: Settlement) -> None:
         """One more is finished."""
         self._waiting.append(settlement)
+        self.bytes += size_of(settlement.delivery)
         if len(self._waiting) == 1:
             self._some.set()
             self._none.clear()
@@ -40,7 +44,7 @@ class Finished:
     def drop_first(self, count: int) -> None:
         """The store has answered for the `count` oldest."""
         for _ in range(count):
-            self._waiting.popleft()
+            self.bytes -= size_of(self._waiting.popleft().delivery)
         if not self._waiting:
             self._some.clear()
             self._none.set()

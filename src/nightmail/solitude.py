@@ -3,20 +3,29 @@
 A process that dies takes everything in its hands with it, and each of those messages is one delivery closer to
 being buried. From its third unexplained loss on a message is a suspect: it starts only when nothing else is in
 hand, in its own worker and, as far as they come to rest in time, in the others of this process.
+
+Others pay for that with a bounded time. Until a suspect starts, neighbours are kept from claiming for moments only. A
+neighbour that does not come to rest within the patience is not waited for again before it has. And a suspect that runs
+for long has the process to itself only at first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import time
 from typing import Final, Protocol
 
 from nightmail.message import Delivery
 
 SUSPECT_FROM: Final = 3
-# A neighbour's long handler must not keep a suspect, and with it everybody's claims, waiting for ever.
 PATIENCE_SECONDS: Final = 10.0
+"""How long a suspect waits for others at most: one long handler must not keep it waiting for ever."""
+CLOSED_SECONDS: Final = 0.25
+"""How long neighbours claim nothing so that they come to rest: enough for short handlers, and no use with long ones."""
+OPEN_SECONDS: Final = 1.0
+"""How long they may claim before that is tried again."""
+ALONE_SECONDS: Final = 10.0
+"""For how long a suspect that runs keeps neighbours from claiming."""
 # Polled: a suspect is rare, and a message leaves its worker in too many places to ring a bell in each.
 _POLL_SECONDS: Final = 0.005
 
@@ -34,14 +43,25 @@ class Neighbour(Protocol):
         """Whether nothing is leased to it that could be taken along."""
         ...
 
+    @property
+    def has_only_its_suspect(self) -> bool:
+        """Whether the suspect that it is about to start is all that is leased to it."""
+        ...
+
 
 class Solitude:
-    """Shared by the workers of one process: one suspect at a time, and no claims meanwhile."""
+    """Shared by the workers of one process: one suspect at a time, and no claims while it begins to run."""
 
     def __init__(self) -> None:
         self._workers: set[Neighbour] = set()
+        self._waited_for: set[Neighbour] = set()
+        """Those that did not come to rest in time: they are not waited for again before they have."""
+        self._occupant: Neighbour | None = None
         self._free = asyncio.Event()
         self._free.set()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._opening: asyncio.TimerHandle | None = None
 
     def join(self, worker: Neighbour) -> None:
         """Count this worker among the neighbours."""
@@ -50,26 +70,81 @@ class Solitude:
     def leave(self, worker: Neighbour) -> None:
         """It has stopped."""
         self._workers.discard(worker)
+        self._waited_for.discard(worker)
+        self.free(worker)
 
     @property
     def taken(self) -> bool:
         """Whether a suspect runs, or is about to."""
         return not self._free.is_set()
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may be claimed now."""
+        return not self._open.is_set()
+
     async def wait_free(self) -> None:
         """Until no suspect runs."""
         while self.taken:
             await self._free.wait()
 
-    @asynccontextmanager
-    async def alone(self, worker: Neighbour) -> AsyncIterator[None]:
-        """Take the process for `worker`, which has nothing else in hand; the others finish what they have."""
+    async def wait_open(self) -> None:
+        """Until claims are allowed."""
+        while self.closed:
+            await self._open.wait()
+
+    async def take(self, worker: Neighbour) -> bool:
+        """Take the process for `worker`'s suspect, once everything else has come to rest; whether it could be had.
+
+        It is had until `free`. While it waits the worker claims nothing, and its neighbours little.
+        """
+        if self.taken:
+            return False
         self._free.clear()
+        self._occupant = worker
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    while not all(other.is_at_rest for other in self._workers - {worker}):  # noqa: ASYNC110
-                        await asyncio.sleep(_POLL_SECONDS)
-            yield
-        finally:
+            await self._come_to_rest(time.monotonic() + PATIENCE_SECONDS)
+        except BaseException:
+            self.free(worker)
+            raise
+        self._open.clear()
+        self._opening = asyncio.get_running_loop().call_later(ALONE_SECONDS, self._open.set)
+        return True
+
+    def free(self, worker: Neighbour) -> None:
+        """Its suspect has ended, if it had the process."""
+        if self._occupant is worker:
+            self._occupant = None
+            if self._opening is not None:
+                self._opening.cancel()
+                self._opening = None
+            self._open.set()
             self._free.set()
+
+    async def _come_to_rest(self, until: float) -> None:
+        while True:
+            self._open.clear()
+            if await self._at_rest(min(time.monotonic() + CLOSED_SECONDS, until)):
+                return
+            if time.monotonic() >= until:
+                self._waited_for.update(self._busy())
+                return
+            self._open.set()
+            await self._at_rest(min(time.monotonic() + OPEN_SECONDS, until))
+
+    async def _at_rest(self, until: float) -> bool:
+        """Wait until all are, or until then; whether they are."""
+        while self._busy():
+            if time.monotonic() >= until:
+                return False
+            await asyncio.sleep(_POLL_SECONDS)
+        return True
+
+    def _busy(self) -> set[Neighbour]:
+        """Those that have something in hand and are worth waiting for."""
+        busy = {worker for worker in self._workers if not self._rests(worker)}
+        self._waited_for &= busy
+        return busy - self._waited_for
+
+    def _rests(self, worker: Neighbour) -> bool:
+        return worker.has_only_its_suspect if worker is self._occupant else worker.is_at_rest

@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from nightmail.bell import Bell
@@ -37,6 +37,9 @@ from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+
+CLOSE_SECONDS: Final = 2.0
+"""How long `Store.close` may take in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,8 @@ class Capabilities:
     """Whether a caller's own transaction can be joined."""
     concurrent_writers: bool
     """Whether an open transaction of a caller leaves other writers free. SQLite has one writer at a time."""
+    locks_rows: bool
+    """Whether an `ack` or `hold` in a caller's open transaction keeps other workers away from the message."""
     repeatable_read: bool
     """Whether callers may run at repeatable read, where a row changed since their snapshot is refused."""
     blocking: bool
@@ -100,6 +105,11 @@ class Blocking:
 
 class Source(Protocol):
     """What a worker takes messages from."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Store.capabilities`."""
+        ...
 
     @property
     def look_interval(self) -> timedelta:
@@ -161,7 +171,11 @@ class Store(Source, Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back every connection and thread. A closed store can be opened again."""
+        """Give back every connection and thread. A closed store can be opened again.
+
+        It takes `CLOSE_SECONDS` at most: connections are closed side by side, and one whose server does not answer is
+        dropped. A shutdown must end before the process is killed. Closing a closed store does nothing.
+        """
         ...
 
     async def ping(self) -> None:
@@ -357,7 +371,8 @@ class Store(Source, Protocol):
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Settle these as `Done` inside the caller's transaction: all, or `LeaseLost` naming the lost ones.
 
-        While that transaction is open its row locks stand in for the leases: nobody takes the messages over.
+        While that transaction is open its row locks stand in for the leases: nobody takes the messages over. A store
+        that has none (`locks_rows`) takes its renewals meanwhile without failing the transaction.
         After a rollback they are as before; a commit that frees an ordering key rings.
         """
         ...

@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Final
 
 FIRST_BACKOFF: Final = 0.1
-LONGEST_BACKOFF: Final = 10.0
+LONGEST_BACKOFF: Final = 1.5
+"""Work must go on at most two seconds after the store is back: a look costs little while there is none."""
 
 
 def backoff(failures: int, chance: Callable[[], float] = random.random) -> float:
-    """Seconds to wait after so many failures in a row: doubling, at most ten, strayed by up to half.
+    """Seconds to wait after so many failures in a row: doubling, at most one and a half, less up to half.
 
     Jitter keeps a fleet of workers from coming back to a recovering server all at once.
     """

@@ -16,24 +16,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 from nightmail.attempt import Attempt, Batched, Handler
 from nightmail.hand import Hand
 from nightmail.keeping import Keeper, Leases
+from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, check_queue
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.outcome import Release, Standing
-from nightmail.pace import Pace
+from nightmail.pace import MOST_AHEAD, ClaimBytes, Pace
 from nightmail.repeating import Repeater, Step, happens_before
 from nightmail.run import Run
 from nightmail.runners import Runners
 from nightmail.settings import WorkerSettings
 from nightmail.settling import Finished
 from nightmail.solitude import Solitude, is_suspect
+from nightmail.stopping import A_MOMENT, Stopping, ends_by, leave_behind, undisturbed
 from nightmail.store import Settlement, Source
 from nightmail.waiting import Alarm, next_look
 
@@ -47,8 +50,8 @@ BUSY_SECONDS: Final = 0.1
 """How long before asking again for a row that somebody's transaction has locked."""
 REVIEW_SECONDS: Final = 1.0
 """How often to ask, while there is no room, whether what was fetched ahead will still start soon."""
-LAST_WRITES_SECONDS: Final = 5.0
-"""How long a stopping worker tries to write its last settlements: a dead database must not hang a shutdown."""
+FEWEST_BYTES: Final = CLAIM_BYTES // 4
+"""How many bytes there must be room for before more is claimed: one at a time would be slow."""
 
 
 class Worker:
@@ -73,7 +76,7 @@ class Worker:
         self._observer = (
             observer if isinstance(observer, Observers) else Observers(observer or LoggingObserver())
         )
-        self._attempt = Attempt(store, handler, self._settings, self._observer, is_stopping=self._is_stopping)
+        self._attempt = Attempt(store, handler, self._settings, self._observer)
         self._solitude = solitude or Solitude()
         self._batch = handler.limit if isinstance(handler, Batched) else 1
         self._handle = self._handle_batch if isinstance(handler, Batched) else self._handle_one
@@ -85,21 +88,25 @@ class Worker:
         self._leases = Leases()
         self._finished = Finished()
         self._pace = Pace(self._batch)
+        self._claim_bytes = ClaimBytes()
         self._alarm = Alarm()
         self._suspect: Delivery | None = None
+        self._most: int | None = None
+        """How many to claim at most, after one brought a suspect: the others of its kind would all go back again."""
         self._unconfirmed: tuple[UUID, float] | None = None
+        self._looked = False
+        self._lacks_bytes = False
         self._review_at = 0.0
         self._room = asyncio.Event()
-        self._stopping = asyncio.Event()
+        self._stopping = Stopping(self._settings.graceful_timeout)
         self._runners = Runners(
             self._hand,
             self._leases,
             self._handle,
             self._settings,
             batch=self._batch,
-            stopping=self._stopping,
+            stopping=self._stopping.asked,
         )
-        self._in_a_hurry = asyncio.Event()
         self._drained = asyncio.Event()
         self._repeater = Repeater(self._observer, after_failure=self._alarm.at_once)
 
@@ -124,35 +131,55 @@ class Worker:
         # What a handler has acknowledged itself has no lease here any more, and yet may still run.
         return not self.in_hand and self._hand.is_empty and self._unconfirmed is None
 
-    async def run(self) -> None:
-        """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
-        await self._serve(self._claim_until_stopped)
+    @property
+    def has_only_its_suspect(self) -> bool:
+        """Whether nothing is in hand but for a suspect that has not started."""
+        return self.in_hand <= 1 and self._hand.is_empty and not self._finished
 
-    async def run_until_idle(self) -> None:
+    def run(self) -> Coroutine[Any, Any, None]:
+        """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
+        return self._begin(self._claim_until_stopped)
+
+    def run_until_idle(self) -> Coroutine[Any, Any, None]:
         """Work until nothing is due any more and nothing is in hand."""
-        await self._serve(self._claim_until_idle)
+        return self._begin(self._claim_until_idle)
 
     async def stop(self) -> None:
-        """Claim no more, finish what runs, hand back what has not started; returns when that is done."""
-        self._stopping.set()
+        """Claim no more, finish what runs, hand back what has not started; returns when that is done.
+
+        It takes at most `graceful_timeout` and 2.5 s more, whatever the store does. Cancelling it ends the grace
+        period: it then returns a little later, when everything is handed back.
+        """
+        self._stopping.ask()
         if self._ran is not None:
-            await asyncio.wait({self._ran})
+            try:
+                await asyncio.wait({self._ran})
+            except asyncio.CancelledError:
+                self._stopping.hurry()
+                await undisturbed(self._ran)
+                raise
+
+    def hurry(self) -> None:
+        """Stop without a grace period: running handlers are cancelled at once."""
+        self._stopping.hurry()
+
+    def _begin(self, claiming: Step) -> Coroutine[Any, Any, None]:
+        # Before its first step: a `stop` that comes right after `create_task(worker.run())` must be heard.
+        if self.is_running:
+            raise RuntimeError("this worker is already running")
+        self._reset()
+        return self._serve(claiming)
 
     async def _serve(self, claiming: Step) -> None:
         if self.is_running:
             raise RuntimeError("this worker is already running")
-        self._reset()
         ran = self._ran = asyncio.create_task(self._work(claiming))
         try:
             await asyncio.shield(ran)
         except asyncio.CancelledError:
             # Cancelled ourselves, not the work: it must not leave leases behind that nobody holds.
-            self._in_a_hurry.set()
-            self._stopping.set()
-            while not ran.done():
-                # Nor may a second cancellation cut the last writes short: anyio sends one at every step.
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait({ran})
+            self._stopping.hurry()
+            await undisturbed(ran)
             ran.result()
             raise
 
@@ -169,39 +196,65 @@ class Worker:
         )
         try:
             with self._store.listen(self._queues) as self._bell:
-                async with self._store.beside(keeper.keep), asyncio.TaskGroup() as loops:
-                    settling = loops.create_task(
-                        self._repeater.repeat(self._settle, when=self._gathered, until=self._drained)
-                    )
-                    await claiming()
-                    await self._drain()
-                    # Its time is up: a store that never answers must not hang the shutdown.
-                    settling.cancel()
+                beside = self._store.beside(keeper.keep)
+                await beside.__aenter__()
+                try:
+                    await self._claim_and_drain(claiming)
+                finally:
+                    # The store has a connection to close there, which may hang.
+                    leaving = asyncio.ensure_future(beside.__aexit__(None, None, None))
+                    if await ends_by(max(self._stopping.ends, time.monotonic() + A_MOMENT), leaving):
+                        leaving.result()
         finally:
             self._solitude.leave(self)
             self._runners.close()
 
+    async def _claim_and_drain(self, claiming: Step) -> None:
+        claims, settling = asyncio.create_task(claiming()), asyncio.create_task(self._settle_until_drained())
+        cancelled = False
+        try:
+            await happens_before(_first_ended(claims, settling), self._stopping.asked)
+        except asyncio.CancelledError:
+            # When `asyncio.run` ends it cancels every task by itself: what is in hand must go back all the same.
+            cancelled = True
+            self._stopping.hurry()
+        self._stopping.ask()
+        draining = asyncio.create_task(self._drain(claims))
+        await undisturbed(draining)
+        if draining.cancelled():
+            cancelled = True
+            self._stopping.hurry()
+            draining = asyncio.create_task(self._drain(claims))
+            await undisturbed(draining)
+        leave_behind(settling)
+        draining.result()
+        if cancelled:
+            raise asyncio.CancelledError
+        if claims.done() and not claims.cancelled():
+            claims.result()
+
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _claim_until_stopped(self) -> None:
-        await self._repeater.repeat(self._claim, when=self._work_expected, until=self._stopping)
+        await self._repeater.repeat(self._claim, when=self._work_expected, until=self._stopping.asked)
 
     async def _claim_until_idle(self) -> None:
-        while await happens_before(self._come_to_rest(), self._stopping):
-            await self._repeater.until_well(self._claim, self._stopping)
-            if not self.in_hand and not self._solitude.taken:
+        while await happens_before(self._come_to_rest(), self._stopping.asked):
+            self._looked = False
+            await self._repeater.until_well(self._claim, self._stopping.asked)
+            if self._looked and not self.in_hand:
                 return
 
     async def _come_to_rest(self) -> None:
-        """Until nothing is in hand, and nobody must be alone."""
+        """Until nothing is in hand, and claims are allowed."""
         if self._suspect is not None:
             await self._run_suspect()
         await self._hand.wait_empty()
         await self._finished.wait_none()
-        await self._solitude.wait_free()
+        await self._wait_for_suspects()
 
     async def _work_expected(self) -> None:
-        """Until there is room, something may be due (woken, or the time has come), and nobody must be alone."""
+        """Until there is room, something may be due (woken, or the time has come), and claims are allowed."""
         if self._suspect is not None:
             await self._run_suspect()
         await self._wait_for_room()
@@ -211,10 +264,17 @@ class Worker:
                 break
             self._review()
         # Last: a neighbour's suspect may have come while we waited for the others.
-        await self._solitude.wait_free()
+        await self._wait_for_suspects()
+
+    async def _wait_for_suspects(self) -> None:
+        """Until claims are allowed; and if suspects come here, until none of another worker has the process."""
+        await self._solitude.wait_open()
+        if self._most is not None:
+            await self._solitude.wait_free()
 
     async def _wait_for_room(self) -> None:
         while not self._wants_more():
+            self._lacks_bytes = self._bytes_left() < FEWEST_BYTES
             self._room.clear()
             try:
                 async with asyncio.timeout(REVIEW_SECONDS):
@@ -231,7 +291,7 @@ class Worker:
 
     def _wants_more(self) -> bool:
         ahead = self._pace.ahead(time.monotonic())
-        return self._space(ahead) > ahead // 2
+        return self._space(ahead) > ahead // 2 and self._bytes_left() >= FEWEST_BYTES
 
     def _space(self, ahead: int) -> int:
         """How many more to claim. A handler with half a batch is as busy as one with a whole one."""
@@ -239,21 +299,40 @@ class Worker:
         # What the store has not taken back yet counts too, or a store that cannot write would fill our memory.
         return free + ahead - self._hand.waiting - max(len(self._finished) - UNSETTLED, 0)
 
+    def _bytes_left(self) -> int:
+        """How many more bytes may wait here, to be started or to be written."""
+        return CLAIM_BYTES - self._hand.waiting_bytes - self._finished.bytes
+
     async def _claim(self) -> None:
-        if self._solitude.taken:
-            return  # It came just now: wait again.
+        if self._solitude.closed or (self._most is not None and self._solitude.taken):
+            return  # A suspect came just now: wait again.
         self._bell.clear()
         await self._recall()
         sent = time.monotonic()
-        room = self._space(self._pace.ahead(sent))
-        if room <= 0:
+        room, bytes_left = self._space(self._pace.ahead(sent)), self._bytes_left()
+        if room <= 0 or bytes_left <= 0:
             return
+        if self._most is not None:
+            room = min(room, self._most)
         token, until = uuid4(), sent + self._settings.lease.total_seconds()
+        self._looked = True
         self._unconfirmed = token, until
-        claimed = await self._store.claim(self._queues, limit=room, lease=self._settings.lease, token=token)
+        try:
+            claimed = await self._store.claim(
+                self._queues,
+                limit=room,
+                lease=self._settings.lease,
+                token=token,
+                max_bytes=min(self._claim_bytes.limit, bytes_left),
+            )
+        except Exception:
+            self._claim_bytes.failed()
+            raise
         self._unconfirmed = None
-        self._take(claimed.deliveries, until)
-        if claimed.full or len(claimed.deliveries) >= room:
+        self._claim_bytes.went_well()
+        full = claimed.full or len(claimed.deliveries) >= room
+        self._take(claimed.deliveries, until, full=full)
+        if full:
             self._alarm.at_once()
         else:
             self._alarm.set(next_look(sent, claimed.next_in, self._store.look_interval))
@@ -261,51 +340,73 @@ class Worker:
     async def _recall(self) -> None:
         """Hand back what the last claim took if its reply was lost: no worker could have it before the lease ends."""
         if self._unconfirmed is not None:
-            token, _ = self._unconfirmed
-            await self._store.recall(self._queues, token)
+            token, until = self._unconfirmed
+            if time.monotonic() < until:
+                await self._store.recall(self._queues, token)
             self._unconfirmed = None
 
-    def _take(self, deliveries: Sequence[Delivery], until: float) -> None:
-        if not deliveries:
-            return
+    def _take(self, deliveries: Sequence[Delivery], until: float, *, full: bool) -> None:
         self._leases.add(deliveries, until)
-        ready = []
+        ready: list[Delivery] = []
+        suspects: list[Delivery] = []
+        broken: Exception | None = None
         for delivery in deliveries:
-            if (unrun := self._attempt.without_running(delivery)) is not None:
-                self._finished.put(Settlement(delivery, unrun))
-            elif not is_suspect(delivery):
-                ready.append(delivery)
-            elif self._suspect is None:
-                self._suspect = delivery
-            else:
+            try:
+                unrun = self._attempt.without_running(delivery)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not strand the others of this claim
+                broken = broken or error
                 self._hand_back([delivery])
-        if ready:
+                continue
+            if unrun is not None:
+                self._finished.put(Settlement(delivery, unrun))
+            elif is_suspect(delivery):
+                suspects.append(delivery)
+            else:
+                ready.append(delivery)
+        self._sort_out(suspects, full=full)
+        if self._stopping.asked.is_set():
+            self._hand_back(ready)
+        elif ready:
             self._review_at = time.monotonic() + REVIEW_SECONDS
             self._hand.take(ready)
             self._runners.start()
         # Last: an observer that raises against its promise must not leave a message leased that nobody runs.
-        self._observer.claimed(deliveries)
+        if deliveries:
+            self._observer.claimed(deliveries)
+        if broken is not None:
+            raise broken
+
+    def _sort_out(self, suspects: Sequence[Delivery], *, full: bool) -> None:
+        """Keep one suspect and hand the others back. While suspects come, claim one at a time, then ever more again."""
+        if suspects:
+            self._most = 1
+            if self._suspect is None and not self._solitude.taken and not self._stopping.asked.is_set():
+                self._suspect, *suspects = suspects
+            self._hand_back(suspects)
+        elif self._most is not None:
+            self._most = self._most * 2 if full and self._most < MOST_AHEAD else None
 
     async def _run_suspect(self) -> None:
         """Run the suspect when nothing else is in hand; if another worker's suspect has the process, hand it back."""
-        await self._hand.wait_empty()
-        await self._finished.wait_none()
+        alone = await self._solitude.take(self)
         suspect, self._suspect = self._suspect, None
         if suspect is None:
-            return
-        if self._solitude.taken:
+            self._solitude.free(self)
+        elif not alone:
             self._hand_back([suspect])
-            return
-        self._hand.take([suspect])
-        async with self._solitude.alone(self):
+        else:
+            self._hand.take_alone(suspect, ended=partial(self._solitude.free, self))
             self._runners.start()
-            await self._hand.wait_empty()
+            await self._solitude.wait_open()
+            if self._solitude.taken:
+                self._most = None  # It runs for long. Others may run beside it by now, but no other suspect.
 
     # ── handle ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _handle_one(self, hand: Hand, run: Run, now: float) -> float:
         """Run the next message; when it has ended."""
         delivery = hand.start_next(run, now)
+        self._note_room()
         settlement: Settlement | None = None
         ended = now
         self._pace.started(now, hand.handlers)
@@ -333,6 +434,7 @@ class Worker:
     async def _handle_batch(self, hand: Hand, run: Run, now: float) -> float:
         """Run the next messages together; when they have ended."""
         batch = hand.start_batch(run, now, self._batch)
+        self._note_room()
         held = [delivery for delivery in batch if self._leases.surely_holds(delivery, now)]
         for delivery in set(batch).difference(held):
             self._observer.lease_lost(delivery)
@@ -360,14 +462,26 @@ class Worker:
         if self._hand.forget(delivery):
             self._observer.lease_lost(delivery)
 
-    def _is_stopping(self) -> bool:
-        return self._stopping.is_set()
+    def _note_room(self) -> None:
+        """What starts does not wait any more: if its bytes kept a claim from being made, it can be made now."""
+        if self._lacks_bytes and self._bytes_left() >= FEWEST_BYTES:
+            self._lacks_bytes = False
+            self._room.set()
 
     def _hand_back(self, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:
             self._finished.put(Settlement(delivery, Release()))
 
     # ── settle ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _settle_until_drained(self) -> None:
+        while not self._drained.is_set():
+            try:
+                await self._repeater.repeat(self._settle, when=self._gathered, until=self._drained)
+            except asyncio.CancelledError:
+                # When `asyncio.run` ends it cancels every task by itself. Until all is handed back this one is needed.
+                if self._drained.is_set():
+                    raise
 
     async def _gathered(self) -> None:
         """Until something is finished and, while others are in hand, a moment longer so that they go together."""
@@ -381,7 +495,7 @@ class Worker:
         batch = self._finished.first(SETTLE_BATCH)
         try:
             standings = await self._store.settle(batch)
-        except Exception:
+        except BaseException:
             self._finished.ask_again(batch)
             raise
         busy = [each for each, standing in zip(batch, standings, strict=True) if standing is Standing.BUSY]
@@ -412,35 +526,38 @@ class Worker:
 
     # ── drain ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _drain(self) -> None:
+    async def _drain(self, claims: asyncio.Task[None]) -> None:
         """Hand back what has not started, finish what runs, past the grace period cancel it; then the last writes."""
-        self._stopping.set()
-        if self._unconfirmed is not None:
-            # Nobody would start what a claim took whose reply was lost, nor give it back before its lease ends.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WRITES_SECONDS):
-                    await self._repeater.tried(self._recall)
         self._hand_back(self._hand.give_back())
         if self._suspect is not None:
             self._hand_back([self._suspect])
             self._suspect = None
+        confirming = asyncio.create_task(self._confirm(claims))
         await self._finish_running()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WRITES_SECONDS):
-                await self._finished.wait_none()
+        await ends_by(self._stopping.ends, confirming)
+        await ends_by(self._stopping.last_writes_end(), self._finished.wait_none())
         self._drained.set()
         self._observer.drained(self.in_hand)
 
+    async def _confirm(self, claims: asyncio.Task[None]) -> None:
+        """Wait for a claim that is under way. What it took, and may have taken, goes back at once."""
+        if not await ends_by(self._stopping.ends, claims) and not claims.cancelled():
+            return
+        if self._unconfirmed is not None:
+            recalled = self._repeater.until_well(self._recall, self._drained)
+            await ends_by(self._stopping.last_writes_end(), recalled)
+
     async def _finish_running(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.graceful_timeout.total_seconds()):
-                await happens_before(self._hand.wait_empty(), self._in_a_hurry)
+        ended = happens_before(self._hand.wait_empty(), self._stopping.in_a_hurry)
+        await ends_by(self._stopping.grace_ends, ended)
         for task in self._hand.tasks():
             task.cancel()
         # A handler that refuses to be cancelled is left behind; its lease ends by itself.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WRITES_SECONDS):
-                await self._hand.wait_empty()
+        await ends_by(self._stopping.handlers_left_behind, self._hand.wait_empty())
+
+
+async def _first_ended(*tasks: asyncio.Task[None]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
 def check_queues(queues: Sequence[str]) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ ALL_OF_IT = Capabilities(
     name="ideal",
     transactions=True,
     concurrent_writers=True,
+    locks_rows=True,
     repeatable_read=True,
     blocking=True,
     pushes_wakeups=True,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
@@ -73,6 +73,25 @@ class LateReply(Gate):
         return answer
 
 
+class Stuck:
+    """Never answers, and does not heed its cancellation either."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self._opened = asyncio.Event()
+
+    def open(self) -> None:
+        """Let it end after all."""
+        self._opened.set()
+
+    async def __call__(self, call: Call) -> Any:
+        self.reached.set()
+        while not self._opened.is_set():
+            with suppress(asyncio.CancelledError):
+                await self._opened.wait()
+        raise StoreUnavailable("no answer")
+
+
 class FaultyStore:
     """Passes every verb on, counts it, and upsets it when told to."""
 
@@ -82,6 +101,8 @@ class FaultyStore:
         """How often each verb was called."""
         self.sizes: dict[str, list[int]] = {"claim": [], "settle": [], "extend": []}
         """How much each claim, settle and extend that got an answer was about."""
+        self.asked: list[tuple[int, int]] = []
+        """How many messages and how many bytes each claim was to take at most."""
         self.renewing: Sequence[Delivery] = ()
         """What the extend that is under way, or was last, was asked for."""
         self._faults: dict[str, deque[Fault]] = {}
@@ -182,6 +203,7 @@ class FaultyStore:
         token: UUID,
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
+        self.asked.append((limit, max_bytes))
         claimed = await self._pass(
             "claim",
             lambda: self._store.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes),

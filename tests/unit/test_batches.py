@@ -371,16 +371,15 @@ async def test_leases_that_the_handler_found_lost_are_left_alone_and_the_others_
     assert seen.outcomes == [(1, Release()), (3, Release()), (1, Done()), (3, Done())]
 
 
-@pytest.mark.parametrize("named", [(), (77,)], ids=["nobody", "a stranger"])
-async def test_a_lost_lease_that_names_none_of_the_batch_is_every_lease_of_it(
-    store: FaultyStore, seen: Seen, named: Sequence[int]
+async def test_a_lost_lease_that_names_no_message_is_every_lease_of_the_batch(
+    store: FaultyStore, seen: Seen
 ) -> None:
     calls = 0
 
     async def handle(batch: Sequence[Delivery]) -> Answers:
         nonlocal calls
         calls += 1
-        raise LeaseLost(named)
+        raise LeaseLost
 
     await publish(store, 2)
     await run_once(store, seen, handle)
@@ -389,6 +388,19 @@ async def test_a_lost_lease_that_names_none_of_the_batch_is_every_lease_of_it(
     assert calls == 1
     assert seen.lost == [1, 2]
     assert seen.outcomes == []
+
+
+async def test_a_lost_lease_of_messages_elsewhere_is_a_failure_of_the_batch(
+    store: FaultyStore, seen: Seen
+) -> None:
+    async def handle(batch: Sequence[Delivery]) -> Answers:
+        raise LeaseLost([77])
+
+    await publish(store, 2)
+    await run_once(store, seen, handle)
+
+    assert seen.lost == []
+    assert seen.outcomes == [(1, Retry(LATER)), (2, Retry(LATER))]
 
 
 async def test_a_lost_lease_may_be_the_answer_for_one_message(store: FaultyStore, seen: Seen) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from nightmail import worker as worker_module
+from nightmail import stopping as stopping_module
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Release, Retry
 from nightmail.retry import ConstantRetry
@@ -27,7 +27,7 @@ NO_GRACE = WorkerSettings(max_workers=2, graceful_timeout=timedelta(0))
 @pytest.fixture
 def short_last_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a stopping worker try for a moment only."""
-    monkeypatch.setattr(worker_module, "LAST_WRITES_SECONDS", 0.05)
+    monkeypatch.setattr(stopping_module, "LAST_WRITES_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ async def test_a_store_that_never_answers_does_not_hang_the_shutdown(store: Faul
 async def test_a_store_that_comes_back_in_time_gets_the_last_writes(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "LAST_WRITES_SECONDS", 5.0)
+    monkeypatch.setattr(stopping_module, "LAST_WRITES_SECONDS", 5.0)
     handler = Handler()
     worker = Worker(store, handler, queues=[QUEUE], settings=TWO, observer=seen)
     published = await publish(store, 2)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from nightmail import worker as worker_module
+from nightmail import stopping as stopping_module
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Release
 from nightmail.records import DeadFilter
@@ -30,7 +29,7 @@ POISON = b"poison"
 @pytest.fixture(autouse=True)
 def short_last_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dead process writes nothing: do not let the one we simulate try for long."""
-    monkeypatch.setattr(worker_module, "LAST_WRITES_SECONDS", 0.005)
+    monkeypatch.setattr(stopping_module, "LAST_WRITES_SECONDS", 0.005)
 
 
 @dataclass
@@ -314,21 +313,22 @@ class Somebody:
     """Another worker of this process, with nothing in hand."""
 
     is_at_rest = True
+    has_only_its_suspect = True
 
 
 class JustThen(Solitude):
-    """A neighbour's suspect takes the process right after somebody has seen that it is free."""
+    """A neighbour's suspect takes the process right after a worker has seen that it is free."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.suspect = AsyncExitStack()
+        self.neighbour = Somebody()
         self._came = False
 
-    async def wait_free(self) -> None:
-        await super().wait_free()
+    async def wait_open(self) -> None:
+        await super().wait_open()
         if not self._came:
             self._came = True
-            await self.suspect.enter_async_context(self.alone(Somebody()))
+            assert await self.take(self.neighbour)
 
 
 @pytest.mark.parametrize("run", [Worker.run, Worker.run_until_idle])
@@ -344,7 +344,7 @@ async def test_a_suspect_that_comes_in_the_last_moment_is_still_left_alone(
     assert store.calls["claim"] == 0
     assert not running.done()
 
-    await solitude.suspect.aclose()
+    solitude.free(solitude.neighbour)
     await seen.until_settled(1)
     await soon(worker.stop())
     await soon(running)

@@ -294,7 +294,7 @@ async def test_a_runner_forgets_what_it_was_promised_when_the_handler_ends() -> 
     hand, run = Hand(), Run(asyncio.create_task(asyncio.sleep(0)), Leases())
     hand.take([delivery(id=1)])
 
-    run.promise([hand.start_next(run, 0.0)])
+    run.promise([hand.start_next(run, 0.0)], locked=True)
     hand.finish(run)
 
     assert run.promised == set()

@@ -14,22 +14,22 @@ from tests.unit.support import brisk
 FIVE_SECONDS = timedelta(seconds=5)
 
 
-def test_backoff_doubles_up_to_ten_seconds() -> None:
+def test_backoff_doubles_and_stays_below_two_seconds() -> None:
     longest = [backoff(failures, chance=lambda: 1.0) for failures in range(1, 11)]
 
-    assert longest == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0]
+    assert longest == [0.1, 0.2, 0.4, 0.8, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5]
 
 
 def test_backoff_strays_by_up_to_half() -> None:
     assert backoff(1, chance=lambda: 0.0) == 0.05
     assert backoff(1, chance=lambda: 0.5) == pytest.approx(0.075)
-    assert backoff(100, chance=lambda: 0.0) == 5.0
+    assert backoff(100, chance=lambda: 0.0) == 0.75
 
 
 @brisk
 @given(failures=st.integers(min_value=1, max_value=10**9))
 def test_backoff_is_always_within_its_bounds(failures: int) -> None:
-    assert 0.05 <= backoff(failures) <= 10.0
+    assert 0.05 <= backoff(failures) <= 1.5
 
 
 def test_an_alarm_that_was_never_set_means_now() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, cast
 
@@ -42,7 +44,8 @@ from nightmail.broker.timers import Timers
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.observe import LoggingObserver, Observers
-from nightmail.store import FullStore
+from nightmail.stopping import ends_by, undisturbed
+from nightmail.store import CLOSE_SECONDS, FullStore
 from nightmail.stores import DEFAULT_URL, open_store, public_url
 
 if TYPE_CHECKING:
@@ -80,6 +83,7 @@ class OutboxBroker(
         worker_settings(worker_options(options), options.get("graceful_timeout"))
         self._is_ours = not isinstance(store, FullStore)
         self._is_starting = False
+        self._stop_came = False
         self._store = (
             store
             if isinstance(store, FullStore)
@@ -166,15 +170,22 @@ class OutboxBroker(
         return self._store
 
     async def start(self) -> None:
-        """Connect, and start every subscriber."""
-        self._is_starting = True
+        """Connect, and start every subscriber. If it fails or is cancelled, those that run are stopped again."""
+        self._is_starting, self._stop_came = True, False
         try:
             await self.connect()
             # Loads what FastStream would load with the first message, which would be late by that.
             await anyio.lowlevel.checkpoint()
-            await super().start()
+            if not self._stop_came:
+                await super().start()
+        except BaseException:
+            await undisturbed(asyncio.create_task(self._stop()))
+            raise
         finally:
             self._is_starting = False
+        if self._stop_came:
+            # As an ASGI server does that is told to end while it starts: what has started since must not run on.
+            await self._stop()
 
     async def stop(
         self,
@@ -182,16 +193,32 @@ class OutboxBroker(
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Drain every subscriber at once, then let go of the store."""
+        """Drain every subscriber at once, then let go of the store: at most `graceful_timeout` and 5 s.
+
+        Cancelling it ends the grace period. The store is closed only when everything is handed back.
+        """
+        self._stop_came = True
+        stopping = asyncio.create_task(self._stop(exc_type, exc_val, exc_tb))
         try:
-            await super().stop(exc_type, exc_val, exc_tb)
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            for subscriber in self.subscribers:
+                cast("OutboxSubscriber", subscriber).hurry()
+            await undisturbed(stopping)
+            raise
+
+    async def _stop(self, *error: Any) -> None:
+        try:
+            await super().stop(*error)
         finally:
             self._connection = None
             await self._release()
 
     async def _release(self) -> None:
         if self._is_ours:
-            await self._store.close()
+            closing = asyncio.ensure_future(self._store.close())
+            if await ends_by(time.monotonic() + CLOSE_SECONDS, closing):
+                closing.result()
 
     async def ping(self, timeout: float | None = 5.0) -> bool:
         """Whether it is connected, the store answers in time and every started subscriber's worker is well."""

@@ -22,7 +22,7 @@ from faststream.exceptions import (
 )
 from faststream.middlewares import AckPolicy
 
-from nightmail.attempt import Attempt, Batched, decide, this_task
+from nightmail.attempt import Attempt, Batched, decide, is_own
 from nightmail.broker._upstream import (
     AsyncCallable,
     CallsCollection,
@@ -43,11 +43,13 @@ from nightmail.broker.return_values import relaying_middlewares
 from nightmail.broker.sessions import AnyReceived, SessionFactory, current_session, with_session
 from nightmail.broker.specification import OutboxSubscriberSpecification
 from nightmail.broker.taking import settle, take_one
+from nightmail.current import was_interrupted
 from nightmail.dead_letters import DeadLetters
 from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
 from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.settings import WorkerSettings
+from nightmail.stopping import undisturbed
 from nightmail.store import FullStore, Settlement, Source
 from nightmail.worker import Worker
 
@@ -162,6 +164,11 @@ class OutboxSubscriber(SubscriberWithAssertions):
             self._worker = None
         await super().stop()
 
+    def hurry(self) -> None:
+        """Stop without a grace period."""
+        if self._worker is not None:
+            self._worker.hurry()
+
     def _report_death(self, running: asyncio.Task[None]) -> None:
         error = None if running.cancelled() else running.exception()
         if isinstance(error, Exception):
@@ -188,7 +195,8 @@ class OutboxSubscriber(SubscriberWithAssertions):
         try:
             error = await self._handle(received)
         except asyncio.CancelledError:
-            if not any(isinstance(item.verdict, OUTCOMES) for item in received.items):
+            verdicts = [received.verdict, *(item.verdict for item in received.items)]
+            if not any(isinstance(verdict, OUTCOMES) for verdict in verdicts):
                 raise
             error = TimeoutError("the handler was cancelled before it had a verdict on this one")
         own = {item for item in received.items if isinstance(item.verdict, OUTCOMES)}
@@ -197,20 +205,24 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 received.settle()
             except Exception as senseless:  # noqa: BLE001 - whatever is wrong with what it returned
                 error = error or senseless
-        lost = {item.delivery.id for item in received.items} & set(
-            error.ids if isinstance(error, LeaseLost) else ()
-        )
         return [
             # What one of them was given as its own verdict stands, whatever became of the others.
-            self._answer(item, item.failure if item in own else error, lost)
+            self._answer(item, item.failure if item in own else error, batch)
             for item in received.items
         ]
 
-    def _answer(self, item: Received, error: Exception | None, lost: set[int]) -> Outcome | Exception | None:
+    def _answer(
+        self, item: Received, error: Exception | None, batch: Sequence[Delivery]
+    ) -> Outcome | Exception | None:
         if error is None and item.failure is None and type(item.verdict) is Done:
             return None
-        if isinstance(error, LeaseLost) and lost and item.delivery.id not in lost:
-            # All or nothing was asked for, so this one is nobody's failure and may go again at once.
+        cause = item.failure or error
+        if (
+            isinstance(cause, LeaseLost)
+            and not is_own(cause, item.delivery)
+            and any(is_own(cause, each) for each in batch)
+        ):
+            # All or nothing was asked for, so this one did not fail and may go again at once.
             return Release()
         try:
             return self._outcome(item, item.failure or error)
@@ -236,8 +248,9 @@ class OutboxSubscriber(SubscriberWithAssertions):
             if isinstance(ending, SystemExit) and (app := self._outer_config.context.get("app")):
                 app.exit()
         except Exception as error:
-            if not self.running and this_task().cancelling():
-                # The shutdown interrupted it, whatever a driver made of that: no policy may bury or delete it for that.
+            if await was_interrupted():
+                # Its time was up, or the shutdown came, whatever a driver or a task group made of that: no policy may
+                # bury or delete it for that.
                 raise asyncio.CancelledError from error
             failed(received, self.ack_policy)
             return error
@@ -286,7 +299,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
         """What the verdict means. None at all is never taken for success."""
         if error is None and received.failure is None and type(received.verdict) is Done:
             return received.verdict  # By far the most; the rest is for all others.
-        if isinstance(error, LeaseLost):
+        if isinstance(error, LeaseLost) and is_own(error, received.delivery):
             raise error
         if isinstance(error, Undecodable):
             return Dead(Reason.UNDECODABLE, self._described(error), ran=False)
@@ -350,9 +363,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 "this subscriber has a handler, which gets its messages: use another one to take them"
             )
         source, settings = self._source, self._worker_settings()
-        attempt = Attempt(
-            source, self._deliver, settings, self._broker_config.observer, is_stopping=lambda: False
-        )
+        attempt = Attempt(source, self._deliver, settings, self._broker_config.observer)
         store = self._broker_config.store
         taken = await take_one(
             source, store, self.queues, attempt, settings, timeout, self._broker_config.observer
@@ -378,7 +389,11 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 outcome = Dead(Reason.UNDECODABLE, settings.described(error.__cause__ or error), ran=False)
             elif isinstance(error, Exception):
                 outcome = decide(settings, self._broker_config.observer, taken.delivery, error)
-            await settle(source, self._broker_config.observer, Settlement(taken.delivery, outcome))
+            settling = asyncio.create_task(
+                settle(source, self._broker_config.observer, Settlement(taken.delivery, outcome))
+            )
+            await undisturbed(settling)
+            settling.result()
             raise
 
     async def __aiter__(self) -> AsyncIterator[OutboxMessage]:  # type: ignore[override]

@@ -19,6 +19,7 @@ from nightmail.message import Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Outcome, Release, Standing
 from nightmail.settings import WorkerSettings
+from nightmail.stopping import undisturbed
 from nightmail.store import Claimed, FullStore, Settlement, Source
 from nightmail.worker import BUSY_SECONDS
 
@@ -100,11 +101,16 @@ async def _claimed(
     try:
         claimed = await asyncio.shield(claiming)
     except asyncio.CancelledError:
-        for delivery in _told((await claiming).deliveries, observer):
-            await settle(source, observer, Settlement(delivery, Release()))
+        # In a task of its own: anyio cancels again at every step, until we have left.
+        await undisturbed(asyncio.create_task(_given_back(source, observer, claiming)))
         raise
     _told(claimed.deliveries, observer)
     return claimed
+
+
+async def _given_back(source: Source, observer: Observer, claiming: Awaitable[Claimed]) -> None:
+    for delivery in _told((await claiming).deliveries, observer):
+        await settle(source, observer, Settlement(delivery, Release()))
 
 
 def _told(deliveries: Sequence[Delivery], observer: Observer) -> Sequence[Delivery]:

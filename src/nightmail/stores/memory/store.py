@@ -48,6 +48,7 @@ _CAPABILITIES: Final = Capabilities(
     name="memory",
     transactions=True,
     concurrent_writers=False,
+    locks_rows=True,
     repeatable_read=False,
     blocking=True,
     pushes_wakeups=True,

@@ -76,6 +76,7 @@ class MySQLStore:
         name="mysql",
         transactions=True,
         concurrent_writers=True,
+        locks_rows=True,
         repeatable_read=True,
         blocking=True,
         pushes_wakeups=False,

@@ -69,6 +69,7 @@ class PostgresStore(ForOperators):
         name="postgres",
         transactions=True,
         concurrent_writers=True,
+        locks_rows=True,
         repeatable_read=True,
         blocking=True,
         pushes_wakeups=True,

@@ -56,6 +56,7 @@ class RedisStore:
         # A MULTI can carry a publish, but nothing can be read in it.
         transactions=False,
         concurrent_writers=True,
+        locks_rows=False,
         repeatable_read=False,
         blocking=False,
         pushes_wakeups=True,

@@ -51,6 +51,7 @@ _CAPABILITIES: Final = Capabilities(
     name="sqlite",
     transactions=True,
     concurrent_writers=False,
+    locks_rows=True,
     repeatable_read=False,
     blocking=True,
     pushes_wakeups=True,

@@ -1,0 +1,100 @@
+"""A stop takes the grace period and a little more, even when the store answers nothing and cannot be interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from nightmail import stopping as stopping_module
+from nightmail.outcome import Done, Release
+from nightmail.settings import WorkerSettings
+from nightmail.stopping import Stopping
+from nightmail.worker import Worker
+from tests.unit.faulty import FaultyStore, Gate, Stuck
+from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, publish, soon
+
+BRIEF = WorkerSettings(
+    max_workers=2, graceful_timeout=timedelta(milliseconds=50), lease=timedelta(milliseconds=120)
+)
+
+
+@pytest.fixture
+def short_last_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a stopping worker try for a moment only."""
+    monkeypatch.setattr(stopping_module, "LAST_WRITES_SECONDS", 0.1)
+
+
+@pytest.mark.parametrize("verb", ["claim", "settle", "extend"])
+async def test_a_store_that_cannot_even_be_interrupted_does_not_hang_the_shutdown(
+    store: FaultyStore, seen: Seen, verb: str, short_last_writes: None
+) -> None:
+    stuck = store.upset(verb, Stuck(), times=None)
+    await publish(store, 2)
+    handler = Handler(held=verb == "extend")
+    worker = Worker(store, handler, queues=[QUEUE], settings=BRIEF, observer=seen)
+    running = asyncio.create_task(worker.run())
+    await soon(stuck.reached.wait())
+
+    await soon(worker.stop())
+    await soon(running)
+
+    assert not worker.is_running
+    stuck.open()
+    await a_few_steps()
+
+
+async def test_neither_does_a_recall(store: FaultyStore, seen: Seen, short_last_writes: None) -> None:
+    stuck = store.upset("recall", Stuck(), times=None)
+    gate = store.upset("claim", Stuck())
+    worker = Worker(store, Handler(), queues=[QUEUE], settings=BRIEF, observer=seen)
+    running = asyncio.create_task(worker.run())
+    await soon(gate.reached.wait())
+    gate.open()
+    await seen.until(lambda: bool(seen.outages))
+    await soon(stuck.reached.wait())
+
+    await soon(worker.stop())
+    await soon(running)
+    stuck.open()
+    await a_few_steps()
+
+
+async def test_what_waits_goes_back_while_a_claim_is_still_under_way(store: FaultyStore, seen: Seen) -> None:
+    handler = Handler(held=True)
+    worker = Worker(store, handler, queues=[QUEUE], settings=WorkerSettings(max_workers=2), observer=seen)
+    first = await publish(store)
+    running = asyncio.create_task(worker.run())
+    await handler.until_running(1)
+    gate = store.upset("claim", Gate())
+    [late] = await publish(store)
+    await soon(gate.reached.wait())
+    stopping = asyncio.create_task(worker.stop())
+    await a_few_steps()
+    handler.let_go()
+
+    # The handler ends, and that is written, before the claim is answered.
+    await seen.until_settled(1)
+    assert seen.outcomes == [(first[0], Done())]
+    assert not stopping.done()
+    gate.open()
+    await soon(stopping)
+    await soon(running)
+    assert seen.of(late) == [Release()]
+    assert seen.left == [0]
+
+
+def test_all_moments_are_fixed_when_the_stop_is_asked_for() -> None:
+    stopping = Stopping(timedelta(seconds=15))
+    stopping.ask()
+    grace_ends, ends = stopping.grace_ends, stopping.ends
+    stopping.ask()
+
+    assert (stopping.grace_ends, stopping.ends) == (grace_ends, ends)
+    assert ends - grace_ends == pytest.approx(2.5)
+    assert grace_ends < stopping.handlers_left_behind < ends
+    assert stopping.last_writes_end() <= ends
+    stopping.hurry()
+    assert stopping.ends < ends
+    assert stopping.in_a_hurry.is_set()
