@@ -199,16 +199,18 @@ class Claims:
         limit = look.room
         while ranges and look.room:
             candidates = await self._find(link, look, ranges, limit)
+            # Before the search is widened: a range that gave as many as were asked for may hold more.
+            fullest = max(Counter(each.range for each in candidates).values(), default=0)
+            more = fullest >= limit
             chosen = self._chosen(candidates, look)
             got = await self._lock(link, look, chosen)
             if chosen and not got:
-                # All of them are locked by others, and perhaps many more: whoever is free, level by level.
+                # All of them are locked by others, and perhaps many more: take any that are free, level by level.
                 limit *= WIDER
                 chosen = candidates
                 for range_ in ranges:
                     await self._lock(link, look, [each for each in candidates if each.range is range_])
-            in_full = Counter(each.range for each in candidates).most_common(1)
-            if len(chosen) == len(candidates) and (not in_full or in_full[0][1] < limit):
+            if len(chosen) == len(candidates) and not more:
                 return
 
     def _chosen(self, candidates: Sequence[_Candidate], look: _Look) -> list[_Candidate]:
