@@ -105,7 +105,8 @@ async def test_a_claim_and_a_settlement_of_letters_ask_the_server_few_times(mysq
 
         letters = await take(store, limit=19)
         assert len(letters) == 19
-        assert len(interference.packets) == 3
+        # Find; lock; read as many as fit; lease and commit.
+        assert len(interference.packets) == 4
 
         interference.packets.clear()
         outcomes: list[Outcome] = [Done(), Retry(HOUR), Dead("given up"), Retry()]

@@ -27,6 +27,7 @@ _AT_SET: Final = "datetime(6) not null"
 _KEY: Final = "varbinary(1020)"
 _KEY_SET: Final = "varbinary(1020) not null"
 _BOTH: Final = "varbinary(2041) stored generated"
+_BYTES: Final = "int unsigned stored generated"
 _TEXT: Final = "longtext utf8mb4_bin"
 _TEXT_SET: Final = "longtext utf8mb4_bin not null"
 _COUNT: Final = "int not null"
@@ -46,6 +47,8 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "expires_at": _AT,
         "priority": "tinyint not null",
         "superseded": "tinyint not null default",
+        "parked": "tinyint not null default",
+        "anchor": "tinyint not null default",
         "due_at": _AT_SET,
         "lease_until": _AT,
         "token": "binary(16)",
@@ -61,6 +64,8 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "ordering_key": _KEY,
         "queue_timer": _BOTH,
         "queue_head": _BOTH,
+        "body_bytes": _BYTES,
+        "header_bytes": _BYTES,
         "headers": _TEXT_SET,
         "body": _BODY,
     },
@@ -85,6 +90,8 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "ordering_key": _KEY,
         "reason": _TEXT_SET,
         "error": _TEXT,
+        "body_bytes": _BYTES,
+        "header_bytes": _BYTES,
         "headers": _TEXT_SET,
         "body": _BODY,
     },
@@ -109,12 +116,14 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
 INDEXES: Final[dict[tuple[str, str], str]] = {
     ("meta", "PRIMARY"): "unique (only_row)",
     ("messages", "PRIMARY"): "unique (id)",
-    ("messages", "claim"): "(queue, priority, due_at, id)",
+    ("messages", "claim"): "(queue, parked, priority, due_at, id)",
+    ("messages", "leased"): "(queue, lease_until, token)",
     ("messages", "timer"): "unique (queue_timer)",
     ("messages", "head"): "unique (queue_head)",
-    ("messages", "line"): "(queue, ordering_key, id, due_at)",
+    ("messages", "line"): "(queue, ordering_key, parked, id, due_at)",
     ("dead", "PRIMARY"): "unique (id)",
     ("dead", "dead_queue"): "(queue, id)",
+    ("dead", "dead_leased"): "(queue, lease_until, token)",
     ("dead", "dead_due"): "(queue, due_at, id)",
     ("dead", "dead_died_at"): "(died_at)",
     ("delivered", "PRIMARY"): "unique (id)",
@@ -123,7 +132,14 @@ INDEXES: Final[dict[tuple[str, str], str]] = {
     ("dedup", "dedup_until"): "(until)",
 }
 
-CONSTRAINTS: Final = ("messages_priority", "messages_lease", "dead_lease", "dead_given_up", "meta_only_row")
+CONSTRAINTS: Final = (
+    "messages_priority",
+    "messages_lease",
+    "messages_dates",
+    "dead_lease",
+    "dead_given_up",
+    "meta_only_row",
+)
 _PERMITS: Final = (
     "may_write_messages",
     "may_remove_messages",

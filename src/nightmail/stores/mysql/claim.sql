@@ -2,62 +2,136 @@
 -- further. Then these rows are locked by their ids. Found and locked in one statement, InnoDB would also keep locked, until
 -- the commit, every row it looked at through this index and did not want: the leased ones, whose settlements would wait.
 -- Constants instead of a join with a list of priorities: only constants give a range on the due time.
+--
+-- Ordering keys. Of a line only the first can be claimed, and a claim must not walk over the others. So a claim that meets
+-- followers parks them: they leave the index that it walks along. Three rules keep a line from being forgotten:
+--   1. Rows are parked only while another waiting row of their key, the anchor, is locked. The anchor stays in the index.
+--   2. Whoever takes, removes or moves a waiting row that is not parked brings the first parked row of its key back, in the
+--      same transaction and after that row was locked. If the first is locked by others, it brings back the next.
+--   3. A claim that meets a row whose line begins with a parked one brings that one back.
 
 -- name: candidates
--- What could be claimed at one level of a queue, in order: a branch of the question what to lock.
-(select :place as place, m.due_at, m.id from nightmail_messages as m force index (nightmail_claim)
- where m.queue = :queue and m.priority = :level and m.due_at <= :now and :within
-   and (m.token is null or m.lease_until <= :now) and :in_line and m.id not in :tried
+-- What is due at one level of a queue, in order: a branch of the question what to lock. Rows that others have are left out;
+-- those that are not first in line are told by `standing`.
+(select :place as place, m.due_at, m.id, m.body_bytes + m.header_bytes as bytes, m.body_bytes > :max_body_bytes as too_large,
+        case when m.head_key is null then m.ordering_key end as waits_for, :standing as standing
+ from nightmail_messages as m force index (nightmail_claim)
+ where m.queue = :queue and m.parked = 0 and m.priority = :level and m.due_at <= :now and :within
+   and (m.token is null or m.lease_until <= :now) and m.id not in :tried
  order by m.due_at, m.id limit :limit)
+
+-- name: standing
+-- A number: 0, it can be claimed: it has no ordering key, or holds it, or is the first of those that are due and no other
+-- holds it. 1, it waits in line. 2, its line begins with a parked row. The first of each kind is read along the index and
+-- compared: a condition on the id would read the whole line of a key that is free.
+case when m.ordering_key is null or m.head_key is not null then 0
+     when exists (
+        select 1 from nightmail_messages as h where h.queue_head = concat(m.queue, x'00', m.ordering_key)) then 1
+     when m.id > coalesce((
+        select s.id from nightmail_messages as s force index (nightmail_line)
+        where s.queue = m.queue and s.ordering_key = m.ordering_key and s.parked = 1
+        order by s.id limit 1), m.id) then 2
+     when m.id > coalesce((
+        select s.id from nightmail_messages as s force index (nightmail_line)
+        where s.queue = m.queue and s.ordering_key = m.ordering_key and s.parked = 0 and s.due_at <= :now
+        order by s.id limit 1), m.id) then 1
+     else 0 end
 
 -- name: take
 -- Lock those of these messages that can still be claimed and that nobody else has locked. Exactly these stay locked.
 select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
        m.expires_at, m.attempts, m.deliveries, m.first_attempt_at, m.last_attempt_at, m.superseded
 from nightmail_messages as m force index (primary)
-where m.id in :ids and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
+where m.id in :ids and m.parked = 0 and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
 limit :limit
 for update skip locked;
 
--- name: in_line
--- A condition: without an ordering key; or holding it; or the first of those who are due, if nobody holds it.
-(m.ordering_key is null or m.head_key is not null or (
-    not exists (
-        select 1 from nightmail_messages as h where h.queue_head = concat(m.queue, x'00', m.ordering_key))
-    and not exists (
-        select 1 from nightmail_messages as s force index (nightmail_line)
-        where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id < m.id and s.due_at <= :now)))
+-- name: take_unread
+-- The same for messages whose bodies are too large to be read.
+select m.id from nightmail_messages as m force index (primary)
+where m.id in :ids and m.parked = 0 and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
+limit :limit
+for update skip locked;
+
+-- name: next_in_line
+-- The first parked row of a line that nobody else has locked, locked: a branch for each key of what is taken.
+(select :place as place, s.id from nightmail_messages as s force index (nightmail_line)
+ where s.queue = :queue and s.ordering_key = :ordering_key and s.parked = 1
+ order by s.id limit 1 for update skip locked)
+
+-- name: any_in_line
+-- Whether a line has parked rows, locked by others or not: a branch for each key of what is taken.
+(select :place as place, s.id from nightmail_messages as s force index (nightmail_line)
+ where s.queue = :queue and s.ordering_key = :ordering_key and s.parked = 1
+ order by s.id limit 1)
+
+-- name: unpark
+-- Let claims see these rows again, which are locked.
+update nightmail_messages as m force index (primary) set m.parked = 0 where m.id in :ids and :begun;
+
+-- name: lock_followers
+-- Those of these rows that still wait in line and that nobody else has locked, locked.
+select m.id, m.queue, m.ordering_key from nightmail_messages as m force index (primary)
+where m.id in :ids and m.parked = 0 and m.ordering_key is not null and m.head_key is null and m.token is null
+for update skip locked;
+
+-- name: anchor
+-- Mark rows behind which others are parked.
+update nightmail_messages as m force index (primary) set m.anchor = 1 - m.anchor where m.id in :ids and :begun;
+
+-- name: park
+-- Take these rows, which are locked, out of the way of claims.
+update nightmail_messages as m force index (primary) set m.parked = 1 where m.id in :ids and :begun;
 
 -- name: lease
 -- Lease these messages, which are locked. From their first claim on they hold their ordering keys.
 update nightmail_messages as m force index (primary)
-set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.deliveries = m.deliveries + 1,
+set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.deliveries = least(m.deliveries, 2147483646) + 1,
     m.head_key = m.ordering_key
-where m.id in :ids;
+where m.id in :ids and :begun;
+
+-- name: leased_at
+-- When these messages were leased.
+select m.claimed_at from nightmail_messages as m force index (primary) where m.id = :id;
+
+-- name: bury_unread
+-- Copy messages that cannot be handed out to the dead letters, with sane values in place of what no letter can have. They
+-- are due at no time: no one who looks after letters could read them either.
+insert into nightmail_dead
+    (message_id, died_at, due_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
+     queue, timer_id, ordering_key, reason, headers, body)
+select m.id, :now, null,
+       case when year(m.published_at) > 0 and month(m.published_at) > 0 and day(m.published_at) between 1 and day(last_day(m.published_at))
+            then m.published_at else :now end,
+       case when year(m.first_attempt_at) > 0 and month(m.first_attempt_at) > 0 and day(m.first_attempt_at) between 1 and day(last_day(m.first_attempt_at))
+            then m.first_attempt_at end,
+       case when year(m.last_attempt_at) > 0 and month(m.last_attempt_at) > 0 and day(m.last_attempt_at) between 1 and day(last_day(m.last_attempt_at))
+            then m.last_attempt_at end,
+       m.attempts, m.deliveries, m.priority, m.queue, m.timer_id, m.ordering_key, :reason, m.headers, m.body
+from nightmail_messages as m force index (primary) where m.id in :ids and :begun;
+
+-- name: remove_buried
+-- Remove messages that were just buried.
+delete m from nightmail_messages as m force index (primary) where m.id in :ids and :begun;
 
 -- name: coming
 -- When the next message of one level is due: a branch of the question when to look again.
 (select m.due_at as at from nightmail_messages as m force index (nightmail_claim)
- where m.queue = :queue and m.priority = :level and m.due_at > :now
+ where m.queue = :queue and m.parked = 0 and m.priority = :level and m.due_at > :now
  order by m.due_at, m.id limit 1)
 
 -- name: expiring
--- When the next lease in a queue ends: another such branch. What is leased was due; a thousand are enough to sleep well.
-(select min(running.lease_until) as at from (
-    select m.lease_until from nightmail_messages as m force index (nightmail_claim)
-    where m.queue = :queue and m.priority in :levels and m.due_at <= :now and m.lease_until > :now
-    limit 1000) as running)
-
--- name: recall
--- What a claim under this token leased.
-select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
-       m.expires_at, m.attempts, m.deliveries, m.first_attempt_at, m.last_attempt_at, m.superseded, m.claimed_at
-from nightmail_messages as m force index (nightmail_claim)
-where m.queue in :queues and m.priority in :levels and m.due_at <= :now and m.token = :token;
+-- When the next lease in a queue ends: another such branch.
+(select m.lease_until as at from nightmail_messages as m force index (nightmail_leased)
+ where m.queue = :queue and m.lease_until > :now
+ order by m.lease_until limit 1)
 
 -- name: available
--- Whether anything can be claimed in a queue: a branch of the question that is asked all the time while idle.
-(select :place as place from nightmail_messages as m force index (nightmail_claim)
- where m.queue = :queue and m.priority in :levels and m.due_at <= :now
-   and (m.token is null or m.lease_until <= :now) and :in_line
- limit 1)
+-- Whether anything can be claimed in a queue, or many wait in line that a claim should park: a branch of the question that
+-- is asked all the time while idle.
+(select max(found.place) as place from (
+    select :place as place, :standing as standing from nightmail_messages as m force index (nightmail_claim)
+    where m.queue = :queue and m.parked = 0 and m.priority in :levels and m.due_at <= :now
+      and (m.token is null or m.lease_until <= :now)
+    limit :limit) as found
+ having count(*) = :limit or sum(found.standing <> 1) > 0)

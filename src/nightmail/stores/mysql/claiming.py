@@ -1,26 +1,26 @@
 """Claims: which ranges to look through, and what of that is taken.
 
-    find      candidates of all levels, in order, by one statement that locks nothing. None at all: no transaction
-    take      begin, and lock the first of them. What others have locked or taken is made up for by a wider search
+    find      what is due at all levels, in order, by one statement that locks nothing. None at all: no transaction
+    take      begin, and lock the first of it. What others have locked or taken is made up for by looking further
     lease     write the leases, ask when to look again, and commit. Only after that is anything handed out
 
-A moment is read from the server's clock at the first step and used for all of them.
+What is due is compared with the server's clock as the first step read it; leases begin when they are written.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
+from nightmail.outcome import Reason
 from nightmail.store import Claimed
 from nightmail.stores._fairness import FairShare
 from nightmail.stores._marks import LEVELS, Marks, Range
@@ -28,108 +28,73 @@ from nightmail.stores._sql import Statement
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.errors import is_worth_another_look
 from nightmail.stores.mysql.lane import Lane
+from nightmail.stores.mysql.lines import MOST_FOLLOWERS, Lines
 from nightmail.stores.mysql.link import Answer, Link
-from nightmail.stores.mysql.moments import LATEST, aware, later, now
+from nightmail.stores.mysql.look import Found, Look, Walk, Wanted, found_in
+from nightmail.stores.mysql.moments import aware, later, now
 from nightmail.stores.mysql.portions import Portions
 from nightmail.stores.mysql.ranges import Place, within
 from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
 
 WIDER: Final = 4
-"""By how much a search is widened when others have locked what it found."""
+"""By how much a search is widened when it found little that could be taken."""
+WIDEST: Final = 4000
 LOOKS: Final = 8
 """How often in a row a claim looks because others were quicker: they took an ordering key, or committed first."""
 LONGEST: Final = 2.0
-"""Seconds for which a claim goes on beside quicker ones though it has something to hand out."""
+"""Seconds after which a claim stops looking on."""
 NOTHING: Final = Claimed((), None)
-AT_ONCE: Final = timedelta(0)
 
 _AGE: Final = attrgetter("due_at", "id")
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a claim is asked for; its queues in the order in which they are served."""
-
-    queues: tuple[str, ...]
-    limit: int
-    lease: timedelta
-    token: UUID
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A message that could be claimed, and where it was found."""
-
-    range: Range[Place]
-    due_at: datetime
-    id: int
-
-
-@dataclass(slots=True)
-class _Look:
-    """One look: at which moment, what was locked so far, and what need not be tried again."""
-
-    wanted: Wanted
-    limit: int
-    """How much of what is wanted it is to take."""
-    now: Sql
-    """The moment of this look: the server's clock, and once it was read, what it showed."""
-    moment: datetime = LATEST
-    taken: list[Sequence[Any]] = field(default_factory=list)
-    # No message has the id 0, and an empty list would let nothing pass.
-    tried: list[int] = field(default_factory=lambda: [0])
-    begun: bool = False
-
-    @property
-    def room(self) -> int:
-        return self.limit - len(self.taken)
 
 
 class Claims:
     """What claims of one process remember from one to the next: marks, shares, whose turn it is."""
 
     def __init__(
-        self, lane: Lane, statements: Mapping[str, Statement], clock: Clock, retries: Retries
+        self,
+        lane: Lane,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        retries: Retries,
+        *,
+        max_body_bytes: int,
     ) -> None:
         self._lane = lane
         self._statements = statements
         self._clock = clock
         self._retries = retries
+        self._max_body_bytes = max_body_bytes
+        self._lines = Lines(statements)
         self._marks: Marks[Place] = Marks()
         self._shares = FairShare()
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
+    ) -> Claimed:
         """See `Store.claim`."""
         named = tuple(dict.fromkeys(queues))
         if not named or limit <= 0:
             return NOTHING
-        wanted = Wanted(self._in_turn(named), limit, lease, token)
-        # Made here: what was committed before the lane has to begin anew is still to be handed out.
+        wanted = Wanted(self._in_turn(named), limit, max_bytes, lease, token)
+        # Made here: what was committed before the lane has to begin again is still to be handed out.
         portions = Portions(wanted.queues, limit, self._shares)
         return await self._lane.run(lambda link: self._claim(link, wanted, portions))
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
-        """See `Store.recall`."""
-        values: dict[str, Value] = {
-            "queues": [queue.encode() for queue in queues],
-            "levels": LEVELS,
-            "token": token,
-            "now": now(self._clock),
-        }
-        (found,) = await self._lane.run(lambda link: link.ask(self._filled("recall", values)))
-        recalled = [rows.delivery(row, token, aware(row[15]), row[11]) for row in found.rows]
-        return sorted(recalled, key=lambda delivery: (-delivery.priority, delivery.due_at, delivery.id))
+    def look_everywhere(self) -> None:
+        """Let the next claim begin with the oldest: a message that keeps its place came back."""
+        self._marks.forget()
 
     async def _claim(self, link: Link, wanted: Wanted, portions: Portions) -> Claimed:
         """All that is wanted or all there is; only if others go on being quicker it is less, and worth another look."""
         deadline = time.monotonic() + LONGEST
         refusals = 0
         try:
-            while refusals < LOOKS and not (portions.ids and time.monotonic() > deadline):
+            while refusals < LOOKS:
                 try:
-                    found_all, next_in = await self._portion(link, wanted, portions)
+                    look, next_in = await self._portion(link, wanted, portions)
                 except Exception as error:
                     if not is_worth_another_look(error):
                         raise
@@ -138,143 +103,260 @@ class Claims:
                     await self._retries.pause(error, refusals)
                     refusals += 1
                 else:
-                    if found_all or not portions.size:
+                    if look.found_all:
                         return Claimed(portions.in_order(), next_in)
+                    if look.spent or look.stopped or not portions.size or time.monotonic() > deadline:
+                        return Claimed(portions.in_order(), None, full=True)
                     refusals = 0
+                if portions.ids and time.monotonic() > deadline:
+                    break
             if portions.ids:
-                return Claimed(portions.in_order(), AT_ONCE)
+                return Claimed(portions.in_order(), None, full=True)
             raise StoreUnavailable("other claims were quicker each time: look again")
         except BaseException:
             self._marks.forget()
             raise
 
-    async def _portion(self, link: Link, wanted: Wanted, portions: Portions) -> tuple[bool, timedelta | None]:
-        """Take a portion; whether that was all there is, and when there may be more."""
-        look = _Look(wanted, portions.size, now(self._clock))
-        look.tried += portions.ids
-        next_in = await self._look(link, look)
-        portions.add(self._deliveries(look))
-        return look.room > 0, next_in
-
-    async def _look(self, link: Link, look: _Look) -> timedelta | None:
+    async def _portion(self, link: Link, wanted: Wanted, portions: Portions) -> tuple[Look, timedelta | None]:
+        """Take a portion; what was found, and when there may be more."""
+        left = wanted.max_bytes - portions.bytes
+        look = Look(wanted, portions.size, left, not portions.ids, now(self._clock))
         started = self._seconds()
-        wanted = look.wanted
         await self._take_from(
-            link, look, [each for q in wanted.queues for each in self._marks.forward(q, started)]
+            link, look, portions, [each for q in wanted.queues for each in self._marks.forward(q, started)]
         )
-        if look.room:
-            await self._take_from(link, look, [each for q in wanted.queues for each in self._marks.behind(q)])
-        next_in = await self._lease(link, look)
+        if look.room and not look.stopped:
+            behind = [each for q in wanted.queues for each in self._marks.behind(q)]
+            await self._take_from(link, look, portions, behind)
+        taken, next_in = await self._lease(link, look)
         self._marks.took(wanted.queues, started, self._seconds())
-        return next_in
+        self._marks.found((each.queue, each.priority, (each.due_at, each.id)) for each in taken)
+        portions.add(taken, look.bytes)
+        return look, next_in
 
     # ----------------------------------------------------------------------------------------- find
 
-    async def _find(
-        self, link: Link, look: _Look, ranges: Sequence[Range[Place]], limit: int
-    ) -> list[_Candidate]:
-        """What could be claimed in these ranges: as many of each, in the order of the ranges and in theirs."""
+    async def _find(self, link: Link, look: Look, walks: Sequence[Walk], limit: int) -> list[list[Found]]:
+        """What is due on these walks: as many on each, in their order."""
         values: dict[str, Value] = {
             "now": look.now,
-            "in_line": self._filled("in_line", {"now": look.now}),
-            "tried": look.tried,
+            "standing": self._filled("standing", {"now": look.now}),
+            "max_body_bytes": self._max_body_bytes,
             "limit": limit,
         }
-        branches = [f"(select -1 as place, {look.now} as due_at, 0 as id)"]
-        for place, range_ in enumerate(ranges):
-            values |= {"place": place, "queue": range_.queue.encode()}
-            values |= {"level": range_.level, "within": within(range_)}
+        branches = [f"(select -1 as place, {look.now} as due_at, 0 as id, 0, 0, null, 0)"]
+        for place, walk in enumerate(walks):
+            values |= {"place": place, "queue": walk.range.queue.encode()}
+            # No message has the id 0, and an empty list would let nothing pass.
+            values |= {"level": walk.range.level, "within": within(walk.range), "tried": [0, *walk.tried]}
             branches.append(self._filled("candidates", values))
-        (found,) = await link.ask(union(branches))
-        # Sorted: the server need not keep the branches in order. The moment comes first.
-        (_, moment, _), *rest = sorted(tuple(row) for row in found.rows)
-        look.now = Sql(literal(aware(moment)))
-        look.moment = aware(moment)
-        return [_Candidate(ranges[place], due_at, id_) for place, due_at, id_ in rest]
+        (answer,) = await link.ask(union(branches))
+        found: list[list[Found]] = [[] for _ in walks]
+        for place, *row in answer.rows:
+            if place == -1:
+                look.moment = aware(row[0])
+                look.now = Sql(literal(look.moment))
+            else:
+                found[place].append(found_in(walks[place].origin, row))
+        for each in found:
+            # The server need not keep the branches in order.
+            each.sort(key=_AGE)
+        return found
 
     # ----------------------------------------------------------------------------------------- take
 
-    async def _take_from(self, link: Link, look: _Look, ranges: Sequence[Range[Place]]) -> None:
+    async def _take_from(
+        self, link: Link, look: Look, portions: Portions, ranges: Sequence[Range[Place]]
+    ) -> None:
         """Take what is wanted from these ranges; come back short only when there is no more."""
+        walks = [Walk(range_, portions.ids) for range_ in ranges]
         limit = look.room
-        while ranges and look.room:
-            candidates = await self._find(link, look, ranges, limit)
-            chosen = self._chosen(candidates, look)
-            got = await self._lock(link, look, chosen)
-            if chosen and not got:
-                # All of them are locked by others, and perhaps many more: whoever is free, level by level.
-                limit *= WIDER
-                chosen = candidates
-                for range_ in ranges:
-                    await self._lock(link, look, [each for each in candidates if each.range is range_])
-            in_full = Counter(each.range for each in candidates).most_common(1)
-            if len(chosen) == len(candidates) and (not in_full or in_full[0][1] < limit):
-                return
+        while walks and look.room and not look.stopped:
+            found = await self._find(link, look, walks, limit)
+            look.followers += [each for some in found for each in some if each.standing]
+            candidates = [each for some in found for each in some if not each.standing]
+            more = {some[0].range for some in found if len(some) == limit}
+            tried = await self._take(link, look, candidates, more)
+            for walk, some in zip(walks, found, strict=True):
+                walk.tried.update(each.id for each in some if each.id in tried)
+                walk.went(some, asked_for=limit)
+            walks = [walk for walk in walks if not walk.over]
+            limit = min(limit * WIDER, WIDEST)
+            if len(look.followers) >= MOST_FOLLOWERS:
+                # Whoever looks next need not walk over them. If none can be parked, others have them locked.
+                look.stopped = await self._lines.park(link, look) > 0
+        await self._lines.park(link, look)
 
-    def _chosen(self, candidates: Sequence[_Candidate], look: _Look) -> list[_Candidate]:
-        """As many as are wanted: queue by queue, the share of the oldest first, then by level."""
-        chosen: list[_Candidate] = []
+    async def _take(
+        self, link: Link, look: Look, candidates: Sequence[Found], more: set[Range[Place]]
+    ) -> set[int]:
+        """Lock as many of these as are wanted; the ids that need not be tried again. `more`: where more may be."""
+        too_large = [each for each in candidates if each.too_large]
+        tried = await self._lock_unread(link, look, too_large)
+        candidates = [each for each in candidates if not each.too_large]
+        in_order = self._in_order(candidates, look)
+        chosen = list(look.fitting(in_order))
+        got = await self._lock(link, look, chosen)
+        tried |= {each.id for each in chosen}
+        if got == len(chosen):
+            look.spent = len(chosen) < len(in_order)
+        elif not got:
+            # All of them are locked by others, and perhaps many more: those that are free, level by level.
+            rest = [each for each in candidates if each.id not in tried]
+            tried |= await self._take_free(link, look, rest, more)
+        return tried
+
+    async def _take_free(
+        self, link: Link, look: Look, candidates: Sequence[Found], more: set[Range[Place]]
+    ) -> set[int]:
+        """Lock what others have not, in order; the ids that need not be tried again."""
+        tried: set[int] = set()
+        by_range: defaultdict[Range[Place], list[Found]] = defaultdict(list)
+        for each in candidates:
+            by_range[each.range].append(each)
+        for range_ in more:
+            by_range.setdefault(range_, [])
+        unfinished: set[str] = set()
+        for range_, some in sorted(by_range.items(), key=lambda item: -item[0].level):
+            # What stands further back on a higher level goes before what is lower.
+            if not look.room or range_.queue in unfinished:
+                continue
+            free = await self._lock_ids(link, look, some, look.room)
+            chosen = list(look.fitting(each for each in some if each.id in free))
+            await self._lock(link, look, chosen)
+            look.spent = look.spent or len(chosen) < len(free)
+            tried |= {each.id for each in some} - (free - {each.id for each in chosen})
+            if range_ in more:
+                unfinished.add(range_.queue)
+        return tried
+
+    def _in_order(self, candidates: Sequence[Found], look: Look) -> list[Found]:
+        """Queue by queue, as many as are wanted: the share of the oldest first, then by level."""
+        chosen: list[Found] = []
         for queue in look.wanted.queues:
             room = look.room - len(chosen)
             own = [each for each in candidates if each.range.queue == queue]
             # Where only one level has anything due, its oldest come first anyway.
-            several = len({each.range.level for each in own}) > 1
-            share = self._shares.reserved(queue, room) if several else 0
+            several_levels = len({each.range.level for each in own}) > 1
+            share = self._shares.reserved(queue, room) if several_levels else 0
             oldest = sorted(own, key=_AGE)[:share]
             ids = {each.id for each in oldest}
             chosen += [*oldest, *(each for each in own if each.id not in ids)][:room]
         return chosen
 
-    async def _lock(self, link: Link, look: _Look, chosen: Sequence[_Candidate]) -> int:
-        """Lock these, up to what is wanted; how many could be."""
-        if not chosen or not look.room:
+    async def _lock(self, link: Link, look: Look, chosen: Sequence[Found]) -> int:
+        """Lock these, and bring back who comes next in their lines; how many could be locked."""
+        if not chosen:
             return 0
-        ids = [each.id for each in chosen]
-        look.tried += ids
-        take = self._filled("take", {"ids": several(ids), "now": look.now, "limit": look.room})
-        begin = () if look.begun else ("begin",)
+        values: dict[str, Value] = {
+            "ids": several(each.id for each in chosen),
+            "now": look.now,
+            "limit": len(chosen),
+        }
+        keys = {each.id: each.key for each in chosen if each.key is not None}
+        _, locked, *lines = await self._ask(
+            link, look, self._filled("take", values), *self._lines.after(keys)
+        )
+        stuck = self._lines.brought_back(look, keys, lines)
+        sizes = {each.id: each.bytes for each in chosen}
+        taken = [row for row in locked.rows if row[0] not in stuck]
+        for row in taken:
+            if not rows.is_readable(row):
+                look.unread[row[0]] = Reason.UNREADABLE
+                look.again = look.again or row[5] is not None
+                continue
+            look.taken.append(row)
+            look.bytes += sizes[row[0]]
+        return len(taken)
+
+    async def _lock_ids(self, link: Link, look: Look, candidates: Sequence[Found], limit: int) -> set[int]:
+        """Lock so many of these without reading them; their ids."""
+        if not candidates:
+            return set()
+        values: dict[str, Value] = {
+            "ids": several(each.id for each in candidates),
+            "now": look.now,
+            "limit": limit,
+        }
+        *_, locked = await self._ask(link, look, self._filled("take_unread", values))
+        return {row[0] for row in locked.rows}
+
+    async def _lock_unread(self, link: Link, look: Look, candidates: Sequence[Found]) -> set[int]:
+        """Lock what is too large to be handed out; all ids."""
+        if not candidates:
+            return set()
+        locked = await self._lock_ids(link, look, candidates, len(candidates))
+        keys = {each.id: each.key for each in candidates if each.key is not None and each.id in locked}
+        if keys:
+            _, *lines = await self._ask(link, look, *self._lines.after(keys))
+            locked -= self._lines.brought_back(look, keys, lines)
+            # Whoever stands behind them can be claimed now.
+            look.again = True
+        look.unread |= dict.fromkeys(locked, Reason.TOO_LARGE)
+        return {each.id for each in candidates}
+
+    async def _ask(self, link: Link, look: Look, *statements: Sql) -> list[Answer]:
+        """The answers to these in the look's transaction, the first of them to `begin`."""
+        if look.begun:
+            return [Answer((), 0), *await link.ask(*statements)]
         look.begun = True
-        locked = (await link.ask(*begin, take))[-1].rows
-        look.taken += locked
-        return len(locked)
+        return await link.ask("begin", *statements)
 
     # ---------------------------------------------------------------------------------------- lease
 
-    async def _lease(self, link: Link, look: _Look) -> timedelta | None:
-        """Write the leases, and commit; when it is worth looking again.
+    async def _lease(self, link: Link, look: Look) -> tuple[list[Delivery], timedelta | None]:
+        """Write the leases, and commit; what was leased, and when it is worth looking again.
 
         The commit comes last. If the question failed after it, what is leased already would not be handed out; and of
         a commit in the middle of a packet a Galera cluster may say that it went well though it did not.
         """
-        upcoming = [self._upcoming(look)] if look.room else []
-        packet = upcoming
+        upcoming = [self._upcoming(look)] if look.found_all else []
+        writes = self._writes(link, look)
+        if writes:
+            packet = [*writes, *upcoming, Sql("commit")]
+        else:
+            packet = [Sql("rollback"), *upcoming] if look.begun else upcoming
+        if not packet:
+            return [], None
+        answers = await link.ask(*packet)
+        if writes:
+            answers.pop()
+        next_in = _next_in(look, answers[-1]) if upcoming else None
+        if not look.taken:
+            return [], next_in
+        # Asked for right after the leases were written.
+        claimed_at = aware(answers[1].rows[0][0])
+        token = look.wanted.token
+        return [rows.delivery(row, token, claimed_at, rows.counted(row[11])) for row in look.taken], next_in
+
+    def _writes(self, link: Link, look: Look) -> list[Sql]:
+        """The statements that write what this look has decided."""
+        begun, moment = link.dialect.begun, now(self._clock)
+        writes: list[Sql] = []
         if look.taken:
             values: dict[str, Value] = {
                 "token": look.wanted.token,
-                "now": look.now,
-                "until": later(look.now, look.wanted.lease),
+                "now": moment,
+                "until": later(moment, look.wanted.lease),
                 "ids": [row[0] for row in look.taken],
+                "begun": begun,
             }
-            packet = [self._filled("lease", values), *upcoming, Sql("commit")]
-        elif look.begun:
-            packet = [Sql("rollback"), *upcoming]
-        answers = await link.ask(*packet)
-        return _next_in(look, answers[1 if look.begun else 0]) if upcoming else None
+            writes.append(self._filled("lease", values))
+            writes.append(self._filled("leased_at", {"id": look.taken[0][0]}))
+        for reason in dict.fromkeys(look.unread.values()):
+            ids = [id_ for id_, why in look.unread.items() if why is reason]
+            values = {"ids": ids, "reason": reason.value, "now": moment, "begun": begun}
+            writes += [self._filled("bury_unread", values), self._filled("remove_buried", values)]
+        return writes + self._lines.writes(look, begun)
 
-    def _upcoming(self, look: _Look) -> Sql:
+    def _upcoming(self, look: Look) -> Sql:
         """When the next message of these queues is due, or the next lease on one of them ends."""
         branches: list[Sql] = []
         for queue in look.wanted.queues:
-            values: dict[str, Value] = {"queue": queue.encode(), "now": look.now, "levels": LEVELS}
+            values: dict[str, Value] = {"queue": queue.encode(), "now": look.now}
             branches += [self._filled("coming", {**values, "level": level}) for level in LEVELS]
             branches.append(self._filled("expiring", values))
         return union(branches)
-
-    def _deliveries(self, look: _Look) -> list[Delivery]:
-        """What this look leased."""
-        taken = [rows.delivery(row, look.wanted.token, look.moment, row[11] + 1) for row in look.taken]
-        self._marks.found((each.queue, each.priority, (each.due_at, each.id)) for each in taken)
-        return taken
 
     # --------------------------------------------------------------------------------------- inside
 
@@ -293,6 +375,6 @@ class Claims:
         return time.monotonic() if moment is None else moment.timestamp()
 
 
-def _next_in(look: _Look, upcoming: Answer) -> timedelta | None:
-    moments = [aware(row[0]) for row in upcoming.rows if row[0] is not None]
+def _next_in(look: Look, upcoming: Answer) -> timedelta | None:
+    moments = [aware(row[0]) for row in upcoming.rows if isinstance(row[0], datetime)]
     return min(moments) - look.moment if moments else None

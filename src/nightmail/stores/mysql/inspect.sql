@@ -3,7 +3,7 @@
 -- name: peek_level
 -- Waiting messages of one level of a queue: a branch of `peek` for one queue.
 (select m.id, m.due_at from nightmail_messages as m force index (nightmail_claim)
- where m.queue = :queue and m.priority = :level and m.due_at < :due_before
+ where m.queue = :queue and m.parked = :parked and m.priority = :level and m.due_at < :due_before
    and not m.superseded and (m.token is null or m.lease_until <= :now)
  order by m.due_at, m.id limit :limit)
 
@@ -29,13 +29,19 @@ straight_join nightmail_messages as m on m.id = found.id
 order by found.due_at, found.id;
 
 -- name: dead
--- Dead letters to which every given condition applies, newest first.
-select d.id, d.message_id, d.queue, d.reason, d.error, d.timer_id, d.ordering_key, d.priority, d.attempts,
-       d.deliveries, d.published_at, d.first_attempt_at, d.last_attempt_at, d.died_at, d.body, d.headers
+-- Dead letters to which every given condition applies, newest first, without what they say.
+select d.id, d.body_bytes + d.header_bytes
 from :letters
 where :which and (:cursor is null or d.id < :cursor)
 order by d.id desc
 limit :limit;
+
+-- name: read_dead
+-- These letters. Dates that are none are left out: others may have written them.
+select d.id, d.message_id, d.queue, d.reason, d.error, d.timer_id, d.ordering_key, d.priority, d.attempts,
+       d.deliveries, d.published_at, d.first_attempt_at, d.last_attempt_at, d.died_at, d.body, d.headers
+from nightmail_dead as d force index (primary)
+where d.id in :ids;
 
 -- name: of_one_queue
 -- Where to look for the letters of one queue.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from nightmail.clock import Clock
+from nightmail.limits import ByteBudget
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.stores._marks import LEVELS
 from nightmail.stores._sql import Statement
@@ -48,10 +49,14 @@ class Inspecting:
             return self._filled("peek_timer", values)
         if values["queue"] is None:
             return self._filled("peek_all", values)
-        return union(self._filled("peek_level", {**values, "level": level}) for level in LEVELS)
+        return union(
+            self._filled("peek_level", {**values, "level": level, "parked": parked})
+            for level in LEVELS
+            for parked in (0, 1)
+        )
 
     async def dead(
-        self, link: Link, which: DeadFilter, *, limit: int, cursor: int | None
+        self, link: Link, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
         values: dict[str, Value] = {
@@ -60,7 +65,13 @@ class Inspecting:
             "limit": max(limit, 0),
         }
         (found,) = await link.ask(self._filled("dead", values))
-        return [rows.dead_letter(row) for row in found.rows]
+        budget = ByteBudget(max_bytes)
+        ids = [row[0] for row in found.rows if budget.take(int(row[1]))]
+        if not ids:
+            return []
+        (letters,) = await link.ask(self._filled("read_dead", {"ids": ids}))
+        by_id = {row[0]: rows.dead_letter(row) for row in letters.rows}
+        return [by_id[id_] for id_ in ids if id_ in by_id]
 
     async def stats(self, link: Link) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""

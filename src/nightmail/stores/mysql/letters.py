@@ -1,13 +1,12 @@
 """Dead letters in the hands of whoever looks after them: claimed like messages, but without levels, shares and lines.
 
 find      candidates of all queues, the longest due first, by one statement that locks nothing
-take      begin, and lock the first of them. What others have locked is passed over by a wider search
+take      begin, lock the first of them, and read as many as fit. What others have locked is made up for by looking on
 lease     write the leases, ask when to look again, and commit. Only after that is anything handed out
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from nightmail.clock import Clock
+from nightmail.limits import ByteBudget
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done
 from nightmail.store import Claimed, Settlement
@@ -22,14 +22,25 @@ from nightmail.stores._sql import Statement
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
-from nightmail.stores.mysql.moments import LATEST, NOTICE_HORIZON, aware, later, microseconds, now
-from nightmail.stores.mysql.settling import Settling, after, kind, leases
+from nightmail.stores.mysql.moments import EARLIEST, LATEST, NOTICE_HORIZON, aware, later, now
+from nightmail.stores.mysql.settling import Settling, after, by_token, leases
 from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
 from nightmail.stores.mysql.transaction import Session
 
 WIDER: Final = 4
 """By how much a search is widened when others have locked what it found."""
+WIDEST: Final = 4000
 NOTHING: Final = Claimed((), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A letter that could be taken."""
+
+    due_at: datetime
+    id: int
+    bytes: int
+    too_large: bool
 
 
 @dataclass(slots=True)
@@ -38,107 +49,143 @@ class _Look:
 
     queues: Sequence[str]
     limit: int
+    budget: ByteBudget
     now: Sql
     """The moment of this look: the server's clock, and once it was read, what it showed."""
     moment: datetime = LATEST
     taken: list[Sequence[Any]] = field(default_factory=list)
+    given_up: list[int] = field(default_factory=list)
+    """What cannot be handed out."""
     # No letter has the id 0, and an empty list would let nothing pass.
     tried: list[int] = field(default_factory=lambda: [0])
     begun: bool = False
 
     @property
     def room(self) -> int:
-        return self.limit - len(self.taken)
+        return 0 if self.budget.spent else self.limit - len(self.taken)
 
 
 class LetterClaims:
     """Claims of dead letters."""
 
-    def __init__(self, lane: Lane, statements: Mapping[str, Statement], clock: Clock) -> None:
+    def __init__(
+        self, lane: Lane, statements: Mapping[str, Statement], clock: Clock, *, max_body_bytes: int
+    ) -> None:
         self._lane = lane
         self._statements = statements
         self._clock = clock
+        self._max_body_bytes = max_body_bytes
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
+    ) -> Claimed:
         """See `Store.claim_dead`."""
         named = tuple(dict.fromkeys(queues))
         if not named or limit <= 0:
             return NOTHING
 
         async def claim(link: Link) -> Claimed:
-            look = _Look(named, limit, now(self._clock))
+            look = _Look(named, limit, ByteBudget(max_bytes), now(self._clock))
             await self._take(link, look)
             return await self._lease(link, look, lease, token)
 
         return await self._lane.run(claim)
-
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
-        """See `Store.recall_dead`."""
-        values: dict[str, Value] = {
-            "queues": [queue.encode() for queue in queues],
-            "token": token,
-            "now": now(self._clock),
-        }
-        (found,) = await self._lane.run(lambda link: link.ask(self._filled("recall", values)))
-        recalled = [rows.letter(row, token, aware(row[17]), row[10]) for row in found.rows]
-        return sorted(recalled, key=lambda letter: (letter.due_at, letter.id))
 
     async def _take(self, link: Link, look: _Look) -> None:
         """Take what is wanted; come back short only when there is no more."""
         limit = look.room
         while look.room:
             found = await self._find(link, look, limit)
-            first, rest = found[: look.room], found[look.room :]
-            got = await self._lock(link, look, first)
-            if not got:
-                # All of them are locked by others, and perhaps many more: whoever is free.
-                await self._lock(link, look, rest)
-            if len(found) < limit and (not got or not rest):
+            # Locked without being read: how many of them fit is known only then.
+            free = await self._lock(link, look, found[: look.room])
+            if not free:
+                # All of them are locked by others, and perhaps many more: those that are free.
+                free = await self._lock(link, look, found[look.room :])
+            await self._read(link, look, [each for each in found if each.id in free])
+            if len(found) < limit and all(each.id in look.tried for each in found):
                 return
-            limit = look.room if got else limit * WIDER
+            limit = min(limit * WIDER, WIDEST)
 
-    async def _find(self, link: Link, look: _Look, limit: int) -> list[int]:
-        """The ids of what could be taken, the longest due first."""
-        values: dict[str, Value] = {"now": look.now, "tried": look.tried, "limit": limit}
-        branches = [f"(select {look.now} as due_at, 0 as id)"]
+    async def _find(self, link: Link, look: _Look, limit: int) -> list[_Found]:
+        """What could be taken, the longest due first."""
+        values: dict[str, Value] = {
+            "now": look.now,
+            "tried": look.tried,
+            "limit": limit,
+            "max_body_bytes": self._max_body_bytes,
+        }
+        branches = [f"(select {look.now} as due_at, 0 as id, 0 as bytes, 0 as too_large)"]
         branches += [self._filled("candidates", {**values, "queue": queue.encode()}) for queue in look.queues]
-        (found,) = await link.ask(union(branches))
+        (answer,) = await link.ask(union(branches))
         # The server need not keep the branches in order. The moment has the id that no letter has.
-        places = sorted((row[0], row[1]) for row in found.rows)
-        (moment,) = (at for at, id_ in places if id_ == 0)
-        look.now, look.moment = Sql(literal(aware(moment))), aware(moment)
-        return [id_ for _, id_ in places if id_ != 0][:limit]
+        found: list[_Found] = []
+        for due_at, id_, size, too_large in answer.rows:
+            if id_ == 0:
+                look.moment = aware(due_at)
+                look.now = Sql(literal(look.moment))
+            else:
+                readable = aware(due_at) if isinstance(due_at, datetime) else EARLIEST
+                found.append(_Found(readable, id_, int(size), bool(too_large)))
+        return sorted(found, key=lambda each: (each.due_at, each.id))[:limit]
 
-    async def _lock(self, link: Link, look: _Look, ids: Sequence[int]) -> int:
-        """Lock these, up to what is wanted; how many could be."""
-        if not ids:
-            return 0
-        look.tried += ids
-        take = self._filled("take", {"ids": several(ids), "now": look.now, "limit": look.room})
+    async def _lock(self, link: Link, look: _Look, found: Sequence[_Found]) -> set[int]:
+        """Lock those of these that others have not; the ids of those that are to be read."""
+        if not found:
+            return set()
+        look.tried += [each.id for each in found]
+        values: dict[str, Value] = {
+            "ids": several(each.id for each in found),
+            "now": look.now,
+            "limit": len(found),
+        }
         begin = () if look.begun else ("begin",)
         look.begun = True
-        locked = (await link.ask(*begin, take))[-1].rows
-        look.taken += locked
-        return len(locked)
+        locked = {row[0] for row in (await link.ask(*begin, self._filled("lock", values)))[-1].rows}
+        look.given_up += [each.id for each in found if each.too_large and each.id in locked]
+        return {each.id for each in found if not each.too_large and each.id in locked}
+
+    async def _read(self, link: Link, look: _Look, free: Sequence[_Found]) -> None:
+        """Take as many of these, which are locked, as fit."""
+        fitting = [each.id for each in free[: look.room] if look.budget.take(each.bytes)]
+        if not fitting:
+            return
+        (found,) = await link.ask(self._filled("read", {"ids": fitting}))
+        for row in found.rows:
+            if rows.is_readable_letter(row):
+                look.taken.append(row)
+            else:
+                look.given_up.append(row[0])
 
     async def _lease(self, link: Link, look: _Look, lease: timedelta, token: UUID) -> Claimed:
         # The commit last: see the claims of messages.
         upcoming = [self._upcoming(look)] if look.room else []
-        packet = upcoming
+        moment = now(self._clock)
+        writes: list[Sql] = []
         if look.taken:
             values: dict[str, Value] = {
                 "token": token,
-                "now": look.now,
-                "until": later(look.now, lease),
+                "now": moment,
+                "until": later(moment, lease),
                 "ids": [row[0] for row in look.taken],
             }
-            packet = [self._filled("lease", values), *upcoming, Sql("commit")]
-        elif look.begun:
-            packet = [Sql("rollback"), *upcoming]
-        answers = await link.ask(*packet)
-        taken = [rows.letter(row, token, look.moment, row[10] + 1) for row in look.taken]
+            writes = [self._filled("lease", values), self._filled("leased_at", {"id": look.taken[0][0]})]
+        if look.given_up:
+            values = {"ids": look.given_up, "begun": link.dialect.begun}
+            writes.append(self._filled("give_up", values))
+        if writes:
+            packet = [*writes, *upcoming, Sql("commit")]
+        else:
+            packet = [Sql("rollback"), *upcoming] if look.begun else upcoming
+        answers = await link.ask(*packet) if packet else []
+        if writes:
+            answers.pop()
+        next_in = _next_in(look, answers[-1]) if upcoming else None
+        if not look.taken:
+            return Claimed((), next_in, full=look.room == 0)
+        claimed_at = aware(answers[1].rows[0][0])
+        taken = [rows.letter(row, token, claimed_at, rows.counted(row[10])) for row in look.taken]
         taken.sort(key=lambda letter: (letter.due_at, letter.id))
-        return Claimed(taken, _next_in(look, answers[1 if look.begun else 0]) if upcoming else None)
+        return Claimed(taken, next_in, full=look.room == 0)
 
     def _upcoming(self, look: _Look) -> Sql:
         """When the next letter of these queues may be taken, or the next lease on one of them ends."""
@@ -153,7 +200,7 @@ class LetterClaims:
 
 
 def _next_in(look: _Look, upcoming: Answer) -> timedelta | None:
-    moments = [aware(row[0]) for row in upcoming.rows if row[0] is not None]
+    moments = [aware(row[0]) for row in upcoming.rows if isinstance(row[0], datetime)]
     return min(moments) - look.moment if moments else None
 
 
@@ -174,18 +221,11 @@ class LetterSettling(Settling):
         if done:
             writes.append(self._filled("remove", {"leases": leases(done, begun)}))
         if stay:
-            returned = [
-                [each.delivery.id, kind(each.outcome), microseconds(after(each.outcome))] for each in stay
-            ]
-            values: dict[str, Value] = {
-                "leases": leases((each.delivery for each in stay), begun),
-                "now": now(self._clock),
-                "returned": json.dumps(returned),
-            }
-            writes.append(self._filled("bring_back", values))
+            outcomes = [(each.delivery.id, each.outcome) for each in stay]
+            writes.append(self._bring_back(by_token(each.delivery for each in stay), outcomes, begun))
         return writes
 
-    def _awake(self, settled: Sequence[Settlement], answers: Sequence[Answer]) -> set[str]:
+    def _awake(self, settled: Sequence[Settlement]) -> set[str]:
         return {
             each.delivery.queue
             for each in settled

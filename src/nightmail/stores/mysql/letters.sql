@@ -3,23 +3,29 @@
 
 -- name: candidates
 -- What could be taken of a queue, in order: a branch of the question what to lock.
-(select m.due_at, m.id from nightmail_dead as m force index (nightmail_dead_due)
+(select m.due_at, m.id, m.body_bytes + m.header_bytes as bytes, m.body_bytes > :max_body_bytes as too_large
+ from nightmail_dead as m force index (nightmail_dead_due)
  where m.queue = :queue and m.due_at <= :now and (m.token is null or m.lease_until <= :now) and m.id not in :tried
  order by m.due_at, m.id limit :limit)
 
--- name: take
+-- name: lock
 -- Lock those of these letters that can still be taken and that nobody else has locked. Exactly these stay locked.
-select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
-       m.failures, m.claims, m.first_attempt_at, m.last_attempt_at, m.message_id, m.reason, m.error, m.died_at
-from nightmail_dead as m force index (primary)
+select m.id from nightmail_dead as m force index (primary)
 where m.id in :ids and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
 limit :limit
 for update skip locked;
 
+-- name: read
+-- What these letters say, which are locked.
+select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
+       m.failures, m.claims, m.first_attempt_at, m.last_attempt_at, m.message_id, m.reason, m.error, m.died_at
+from nightmail_dead as m force index (primary)
+where m.id in :ids;
+
 -- name: lease
 -- Lease these letters, which are locked.
 update nightmail_dead as m force index (primary)
-set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.claims = m.claims + 1
+set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.claims = least(m.claims, 2147483646) + 1
 where m.id in :ids;
 
 -- name: coming
@@ -29,19 +35,25 @@ where m.id in :ids;
  order by m.due_at, m.id limit 1)
 
 -- name: expiring
--- When the next lease on a letter of a queue ends: another such branch. A thousand are enough to sleep well.
-(select min(held.lease_until) as at from (
-    select m.lease_until from nightmail_dead as m force index (nightmail_dead_due)
-    where m.queue = :queue and m.due_at <= :now and m.lease_until > :now
-    limit 1000) as held)
+-- When the next lease on a letter of a queue ends: another such branch.
+(select m.lease_until as at from nightmail_dead as m force index (nightmail_dead_leased)
+ where m.queue = :queue and m.lease_until > :now
+ order by m.lease_until limit 1)
 
--- name: recall
--- What a claim under this token leased.
-select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
-       m.failures, m.claims, m.first_attempt_at, m.last_attempt_at, m.message_id, m.reason, m.error, m.died_at,
-       m.claimed_at
-from nightmail_dead as m force index (nightmail_dead_due)
-where m.queue in :queues and m.due_at <= :now and m.token = :token;
+-- name: leased_under
+-- What a claim under this token leased, and where.
+select m.id, m.queue from nightmail_dead as m force index (nightmail_dead_leased)
+where m.queue in :queues and m.lease_until > :ever and m.token = :token;
+
+-- name: leased_at
+-- When these letters were leased.
+select m.claimed_at from nightmail_dead as m force index (primary) where m.id = :id;
+
+-- name: give_up
+-- Letters that cannot be handed out, locked: they stay as they are and are offered to nobody.
+update nightmail_dead as m force index (primary)
+set m.due_at = null, m.token = null, m.lease_until = null, m.claimed_at = null
+where m.id in :ids and :begun;
 
 -- name: available
 -- Whether anything can be taken in a queue: a branch of the question that is asked all the time while idle.
@@ -76,9 +88,10 @@ update json_table(:returned, '$[*]' columns (
     id bigint path '$[0]', kind varchar(10) path '$[1]', after_us bigint path '$[2]'
 )) as back
 straight_join nightmail_dead as m force index (primary) on m.id = back.id
-set m.failures = case back.kind when 'retry' then m.failures + 1 when 'postpone' then 0 else m.failures end,
+set m.failures = case back.kind when 'retry' then least(m.failures, 2147483646) + 1 when 'postpone' then 0 else m.failures end,
     m.claims = case back.kind when 'release' then greatest(m.claims - 1, 0) else 0 end,
-    m.due_at = case when back.kind <> 'dead' then :now + interval back.after_us microsecond end,
+    m.due_at = case back.kind when 'release' then m.due_at when 'dead' then null
+        else :now + interval back.after_us microsecond end,
     m.token = null, m.lease_until = null, m.claimed_at = null
 where :leases;
 

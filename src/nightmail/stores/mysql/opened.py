@@ -39,6 +39,7 @@ class Opened:
         retries: Retries,
         known: Known,
         *,
+        max_body_bytes: int,
         send: Send[Link],
         extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
     ) -> None:
@@ -46,8 +47,8 @@ class Opened:
             Lane(role, connect, retries) for role in (CLAIM, SETTLE, PUBLISH)
         )
         self.tower = WatchedTower(Lane(WATCH, connect, retries), statements, letters, clock)
-        self.claims = Claims(self.claim, statements, clock, retries)
-        self.letters = LetterClaims(self.claim, letters, clock)
+        self.claims = Claims(self.claim, statements, clock, retries, max_body_bytes=max_body_bytes)
+        self.letters = LetterClaims(self.claim, letters, clock, max_body_bytes=max_body_bytes)
         self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
         self.callers = Callers(self.publish, Sql(statements["identity"].text), known)
         self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, retries), extend)

@@ -34,6 +34,7 @@ class Portions:
         self._size = limit
         self._taken: defaultdict[str, list[Delivery]] = defaultdict(list)
         self._oldest: Counter[str] = Counter()
+        self.bytes = 0
         self.ids: set[int] = set()
         """What is in hand: with a lease as short as this claim is long, it could be claimed once more."""
 
@@ -46,8 +47,9 @@ class Portions:
         """The last one was refused."""
         self._size = max(self.size // SMALLER, 1)
 
-    def add(self, taken: Sequence[Delivery]) -> None:
-        """The last one got through, with these."""
+    def add(self, taken: Sequence[Delivery], size: int) -> None:
+        """The last one got through, with these, so many bytes."""
+        self.bytes += size
         self._size *= LARGER
         self.ids.update(delivery.id for delivery in taken)
         for delivery in taken:

@@ -34,11 +34,21 @@ select queue, timer_key from nightmail_messages where id = :own_id and token = :
 select queue, null from nightmail_dead where id = :own_id and token = :own_token for update;
 
 -- name: bearer
--- Who bears this name, locked: whether it runs, whether the new due time wins, and whether it holds an ordering key
--- that the new message does not keep.
+-- The bearer of this name, locked by its id: whether it runs, whether the new due time wins, its ordering key, and whether
+-- it stands in line for that without being parked. Whoever settles locks the row and then the name: who goes the other way
+-- round would end in a deadlock with it.
 select m.id, coalesce(m.lease_until > :now, 0) as running,
        case :policy when 'earliest' then :due < m.due_at when 'latest' then :due > m.due_at else 1 end as wins,
-       m.head_key is not null and not (m.ordering_key <=> :ordering_key) as frees
+       m.queue, m.ordering_key, m.parked = 0 and m.head_key is null as in_line
+from nightmail_messages as m force index (primary)
+where m.id in :ids and m.queue_timer = concat(:queue, x'00', :timer_id)
+for update;
+
+-- name: bearer_by_name
+-- The same for sessions that may see a message that is gone, or miss one that is there.
+select m.id, coalesce(m.lease_until > :now, 0) as running,
+       case :policy when 'earliest' then :due < m.due_at when 'latest' then :due > m.due_at else 1 end as wins,
+       m.queue, m.ordering_key, m.parked = 0 and m.head_key is null as in_line
 from nightmail_messages as m
 where m.queue_timer = concat(:queue, x'00', :timer_id)
 for update;
@@ -51,7 +61,7 @@ update nightmail_messages set timer_key = null, superseded = greatest(superseded
 -- Put a new message in the place of a waiting one. It still holds its ordering key if that is the same.
 update nightmail_messages
 set head_key = case when ordering_key <=> :ordering_key then head_key end,
-    ordering_key = :ordering_key, priority = :priority, due_at = :due, published_at = :now, expires_at = :expires_at,
+    parked = 0, ordering_key = :ordering_key, priority = :priority, due_at = :due, published_at = :now, expires_at = :expires_at,
     headers = :headers, body = :body, attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
     token = null, lease_until = null, claimed_at = null
 where id = :id;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost, OtherDatabase, StoreUnavailable, TimerExists
@@ -13,9 +13,10 @@ from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.callers import CallersSession
 from nightmail.stores.mysql.dialect import Dialect
 from nightmail.stores.mysql.errors import is_duplicate
+from nightmail.stores.mysql.lines import Lines
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.moments import due, later, now
-from nightmail.stores.mysql.text import Sql, Value, filled, literal
+from nightmail.stores.mysql.text import Sql, Value, filled, literal, several
 from nightmail.stores.mysql.transaction import Session
 
 TRIES: Final = 10
@@ -46,6 +47,7 @@ class Publishing:
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._statements = statements
         self._clock = clock
+        self._lines = Lines(statements)
 
     # ------------------------------------------------------------------------------- without a name
 
@@ -107,7 +109,7 @@ class Publishing:
         if message.timer_id is None:
             return Published((await session.ask(self._batch([message]))).last_id)
         if message.on_conflict not in ("skip", "raise"):
-            return await self._store_over(session, values, rearm)
+            return await self._store_over(session, values, rearm, sees_all=sees_all)
         stored = await self._store_unless_taken(session, message, values, rearm, sees_all=sees_all)
         if stored is None and message.on_conflict == "raise":
             raise TimerExists(message.queue, message.timer_id)
@@ -156,28 +158,47 @@ class Publishing:
         return stored
 
     async def _store_over(
-        self, session: Session, values: Mapping[str, Value], rearm: _Rearm | None
+        self, session: Session, values: Mapping[str, Value], rearm: _Rearm | None, *, sees_all: bool
     ) -> Published:
+        refused = False
         for _ in range(TRIES):
-            bearer = (await session.ask(self._filled("bearer", values))).rows
-            if bearer:
-                id_, running, wins, frees = bearer[0]
+            # Found by its name only once an insert was refused by one that the session does not see.
+            bearer = await self._bearer(session, values, by_name=refused and not sees_all)
+            if bearer is not None:
+                id_, running, wins, queue, ordering_key, in_line = bearer
                 own = rearm is not None and rearm.id == id_
                 if running or own:
                     await self._detach(session, id_, superseded=not own)
                 elif not wins:
                     return NOTHING
                 else:
+                    if in_line and ordering_key is not None:
+                        await self._lines.bring_back(session, [(queue, ordering_key)])
                     await session.ask(self._filled("overwrite", {**values, "id": id_}))
-                    return Published(int(id_), frees=bool(frees))
+                    return Published(int(id_), frees=ordering_key is not None)
             try:
                 return Published((await session.ask(self._filled("publish_timer", values))).last_id)
             except Exception as error:
                 if not is_duplicate(error):
                     raise
+                refused = True
         raise StoreUnavailable(
             "the bearer of this timer id changed each time it was to be replaced: try again"
         )
+
+    async def _bearer(
+        self, session: Session, values: Mapping[str, Value], *, by_name: bool
+    ) -> Sequence[Any] | None:
+        """The bearer of this name, locked; `None` when the session sees none."""
+        if by_name:
+            rows = (await session.ask(self._filled("bearer_by_name", values))).rows
+            return rows[0] if rows else None
+        found = (await session.ask(self._filled("bearer_id", values))).rows
+        if not found:
+            return None
+        ids = several(row[0] for row in found)
+        rows = (await session.ask(self._filled("bearer", {**values, "ids": ids}))).rows
+        return rows[0] if rows else None
 
     async def _detach(self, session: Session, id_: int, *, superseded: bool) -> None:
         await session.ask(self._filled("detach", {"id": id_, "superseded": superseded}))

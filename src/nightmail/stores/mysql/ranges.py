@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
@@ -14,10 +15,16 @@ Place: TypeAlias = tuple[datetime, int]
 
 def within(range_: Range[Place]) -> Sql:
     """The condition. In this form the server makes one range of each side of the `or`, and reads nothing else."""
-    if range_.start is not None:
-        at, id_ = literal(range_.start[0]), range_.start[1]
-        return Sql(f"(m.due_at > {at} or (m.due_at = {at} and m.id >= {id_}))")
-    if range_.end is not None:
-        at, id_ = literal(range_.end[0]), range_.end[1]
-        return Sql(f"(m.due_at < {at} or (m.due_at = {at} and m.id < {id_}))")
-    return ALWAYS
+    sides = [
+        f"(m.due_at {inside} {literal(at)} or (m.due_at = {literal(at)} and m.id {end} {id_}))"
+        for place, inside, end in ((range_.start, ">", ">="), (range_.end, "<", "<"))
+        if place is not None
+        for at, id_ in (place,)
+    ]
+    return Sql(f"({' and '.join(sides)})") if sides else ALWAYS
+
+
+def after(range_: Range[Place], place: Place) -> Range[Place]:
+    """What of this range lies behind a place."""
+    due_at, id_ = place
+    return replace(range_, start=(due_at, id_ + 1))

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.stores.mysql.moments import aware, aware_if_any
+
+MOST: Final = 2**31 - 1
+"""What a counter can hold: it stays there."""
+
+
+def counted(claims: int) -> int:
+    """A counter after one more."""
+    return min(claims, MOST - 1) + 1
+
+
+def is_readable(row: Sequence[Any]) -> bool:
+    """Whether a claimed row holds what a message can have: others may have written dates that are none."""
+    return all(isinstance(row[place], datetime) for place in (7, 8)) and all(
+        row[place] is None or isinstance(row[place], datetime) for place in (9, 12, 13)
+    )
+
+
+def is_readable_letter(row: Sequence[Any]) -> bool:
+    """The same of a letter."""
+    return all(isinstance(row[place], datetime) for place in (7, 8, 16)) and all(
+        row[place] is None or isinstance(row[place], datetime) for place in (11, 12)
+    )
 
 
 def delivery(row: Sequence[Any], token: UUID, claimed_at: datetime, deliveries: int) -> Delivery:

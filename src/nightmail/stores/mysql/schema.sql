@@ -8,6 +8,11 @@ create table if not exists nightmail_messages (
     expires_at       datetime(6),
     priority         tinyint not null,
     superseded       tinyint not null default 0,
+    -- 1: it waits behind others of its ordering key, out of the way of claims (see claim.sql).
+    parked           tinyint not null default 0,
+    -- Changes when others are parked behind this row: on a Galera cluster whoever takes it elsewhere at the same time
+    -- must fail.
+    anchor           tinyint not null default 0,
     due_at           datetime(6) not null,
     lease_until      datetime(6),
     token            binary(16),
@@ -28,19 +33,28 @@ create table if not exists nightmail_messages (
     -- to commit them beside each other.
     queue_timer      varbinary(2041) generated always as (concat(queue, x'00', timer_key)) stored,
     queue_head       varbinary(2041) generated always as (concat(queue, x'00', head_key)) stored,
+    -- How large it is, to be known without reading it.
+    body_bytes       int unsigned generated always as (octet_length(body)) stored,
+    header_bytes     int unsigned generated always as (octet_length(headers)) stored,
     headers          longtext character set utf8mb4 collate utf8mb4_bin not null,
     body             longblob not null,
     primary key (id),
     -- What a claim walks along. It gives the order: were rows sorted instead, every row looked at would be locked.
-    key nightmail_claim (queue, priority, due_at, id),
+    key nightmail_claim (queue, parked, priority, due_at, id),
+    -- What is running: which lease ends next, and what a lost claim took.
+    key nightmail_leased (queue, lease_until, token),
     -- At most one message bears a name, and at most one holds an ordering key. NULLs do not collide.
     unique key nightmail_timer (queue_timer),
     unique key nightmail_head (queue_head),
-    -- The line of an ordering key. With the due time, so that a claim need not read the rows of those who wait in it.
-    key nightmail_line (queue, ordering_key, id, due_at),
+    -- The line of an ordering key. With the due time, so that a claim need not read the rows that wait in it.
+    key nightmail_line (queue, ordering_key, parked, id, due_at),
     constraint nightmail_messages_priority check (priority between 0 and 9),
     constraint nightmail_messages_lease
-        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null))
+        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null)),
+    -- A date without a month or a day is none that can be read.
+    constraint nightmail_messages_dates
+        check (month(due_at) > 0 and day(due_at) > 0 and year(due_at) > 0
+               and month(published_at) > 0 and day(published_at) > 0 and year(published_at) > 0)
 ) engine = InnoDB row_format = dynamic;
 
 -- Messages that were given up, with all that is known about why.
@@ -67,10 +81,13 @@ create table if not exists nightmail_dead (
     ordering_key     varbinary(1020),
     reason           longtext character set utf8mb4 collate utf8mb4_bin not null,
     error            longtext character set utf8mb4 collate utf8mb4_bin,
+    body_bytes       int unsigned generated always as (octet_length(body)) stored,
+    header_bytes     int unsigned generated always as (octet_length(headers)) stored,
     headers          longtext character set utf8mb4 collate utf8mb4_bin not null,
     body             longblob not null,
     primary key (id),
     key nightmail_dead_queue (queue, id),
+    key nightmail_dead_leased (queue, lease_until, token),
     -- What a claim of letters walks along, and what a sweep does.
     key nightmail_dead_due (queue, due_at, id),
     key nightmail_dead_died_at (died_at),

@@ -26,7 +26,7 @@ insert into nightmail_dead
 select m.id, :now, :now, m.published_at,
        case when letter.ran then coalesce(m.first_attempt_at, m.claimed_at) else m.first_attempt_at end,
        case when letter.ran then m.claimed_at else m.last_attempt_at end,
-       m.attempts + letter.ran, m.deliveries, m.priority, m.queue, m.timer_id, m.ordering_key,
+       least(m.attempts, 2147483646) + letter.ran, m.deliveries, m.priority, m.queue, m.timer_id, m.ordering_key,
        letter.reason, letter.error, m.headers, m.body
 from json_table(:letters, '$[*]' columns (
     id bigint path '$[0]', ran int path '$[1]',
@@ -58,16 +58,17 @@ straight_join nightmail_messages as m force index (primary) on m.id = back.id
 set m.first_attempt_at = case back.kind
         when 'retry' then coalesce(m.first_attempt_at, m.claimed_at) when 'release' then m.first_attempt_at end,
     m.last_attempt_at = case back.kind when 'retry' then m.claimed_at when 'release' then m.last_attempt_at end,
-    m.attempts = case back.kind when 'retry' then m.attempts + 1 when 'postpone' then 0 else m.attempts end,
+    m.attempts = case back.kind when 'retry' then least(m.attempts, 2147483646) + 1 when 'postpone' then 0 else m.attempts end,
     m.deliveries = case back.kind when 'release' then greatest(m.deliveries - 1, 0) else 0 end,
-    m.due_at = case when m.superseded then :now else :now + interval back.after_us microsecond end,
+    m.due_at = case when back.kind = 'release' then m.due_at when m.superseded then :now
+        else :now + interval back.after_us microsecond end,
     m.token = null, m.lease_until = null, m.claimed_at = null
 where :leases;
 
--- name: released
--- The queue, if somebody who is due waits with this ordering key: a branch of the question whom an end sets free.
-(select f.queue from nightmail_messages as f force index (nightmail_line)
- where f.queue = :queue and f.ordering_key = :ordering_key and f.due_at <= :now limit 1)
+-- name: leased_under
+-- What a claim under this token leased, and where.
+select m.id, m.queue from nightmail_messages as m force index (nightmail_leased)
+where m.queue in :queues and m.lease_until > :ever and m.token = :token;
 
 -- name: extend
 -- Let these leases run until :lease from now, never shortening one.

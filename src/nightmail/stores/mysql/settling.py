@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Final
+from uuid import UUID
 
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost
@@ -24,10 +25,10 @@ from nightmail.stores._apart import apart
 from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.errors import is_locked, is_refusal, number_of
 from nightmail.stores.mysql.lane import Lane
-from nightmail.stores.mysql.link import Answer, Link
-from nightmail.stores.mysql.moments import NOTICE_HORIZON, microseconds, now
+from nightmail.stores.mysql.link import Link
+from nightmail.stores.mysql.moments import EARLIEST, NOTICE_HORIZON, microseconds, now
 from nightmail.stores.mysql.rows import text
-from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, literal, several, union
+from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, literal, several
 from nightmail.stores.mysql.transaction import Session
 
 logger = logging.getLogger(__name__)
@@ -36,20 +37,33 @@ A_MOMENT: Final = 0.015
 _ZERO: Final = timedelta(0)
 
 
-def leases(deliveries: Iterable[Delivery], begun: Sql = ALWAYS) -> Sql:
-    """The fence: ids under their tokens. `begun`: nothing passes it outside of a transaction (see `Dialect.begun`)."""
-    by_token: defaultdict[Any, list[int]] = defaultdict(list)
+def by_token(deliveries: Iterable[Delivery]) -> dict[UUID, list[int]]:
+    """The ids that are leased under each token."""
+    found: defaultdict[UUID, list[int]] = defaultdict(list)
     for delivery in deliveries:
-        by_token[delivery.token].append(delivery.id)
+        found[delivery.token].append(delivery.id)
+    return found
+
+
+def fenced(leased: Mapping[UUID, Iterable[int]], begun: Sql = ALWAYS) -> Sql:
+    """The fence: ids under their tokens. `begun`: nothing passes it outside of a transaction (see `Dialect.begun`)."""
     held = [
         f"(m.id in {literal(several(sorted(ids)))} and m.token = {literal(token)})"
-        for token, ids in by_token.items()
+        for token, ids in leased.items()
     ]
     return Sql(f"(({' or '.join(held)}) and {begun})" if held else "false")
 
 
+def leases(deliveries: Iterable[Delivery], begun: Sql = ALWAYS) -> Sql:
+    """The fence of these deliveries."""
+    return fenced(by_token(deliveries), begun)
+
+
 class Settling:
-    """Settle, extend, hold and ack. `ring` is told the queues in which something becomes available."""
+    """Settle, extend, hold and ack. `ring` is told the queues in which something becomes available.
+
+    `came_back` is told when something did so without losing its place.
+    """
 
     what: ClassVar = "message"
 
@@ -58,12 +72,14 @@ class Settling:
         statements: Mapping[str, Statement],
         clock: Clock,
         ring: Callable[[Iterable[str]], None],
+        came_back: Callable[[], None],
         *,
         keep_delivered: bool,
     ) -> None:
         self._statements = statements
         self._clock = clock
         self._ring = ring
+        self._came_back = came_back
         self._keep_delivered = keep_delivered
 
     # ------------------------------------------------------------------ on a connection of our own
@@ -85,6 +101,38 @@ class Settling:
             standings.update(zip(part, found, strict=True))
         return [standings[place] for place in range(len(deliveries))]
 
+    async def recall(self, lane: Lane, queues: Sequence[str], token: UUID) -> int:
+        """See `Store.recall`."""
+        recalled = await lane.run(partial(self._recall, queues=queues, token=token))
+        if recalled:
+            self._came_back()
+            self._ring(dict.fromkeys(recalled.values()))
+        return len(recalled)
+
+    async def _recall(self, link: Link, queues: Sequence[str], token: UUID) -> dict[int, str]:
+        """Hand back what is leased under this token and locked by no other; the ids and queues."""
+        values: dict[str, Value] = {
+            "queues": [queue.encode() for queue in queues],
+            "ever": EARLIEST,
+            "token": token,
+        }
+        (found,) = await link.ask(self._filled("leased_under", values))
+        leased = {row[0]: text(row[1]) for row in found.rows}
+        if not leased:
+            return {}
+        fence = fenced({token: leased})
+        _, locked = await link.ask("begin", self._filled("lock_unlocked", {"leases": fence}))
+        ids = [row[0] for row in locked.rows]
+        back = self._bring_back({token: ids}, [(id_, Release()) for id_ in ids], link.dialect.begun)
+        await link.ask(back, "commit")
+        return {id_: leased[id_] for id_ in ids}
+
+    def _tell(self, settled: Sequence[Settlement]) -> None:
+        """Let those know who wait for what becomes available by this."""
+        if any(isinstance(each.outcome, Release) for each in settled):
+            self._came_back()
+        self._ring(self._awake(settled))
+
     async def _settle(
         self, link: Link, batch: Sequence[Settlement], *, patient: bool = True
     ) -> list[Standing]:
@@ -94,7 +142,7 @@ class Settling:
             return self._writes([by_id[delivery.id] for delivery in deliveries], link.dialect.begun)
 
         try:
-            settled, answers = await self._fenced(link, [each.delivery for each in batch], writes)
+            settled = await self._fenced(link, [each.delivery for each in batch], writes)
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -102,7 +150,7 @@ class Settling:
             return await self._settle_halves(link, batch, error)
         missing = [each.delivery for each in batch if each.delivery.id not in settled]
         leased = await self._still_leased(link, missing)
-        self._ring(self._awake([each for each in batch if each.delivery.id in settled], answers))
+        self._tell([each for each in batch if each.delivery.id in settled])
         if leased and patient:
             # Somebody who only looked at a row has it locked for a moment, too.
             await asyncio.sleep(A_MOMENT)
@@ -133,45 +181,45 @@ class Settling:
             }
             return [self._filled("extend", values)]
 
-        held, _ = await self._fenced(link, deliveries, writes)
+        held = await self._fenced(link, deliveries, writes)
         leased = await self._still_leased(link, [each for each in deliveries if each.id not in held])
         return [_lease_standing(delivery.id, held, leased) for delivery in deliveries]
 
     async def _fenced(
         self, link: Link, deliveries: Sequence[Delivery], writes: Callable[[Sequence[Delivery]], list[Sql]]
-    ) -> tuple[set[int], Sequence[Answer]]:
-        """Lock what is still leased so, and write; the ids of that, and the answers to what was written.
+    ) -> set[int]:
+        """Lock what is still leased so, and write; the ids of that.
 
         Each write is fenced by itself, and what is locked cannot change: what is lost falls out of all of them.
         """
         if not deliveries:
-            return set(), ()
+            return set()
         lock = self._filled("lock_at_once", {"leases": leases(deliveries)})
         try:
-            _, locked, *answers, _ = await link.ask("begin", lock, *writes(deliveries), "commit")
+            _, locked, *_ = await link.ask("begin", lock, *writes(deliveries), "commit")
         except Exception as error:
             if not is_locked(error):
                 raise
         else:
-            return {row[0] for row in locked.rows}, answers
+            return {row[0] for row in locked.rows}
         await link.ask("rollback")
         return await self._fenced_unlocked(link, deliveries, writes)
 
     async def _fenced_unlocked(
         self, link: Link, deliveries: Sequence[Delivery], writes: Callable[[Sequence[Delivery]], list[Sql]]
-    ) -> tuple[set[int], Sequence[Answer]]:
+    ) -> set[int]:
         """The same for those rows that nobody has locked: one that somebody has must not hold up the others."""
         try:
             _, locked = await link.ask("begin", self._filled("lock_unlocked", {"leases": leases(deliveries)}))
             ids = {row[0] for row in locked.rows}
-            *answers, _ = await link.ask(*writes([each for each in deliveries if each.id in ids]), "commit")
+            await link.ask(*writes([each for each in deliveries if each.id in ids]), "commit")
         except Exception as error:
             if not is_locked(error):
                 raise
             # Not a row this time: somebody has the whole table.
             await link.ask("rollback")
-            return set(), ()
-        return ids, answers
+            return set()
+        return ids
 
     async def _still_leased(self, link: Link, missing: Sequence[Delivery]) -> set[int]:
         """Asked with a new snapshot: in between a row may have been unlocked, or taken over."""
@@ -181,7 +229,7 @@ class Settling:
         return {row[0] for row in found.rows}
 
     def _writes(self, batch: Sequence[Settlement], begun: Sql) -> list[Sql]:
-        """The statements that settle these, and last, if need be, the question whom that sets free."""
+        """The statements that settle these."""
         done = [each.delivery for each in batch if isinstance(each.outcome, Done)]
         dead = [(each.delivery, each.outcome) for each in batch if isinstance(each.outcome, Dead)]
         back = [each for each in batch if not isinstance(each.outcome, Done | Dead)]
@@ -197,32 +245,32 @@ class Settling:
             ended = [*done, *(delivery for delivery, _ in dead)]
             writes.append(self._filled("remove", {"leases": leases(ended, begun)}))
         if back:
-            fence = leases((each.delivery for each in back), begun)
-            returned = json.dumps(
-                [[each.delivery.id, kind(each.outcome), microseconds(after(each.outcome))] for each in back]
-            )
-            writes.append(self._filled("bring_back", {"leases": fence, "now": moment, "returned": returned}))
-        if keys := _keys(batch):
-            writes.append(
-                union(
-                    self._filled(
-                        "released", {"queue": queue.encode(), "ordering_key": key.encode(), "now": moment}
-                    )
-                    for queue, key in keys
-                )
-            )
+            outcomes = [(each.delivery.id, each.outcome) for each in back]
+            writes.append(self._bring_back(by_token(each.delivery for each in back), outcomes, begun))
         return writes
 
-    def _awake(self, settled: Sequence[Settlement], answers: Sequence[Answer]) -> set[str]:
-        """The queues in which something becomes available by this: a message again, or a dead letter."""
-        awake = {
+    def _bring_back(
+        self, leased: Mapping[UUID, Iterable[int]], outcomes: Iterable[tuple[int, Outcome]], begun: Sql
+    ) -> Sql:
+        returned = [[id_, kind(outcome), microseconds(after(outcome))] for id_, outcome in outcomes]
+        values: dict[str, Value] = {
+            "leases": fenced(leased, begun),
+            "now": now(self._clock),
+            "returned": json.dumps(returned),
+        }
+        return self._filled("bring_back", values)
+
+    def _awake(self, settled: Sequence[Settlement]) -> set[str]:
+        """The queues in which something may become available: a message again, a dead letter, the next of a key.
+
+        Whether another message waits for the key cannot be known here: one may be about to commit.
+        """
+        return {
             each.delivery.queue
             for each in settled
-            if not isinstance(each.outcome, Done) and after(each.outcome) < NOTICE_HORIZON
+            if each.delivery.ordering_key is not None
+            or (not isinstance(each.outcome, Done) and after(each.outcome) < NOTICE_HORIZON)
         }
-        if _keys(settled) and answers:
-            awake |= {text(row[0]) for row in answers[-1].rows}
-        return awake
 
     def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
         return filled(self._statements[name], values)
@@ -261,14 +309,6 @@ def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> St
 
 def _lease_standing(id_: int, held: set[int], leased: set[int]) -> Standing:
     return Standing.HELD if id_ in held else Standing.BUSY if id_ in leased else Standing.LOST
-
-
-def _keys(batch: Sequence[Settlement]) -> list[tuple[str, str]]:
-    """The ordering keys that the end of these frees."""
-    ended = (each.delivery for each in batch if isinstance(each.outcome, Done | Dead))
-    return list(
-        dict.fromkeys((each.queue, each.ordering_key) for each in ended if each.ordering_key is not None)
-    )
 
 
 def _letter(delivery: Delivery, outcome: Dead) -> list[Any]:

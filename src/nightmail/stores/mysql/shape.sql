@@ -44,7 +44,9 @@ select queue, priority, due_at, published_at, headers, body from nightmail_messa
 
 -- name: may_bury
 -- The same for dead letters.
-insert into nightmail_dead select * from nightmail_dead where false;
+insert into nightmail_dead (message_id, died_at, published_at, attempts, deliveries, priority, queue, reason, headers, body)
+select message_id, died_at, published_at, attempts, deliveries, priority, queue, reason, headers, body
+from nightmail_dead where false;
 
 -- name: may_look_after_letters
 -- The same for looking after them.

@@ -11,6 +11,7 @@ What runs in a caller's transaction uses none of these.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -21,7 +22,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import LeaseLost, NotOpen, PublishUncertain, StoreUnavailable
-from nightmail.limits import MAX_BODY_BYTES, check_max_body_bytes
+from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
@@ -105,8 +106,12 @@ class MySQLStore:
         self._known = Known()
         self._publishing = Publishing(self._statements, clock)
         self._timers = Timers(self._statements, clock)
-        self._settling = Settling(self._statements, clock, self._ring, keep_delivered=keep_delivered)
-        self._letter_settling = LetterSettling(self._letters, clock, self._ring, keep_delivered=False)
+        self._settling = Settling(
+            self._statements, clock, self._ring, self._look_everywhere, keep_delivered=keep_delivered
+        )
+        self._letter_settling = LetterSettling(
+            self._letters, clock, self._ring, lambda: None, keep_delivered=False
+        )
         self._inspecting = Inspecting(self._statements, clock)
         self._redriving = Redriving(self._statements, clock)
         self._sweeping = Sweeping(self._statements, clock)
@@ -141,6 +146,7 @@ class MySQLStore:
                 self._clock,
                 self._retries,
                 self._known,
+                max_body_bytes=self._max_body_bytes,
                 send=self._publishing.publish_together,
                 extend=self._extend,
             )
@@ -171,6 +177,7 @@ class MySQLStore:
         self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
     ) -> int | None:
         """See `Store.publish`."""
+        check_size(message, self._max_body_bytes)
         if transaction is not None:
             return await self._join(transaction, lambda session: self._publish_joined(session, message, own))
         if message.timer_id is None and own is None:
@@ -188,8 +195,7 @@ class MySQLStore:
         self, messages: Sequence[Message], *, transaction: object | None = None
     ) -> list[int]:
         """See `Store.publish_batch`."""
-        if any(message.timer_id is not None for message in messages):
-            raise ValueError("a batch takes no messages with a timer id: publish them one by one")
+        check_batch(messages, self._max_body_bytes)
         if not messages:
             return []
         if transaction is not None:
@@ -216,29 +222,43 @@ class MySQLStore:
 
     # ---------------------------------------------------------------------------------- under a lease
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
         """See `Store.claim`."""
         here = self._here
-        claimed = await here.claims.claim(queues, limit=limit, lease=lease, token=token)
+        claimed = await here.claims.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
         here.tower.claimed(queues, found=bool(claimed.deliveries))
         return claimed
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        return await self._here.claims.recall(queues, token)
+        return await self._settling.recall(self._here.claim, queues, token)
 
     async def claim_dead(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim_dead`."""
         here = self._here
-        claimed = await here.letters.claim(queues, limit=limit, lease=lease, token=token)
+        claimed = await here.letters.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
         here.tower.claimed_dead(queues, found=bool(claimed.deliveries))
         return claimed
 
-    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
-        return await self._here.letters.recall(queues, token)
+        return await self._letter_settling.recall(self._here.claim, queues, token)
 
     async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
         """See `Store.settle`."""
@@ -300,12 +320,27 @@ class MySQLStore:
         return removed.count > 0
 
     async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
-        """See `Store.cancel_all`."""
+        """See `Store.cancel_all`. By its own commit it goes in portions: an error may leave the rest where it was."""
         check_queue(queue)
-        removed = await self._write(
-            lambda session, sees_all: self._timers.cancel_all(session, queue, sees_all=sees_all), transaction
-        )
-        return removed.count
+        if transaction is not None:
+            return await self._write(
+                lambda session, sees_all: self._timers.cancel_all(session, queue, sees_all=sees_all),
+                transaction,
+            )
+        # Whoever asked may be cancelled: it goes on to the end all the same.
+        return await asyncio.shield(asyncio.ensure_future(self._cancel_in_portions(queue)))
+
+    async def _cancel_in_portions(self, queue: str) -> int:
+        removed = 0
+        try:
+            while some := await self._in_own_transaction(
+                lambda session: self._timers.cancel_some(session, queue, sees_all=True)
+            ):
+                removed += some
+        finally:
+            if removed:
+                self._ring([queue])
+        return removed
 
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
@@ -320,9 +355,9 @@ class MySQLStore:
             ),
             transaction,
         )
-        if moved and transaction is None and is_soon(due, self._clock):
+        if moved.count and transaction is None and (moved.frees or is_soon(due, self._clock)):
             self._ring([queue])
-        return moved
+        return moved.count > 0
 
     # -------------------------------------------------------------------------------------- looking
 
@@ -349,11 +384,16 @@ class MySQLStore:
         return await self._write(ask, transaction)
 
     async def dead(
-        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+        self,
+        which: DeadFilter,
+        *,
+        limit: int = 100,
+        cursor: int | None = None,
+        max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
         return await self._here.publish.run(
-            lambda link: self._inspecting.dead(link, which, limit=limit, cursor=cursor)
+            lambda link: self._inspecting.dead(link, which, limit=limit, cursor=cursor, max_bytes=max_bytes)
         )
 
     async def redrive(
@@ -397,6 +437,10 @@ class MySQLStore:
     def _ring(self, queues: Iterable[str]) -> None:
         if self._opened is not None:
             self._opened.tower.ring_each(queues)
+
+    def _look_everywhere(self) -> None:
+        if self._opened is not None:
+            self._opened.claims.look_everywhere()
 
     async def _join(self, transaction: object, work: Callable[[CallersSession], Awaitable[T]]) -> T:
         """Do this in the caller's transaction, or refuse."""

@@ -11,8 +11,9 @@ from typing import Final
 from nightmail.clock import Clock
 from nightmail.stores._marks import LEVELS, Range
 from nightmail.stores._sql import Statement
-from nightmail.stores.mysql.moments import aware, due, now
-from nightmail.stores.mysql.ranges import Place, within
+from nightmail.stores.mysql.lines import Lines
+from nightmail.stores.mysql.moments import EARLIEST, aware, due, now
+from nightmail.stores.mysql.ranges import Place, after, within
 from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several
 from nightmail.stores.mysql.transaction import Session
 
@@ -22,10 +23,13 @@ AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a cancel removed, and whether that may let somebody else of an ordering key go on."""
+    """What a cancel removed, and whether that may let others of an ordering key go on."""
 
     count: int
     frees: bool
+
+
+NONE: Final = Removed(0, frees=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +38,9 @@ class _Locked:
 
     id: int
     timer_key: bytes | None
-    head_key: bytes | None
-
-    @property
-    def holds_key(self) -> bool:
-        return self.head_key is not None
+    ordering_key: bytes | None
+    in_line: int
+    """Whether it stands in line for its key, and is not parked."""
 
 
 class Timers:
@@ -47,52 +49,69 @@ class Timers:
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._statements = statements
         self._clock = clock
+        self._lines = Lines(statements)
 
     async def cancel(self, session: Session, queue: str, timer_id: str, *, sees_all: bool) -> Removed:
         """See `Store.cancel`. `sees_all`: the session sees what others have committed."""
         values: dict[str, Value] = {"queue": queue.encode(), "timer_id": timer_id.encode()}
         bearer = await self._locked_bearer(session, values, sees_all=sees_all)
         if bearer is None:
-            return Removed(0, frees=False)
+            return NONE
+        await self._let_others_pass(session, queue, [bearer])
         await session.ask(self._filled("remove_timer", {"id": bearer.id}))
         await session.ask(self._filled("close_window", values))
-        return Removed(1, frees=bearer.holds_key)
+        return Removed(1, frees=bearer.ordering_key is not None)
 
-    async def cancel_all(self, session: Session, queue: str, *, sees_all: bool) -> Removed:
-        """See `Store.cancel_all`."""
+    async def cancel_all(self, session: Session, queue: str, *, sees_all: bool) -> int:
+        """See `Store.cancel_all`. In the caller's transaction."""
         removed = 0
-        for level in LEVELS:
-            range_: Range[Place] | None = Range(queue, level)
-            while range_ is not None:
-                ids, range_ = await self._waiting_in(session, range_, sees_all=sees_all)
-                removed += await self._remove(session, queue, ids)
-        return Removed(removed, frees=False)
+        while some := await self.cancel_some(session, queue, sees_all=sees_all):
+            removed += some
+        return removed
+
+    async def cancel_some(self, session: Session, queue: str, *, sees_all: bool) -> int:
+        """Remove some of the waiting messages of this queue; how many, 0 when there are none."""
+        # The parked ones first: they are not brought back one by one then.
+        for parked in (1, 0):
+            for level in LEVELS:
+                range_: Range[Place] | None = Range(queue, level)
+                while range_ is not None:
+                    ids, range_ = await self._waiting_in(session, range_, parked, sees_all=sees_all)
+                    if removed := await self._remove(session, queue, ids):
+                        return removed
+        return 0
 
     async def reschedule(
         self, session: Session, queue: str, timer_id: str, when: datetime | timedelta, *, sees_all: bool
-    ) -> bool:
-        """See `Store.reschedule`."""
+    ) -> Removed:
+        """See `Store.reschedule`; whether one was taken out of its place, and what that frees."""
         values: dict[str, Value] = {"queue": queue.encode(), "timer_id": timer_id.encode()}
         bearer = await self._locked_bearer(session, values, sees_all=sees_all)
         if bearer is None:
-            return False
+            return NONE
+        await self._let_others_pass(session, queue, [bearer])
         await session.ask(self._filled("reschedule", {"id": bearer.id, "due": due(when, now(self._clock))}))
-        return True
+        return Removed(1, frees=bearer.ordering_key is not None)
+
+    async def _let_others_pass(self, session: Session, queue: str, locked: Iterable[_Locked]) -> None:
+        """These leave their places in line: bring back those who come after them."""
+        keys = [each.ordering_key for each in locked if each.in_line and each.ordering_key is not None]
+        await self._lines.bring_back(session, [(queue.encode(), key) for key in keys])
 
     async def _locked_bearer(
         self, session: Session, values: Mapping[str, Value], *, sees_all: bool
     ) -> _Locked | None:
         """Who bears this name, locked, if it waits. One that runs is not locked, where that can be helped."""
-        if not sees_all:
-            rows = (
-                await session.ask(self._filled("waiting_bearer", {**values, "now": now(self._clock)}))
-            ).rows
-            return _Locked(*rows[0]) if rows else None
         found = (await session.ask(self._filled("bearer_id", values))).rows
         for bearer in await self._lock(session, values["queue"], [row[0] for row in found]):
             if bearer.timer_key == values["timer_id"]:
                 return bearer
-        return None
+        if found and sees_all:
+            return None
+        # A snapshot may be older than the bearer. Even here: for one transaction a session may be told to have one.
+        by_name = self._filled("waiting_bearer", {**values, "now": now(self._clock)})
+        rows = (await session.ask(by_name)).rows
+        return _Locked(*rows[0]) if rows else None
 
     async def _lock(self, session: Session, queue: Value, ids: Sequence[int]) -> list[_Locked]:
         if not ids:
@@ -101,11 +120,12 @@ class Timers:
         return [_Locked(*row) for row in (await session.ask(self._filled("lock_waiting", values))).rows]
 
     async def _waiting_in(
-        self, session: Session, range_: Range[Place], *, sees_all: bool
+        self, session: Session, range_: Range[Place], parked: int, *, sees_all: bool
     ) -> tuple[list[int], Range[Place] | None]:
         """The ids of some that wait in this range, and where there may be more."""
         values: dict[str, Value] = {
             "queue": range_.queue.encode(),
+            "parked": parked,
             "level": range_.level,
             "within": within(range_),
             "limit": AT_ONCE,
@@ -116,17 +136,19 @@ class Timers:
         if len(rows) < AT_ONCE:
             return [row[0] for row in rows], None
         last_id, last_due = rows[-1]
-        following = Range(range_.queue, range_.level, start=(aware(last_due), last_id + 1))
-        return [row[0] for row in rows], following
+        place = (aware(last_due) if isinstance(last_due, datetime) else EARLIEST, last_id)
+        return [row[0] for row in rows], after(range_, place)
 
     async def _remove(self, session: Session, queue: str, ids: Sequence[int]) -> int:
         locked = await self._lock(session, queue.encode(), ids)
-        if locked:
-            await session.ask(self._filled("remove_these", {"ids": json.dumps([each.id for each in locked])}))
+        if not locked:
+            return 0
+        await session.ask(self._filled("remove_these", {"ids": json.dumps([each.id for each in locked])}))
         names = [each.timer_key for each in locked if each.timer_key is not None]
         if names:
             gone = in_hexadecimal((queue.encode(), name) for name in names)
             await session.ask(self._filled("close_windows", {"names": gone, "begun": ALWAYS}))
+        await self._let_others_pass(session, queue, locked)
         return len(locked)
 
     def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:

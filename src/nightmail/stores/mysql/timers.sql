@@ -5,15 +5,18 @@
 select m.id from nightmail_messages as m where m.queue_timer = concat(:queue, x'00', :timer_id);
 
 -- name: lock_waiting
--- Those of these messages that wait, locked, each with its name and the ordering key it holds. Found by their ids: found
--- by their names or their queue, those that run would stay locked too, and could not be settled.
-select m.id, m.timer_key, m.head_key from nightmail_messages as m force index (primary)
+-- Those of these messages that wait, locked, each with its name, its ordering key, and whether it stands in line for that
+-- without being parked. Found by their ids: found by their names or their queue, those that run would stay locked too, and
+-- could not be settled. And whoever settles locks the row first: who locks the name first would end in a deadlock with it.
+select m.id, m.timer_key, m.ordering_key, m.parked = 0 and m.head_key is null
+from nightmail_messages as m force index (primary)
 where m.id in :ids and m.queue = :queue and (m.token is null or m.lease_until <= :now)
 for update;
 
 -- name: waiting_bearer
 -- The waiting bearer of a name, locked: for sessions that may see a message that is gone, or miss one that is there.
-select m.id, m.timer_key, m.head_key from nightmail_messages as m
+select m.id, m.timer_key, m.ordering_key, m.parked = 0 and m.head_key is null
+from nightmail_messages as m
 where m.queue_timer = concat(:queue, x'00', :timer_id) and (m.token is null or m.lease_until <= :now)
 for update;
 
@@ -25,7 +28,8 @@ delete from nightmail_messages where id = :id;
 -- Some of the messages of a queue after a place that wait, not locked.
 select m.id, m.due_at
 from nightmail_messages as m force index (nightmail_claim)
-where m.queue = :queue and m.priority = :level and :within and (m.token is null or m.lease_until <= :now)
+where m.queue = :queue and m.parked = :parked and m.priority = :level and :within
+  and (m.token is null or m.lease_until <= :now)
 order by m.due_at, m.id
 limit :limit;
 
@@ -48,4 +52,4 @@ where :begun;
 -- name: reschedule
 -- Move the message that was just locked to another due time. An expired lease on it ends: its holder must not end what
 -- somebody was told will run later.
-update nightmail_messages set due_at = :due, token = null, lease_until = null, claimed_at = null where id = :id;
+update nightmail_messages set due_at = :due, parked = 0, token = null, lease_until = null, claimed_at = null where id = :id;

@@ -28,9 +28,9 @@ ASK_SECONDS: Final = 0.12
 """How often to ask while idle: eight times a second."""
 LONGEST_SECONDS: Final = 1.0
 WORTH: Final = 10
-"""Asking may take a tenth of the time: with a long line of blocked followers it may be slow, and is done less often."""
-
-
+"""Asking may take a tenth of the time: with many queues it may be slow, and is done less often."""
+MOST_IN_LINE: Final = 200
+"""So many messages that wait for their ordering keys are looked at. Of more a claim can say more."""
 LETTERS_SECONDS: Final = 15.0
 """For so long after a claim of letters they are asked about: whoever is idle looks again sooner than that."""
 
@@ -155,8 +155,13 @@ class WatchedTower(BellTower):
 
     def _question(self, asked: Sequence[_Watched]) -> Sql:
         moment = now(self._clock)
-        in_line = filled(self._statements["in_line"], {"now": moment})
-        values: dict[str, Value] = {"levels": LEVELS, "now": moment, "in_line": in_line}
+        standing = filled(self._statements["standing"], {"now": moment})
+        values: dict[str, Value] = {
+            "levels": LEVELS,
+            "now": moment,
+            "standing": standing,
+            "limit": MOST_IN_LINE,
+        }
         return union(
             filled(
                 (self._letters if each.letters else self._statements)["available"],

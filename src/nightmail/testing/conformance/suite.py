@@ -13,6 +13,7 @@ from nightmail.testing.conformance.delay import DelayConformance
 from nightmail.testing.conformance.fixtures import StoreFixtures
 from nightmail.testing.conformance.inspect import InspectConformance
 from nightmail.testing.conformance.lease import LeaseConformance
+from nightmail.testing.conformance.locked import LockedConformance
 from nightmail.testing.conformance.looking import LookingConformance
 from nightmail.testing.conformance.ordering import OrderingConformance
 from nightmail.testing.conformance.priority import PriorityConformance
@@ -41,6 +42,7 @@ class StoreConformance(
     OrderingConformance,
     PriorityConformance,
     LookingConformance,
+    LockedConformance,
     LeaseConformance,
     SettleConformance,
     TransactionConformance,

@@ -1,0 +1,110 @@
+"""The lines of ordering keys: who is parked, and who is brought back. The rules are in claim.sql."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from nightmail.stores._sql import Statement
+from nightmail.stores.mysql.link import Answer, Link
+from nightmail.stores.mysql.look import BEHIND_A_PARKED_ROW, Look
+from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several, union
+from nightmail.stores.mysql.transaction import Session
+
+MOST_FOLLOWERS: Final = 5000
+"""So many rows that wait in line a claim walks over before it parks them and leaves the rest to the next one."""
+
+CROWD: Final = 10
+"""So many of one line are walked over rather than parked: that is a write, too."""
+
+Key: TypeAlias = tuple[bytes, bytes]
+"""A queue and an ordering key."""
+
+
+class Lines:
+    """The statements that park rows and bring them back."""
+
+    def __init__(self, statements: Mapping[str, Statement]) -> None:
+        self._statements = statements
+
+    # -------------------------------------------------------------------------------------- a claim
+
+    def after(self, keys: Mapping[int, Key]) -> list[Sql]:
+        """The questions who comes after these rows in the lines of their keys, once they are locked."""
+        return [self._each("next_in_line", keys), self._each("any_in_line", keys)] if keys else []
+
+    def brought_back(self, look: Look, keys: Mapping[int, Key], answers: Sequence[Answer]) -> set[int]:
+        """Note whom to bring back; the ids of rows that cannot be taken, because others have who comes after them."""
+        if not keys:
+            return set()
+        locked, waiting = ({row[0]: row[1] for row in answer.rows} for answer in answers)
+        look.back.update(locked.values())
+        return waiting.keys() - locked.keys()
+
+    async def park(self, link: Link, look: Look) -> int:
+        """Lock the followers that this look walked over, but for one of each key; how many are to be parked."""
+        followers, look.followers = look.followers, []
+        by_key: defaultdict[Key | None, list[int]] = defaultdict(list)
+        for each in followers:
+            by_key[each.key].append(each.id)
+        crowded = [id_ for ids in by_key.values() if len(ids) > CROWD for id_ in ids]
+        stuck = {each.key for each in followers if each.standing == BEHIND_A_PARKED_ROW}
+        hidden = {place: key for place, key in enumerate(stuck) if key is not None}
+        questions = [self._filled("lock_followers", {"ids": several(crowded)})] if crowded else []
+        questions += [self._each("next_in_line", hidden)] if hidden else []
+        if not questions:
+            return 0
+        answers = await link.ask(*questions) if look.begun else (await link.ask("begin", *questions))[1:]
+        look.begun = True
+        if hidden:
+            back = [row[1] for row in answers.pop().rows]
+            look.back.update(back)
+            look.again = look.again or bool(back)
+        return self._choose(look, answers[0]) if crowded else 0
+
+    def writes(self, look: Look, begun: Sql) -> list[Sql]:
+        """The statements that park and bring back what was locked."""
+        named = (("unpark", look.back), ("anchor", look.anchors), ("park", look.parked - look.back))
+        return [self._filled(name, {"ids": sorted(ids), "begun": begun}) for name, ids in named if ids]
+
+    def _choose(self, look: Look, locked: Answer) -> int:
+        waiting: defaultdict[Key, list[int]] = defaultdict(list)
+        for id_, queue, ordering_key in locked.rows:
+            waiting[queue, ordering_key].append(id_)
+        parked = 0
+        for ids in waiting.values():
+            # The lowest id stays: it will be the first in line.
+            anchor, *rest = sorted(ids)
+            if rest:
+                look.anchors.add(anchor)
+                look.parked.update(rest)
+                parked += len(rest)
+        return parked
+
+    # ----------------------------------------------------------------------------------- other verbs
+
+    async def bring_back(self, session: Session, keys: Iterable[Key]) -> None:
+        """Bring back who comes next in these lines: a waiting row of each was locked, and is removed or moved."""
+        wanted = dict(enumerate(dict.fromkeys(keys)))
+        if not wanted:
+            return
+        found = {row[0]: row[1] for row in (await session.ask(self._each("next_in_line", wanted))).rows}
+        left = {place: key for place, key in wanted.items() if place not in found}
+        if left:
+            # Either nobody is parked there, or others have them all locked, and then they are waited for.
+            waited_for = await session.ask(self._each("any_in_line", left, locking=True))
+            found |= {row[0]: row[1] for row in waited_for.rows}
+        if found:
+            await session.ask(self._filled("unpark", {"ids": sorted(found.values()), "begun": ALWAYS}))
+
+    def _each(self, name: str, keys: Mapping[int, Key], *, locking: bool = False) -> Sql:
+        branches = []
+        for place, (queue, ordering_key) in keys.items():
+            values: dict[str, Value] = {"place": place, "queue": queue, "ordering_key": ordering_key}
+            branch = self._filled(name, values)
+            branches.append(Sql(f"{branch[:-1]} for update)") if locking else branch)
+        return union(branches)
+
+    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
+        return filled(self._statements[name], values)

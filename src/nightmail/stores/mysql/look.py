@@ -1,0 +1,130 @@
+"""One look for messages to claim: what it asks for, what it has found, and what it has locked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from nightmail.outcome import Reason
+from nightmail.stores._marks import Range
+from nightmail.stores.mysql.moments import LATEST
+from nightmail.stores.mysql.ranges import Place, after
+from nightmail.stores.mysql.text import Sql
+
+IN_LINE: Final = 1
+BEHIND_A_PARKED_ROW: Final = 2
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a claim is asked for; its queues in the order in which they are served."""
+
+    queues: tuple[str, ...]
+    limit: int
+    max_bytes: int
+    lease: timedelta
+    token: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message that is due and that nobody has leased, where it was found, and whether it can be claimed."""
+
+    range: Range[Place]
+    due_at: datetime
+    id: int
+    bytes: int
+    too_large: bool
+    waits_for: bytes | None
+    """Its ordering key, unless it holds it."""
+    standing: int
+
+    @property
+    def key(self) -> tuple[bytes, bytes] | None:
+        """The queue, and the ordering key unless it holds that already."""
+        return None if self.waits_for is None else (self.range.queue.encode(), self.waits_for)
+
+
+def found_in(range_: Range[Place], row: Sequence[Any]) -> Found:
+    """What was found there. A due time that is none counts as one of long ago: whoever takes the message sees to it."""
+    due_at, id_, size, too_large, waits_for, standing = row
+    readable = due_at.replace(tzinfo=UTC) if isinstance(due_at, datetime) else _LONG_AGO
+    return Found(range_, readable, id_, int(size), bool(too_large), waits_for, int(standing))
+
+
+class Walk:
+    """A way along a range: what lies behind it was dealt with, and what need not be tried again further on."""
+
+    def __init__(self, range_: Range[Place], known: Iterable[int]) -> None:
+        self.origin = range_
+        self.range = range_
+        self.tried = set(known)
+        self.over = False
+
+    def went(self, found: Sequence[Found], *, asked_for: int) -> None:
+        """Go on behind the first of these that were dealt with; if all were, and no more came, this was all."""
+        dealt_with = [each.standing != 0 or each.id in self.tried for each in found]
+        done = dealt_with.index(False) if False in dealt_with else len(found)
+        readable = [each for each in found[:done] if each.due_at != _LONG_AGO]
+        if readable:
+            self.range = after(self.range, (readable[-1].due_at, readable[-1].id))
+            self.tried.difference_update(each.id for each in readable)
+        self.over = done == len(found) and len(found) < asked_for
+
+
+@dataclass(slots=True)
+class Look:
+    """At which moment, what was locked so far, and what is left to do before the commit."""
+
+    wanted: Wanted
+    limit: int
+    """How much of what is wanted it is to take."""
+    max_bytes: int
+    """How many bytes it may take."""
+    needs_one: bool
+    """Whether one message is taken however large it is."""
+    now: Sql
+    """The moment of this look: the server's clock, and once it was read, what it showed."""
+    moment: datetime = LATEST
+    begun: bool = False
+    taken: list[Sequence[Any]] = field(default_factory=list)
+    bytes: int = 0
+    unread: dict[int, Reason] = field(default_factory=dict)
+    """What cannot be handed out, and why."""
+    followers: list[Found] = field(default_factory=list)
+    """What waits in line, in the way of claims."""
+    back: set[int] = field(default_factory=set)
+    """Parked rows, locked, that claims are to see again."""
+    anchors: set[int] = field(default_factory=set)
+    parked: set[int] = field(default_factory=set)
+    spent: bool = False
+    """Whether something was left out because it did not fit into the bytes."""
+    again: bool = False
+    """Whether it set something free, so that there may be more than it found."""
+    stopped: bool = False
+    """Whether it stopped before it had seen everything: it would have walked too far."""
+
+    @property
+    def room(self) -> int:
+        """How many more it may take."""
+        return 0 if self.spent else self.limit - len(self.taken)
+
+    @property
+    def found_all(self) -> bool:
+        """Whether there is no more than it found."""
+        return self.room > 0 and not self.again and not self.stopped
+
+    def fitting(self, candidates: Iterable[Found]) -> Iterator[Found]:
+        """As many of these as may be taken, in order; at least one, if there is none yet."""
+        left = self.max_bytes - self.bytes
+        first = self.needs_one and not self.taken
+        room = self.room
+        for each in candidates:
+            if room == 0 or (each.bytes > left and not first):
+                return
+            yield each
+            room, left, first = room - 1, left - each.bytes, False
