@@ -103,7 +103,7 @@ with meta as materialized (
 ), fence as materialized (
     select ours, :own_id::bigint is null or exists (select from own) as held, notice_horizon from meta
 ), bearer as materialized (
-    select m.id, m.due_at, m.head_key,
+    select m.id, m.due_at, m.ordering_key,
            coalesce(m.id = :own_id::bigint or m.lease_until > moment.asked, false) as running
     from nightmail_messages as m, moment, fence
     where fence.ours and fence.held and m.queue = :queue and m.timer_key = :timer_id
@@ -144,7 +144,7 @@ with meta as materialized (
 select fence.ours, fence.held, outcome.kept, (select id from stored) as id,
        (select pg_notify(:channel, :queue)::text from stored, moment
         where due_at < now + fence.notice_horizon
-           or exists (select from bearer where head_key is not null and head_key is distinct from :ordering_key)
+           or exists (select from bearer where ordering_key is not null)
        ) as rung
 from fence, outcome;
 

@@ -1,9 +1,12 @@
 -- Statements under a lease: each is fenced by id and token, and by nothing else. Ids come sorted and each once, so
 -- that width_bucket finds a row's place in the arrays. No joins: with statistics from an empty table the planner turns
 -- a join round and walks through all messages.
+--
+-- An ordering key that is given up rings always. A message that waits for it may commit after our snapshot and before
+-- our commit: it is not seen here, and its own ring came too early.
 
 -- name: settle_done
--- End these deliveries as done. Rings the queues in which that lets somebody with the same ordering key go on.
+-- End these deliveries as done, and ring for the ordering keys that this frees.
 with gone as (
     delete from nightmail_messages as m
     where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
@@ -12,14 +15,7 @@ with gone as (
 select array(select id from gone) as ids,
        array(
            select pg_notify(:channel, released.queue)::text
-           from (
-               select distinct gone.queue from gone
-               where gone.head_key is not null and (
-                   select f.id from nightmail_messages as f
-                   where f.queue = gone.queue and f.ordering_key = gone.head_key and f.id <> gone.id
-                     and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                   limit 1) is not null
-           ) as released
+           from (select distinct gone.queue from gone where gone.head_key is not null) as released
        ) as rung;
 
 -- name: settle
@@ -80,11 +76,7 @@ select array(select id from gone union all select id from back) as ids,
                select buried.queue from buried
                union
                select gone.queue from gone
-               where gone.head_key is not null and (
-                   select f.id from nightmail_messages as f
-                   where f.queue = gone.queue and f.ordering_key = gone.head_key and f.id <> gone.id
-                     and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                   limit 1) is not null
+               where gone.head_key is not null
            ) as awake
        ) as rung;
 
@@ -155,13 +147,6 @@ with meta as materialized (
 select meta.ours, array(select id from held) as ids,
        array(
            select pg_notify(:channel, released.queue)::text
-           from (
-               select distinct gone.queue from gone
-               where gone.head_key is not null and (
-                   select f.id from nightmail_messages as f
-                   where f.queue = gone.queue and f.ordering_key = gone.head_key and f.id <> gone.id
-                     and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                   limit 1) is not null
-           ) as released
+           from (select distinct gone.queue from gone where gone.head_key is not null) as released
        ) as rung
 from meta;
