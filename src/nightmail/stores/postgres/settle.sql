@@ -35,7 +35,7 @@ with moment as materialized (
     select id, now, now, published_at,
            case when ran then coalesce(first_attempt_at, claimed_at) else first_attempt_at end,
            case when ran then claimed_at else last_attempt_at end,
-           case when ran then attempts + 1 else attempts end,
+           case when ran then least(attempts, 2147483646) + 1 else attempts end,
            deliveries, priority, queue, timer_id, ordering_key, reason, error, headers, body
     from gone, moment
     where reason is not null
@@ -52,14 +52,16 @@ with moment as materialized (
     update nightmail_messages as m
     set token = null, lease_until = null, claimed_at = null,
         attempts = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
-            when 'retry' then m.attempts + 1 when 'postpone' then 0 else m.attempts end,
+            when 'retry' then least(m.attempts, 2147483646) + 1 when 'postpone' then 0 else m.attempts end,
         deliveries = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
             when 'release' then greatest(m.deliveries - 1, 0) else 0 end,
         first_attempt_at = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
             when 'retry' then coalesce(m.first_attempt_at, m.claimed_at) when 'release' then m.first_attempt_at end,
         last_attempt_at = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
             when 'retry' then m.claimed_at when 'release' then m.last_attempt_at end,
-        due_at = case when m.superseded then (select now from moment) else (
+        due_at = case
+            when (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])] = 'release' then m.due_at
+            when m.superseded then (select now from moment) else (
             (select utc from moment) + (:back_afters::interval[])[width_bucket(m.id, :back_ids::bigint[])]
         ) at time zone 'UTC' end
     where m.id = any(:back_ids::bigint[])

@@ -46,7 +46,7 @@ with meta as materialized (
     update nightmail_messages as m
     set due_at = (select greatest(coalesce(:due_at::timestamptz, (utc + :delay::interval) at time zone 'UTC'), now)
                   from moment),
-        token = null, lease_until = null, claimed_at = null
+        token = null, lease_until = null, claimed_at = null, parked = false
     where m.queue = :queue and m.timer_key = :timer_id and (select ours from meta)
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
     returning m.due_at, m.ordering_key
