@@ -117,6 +117,7 @@ class _Maker:
             _moment("expires_at"),
             Column("priority", SmallInteger, nullable=False),
             Column("superseded", Boolean, nullable=False, server_default=text("false")),
+            Column("parked", Boolean, nullable=False, server_default=text("false")),
             _moment("due_at", required=True),
             _moment("lease_until"),
             Column("token", UUID),
@@ -135,10 +136,19 @@ class _Maker:
             PrimaryKeyConstraint("id", name=self._name("messages_pkey")),
             CheckConstraint("priority between 0 and 9", name=self._name("messages_priority")),
             CheckConstraint(_LEASE, name=self._name("messages_lease")),
-            self._index("claim", "queue", "priority", "due_at", "id", where="priority >= 0"),
+            self._index("claim", "queue", "priority", "parked", "due_at", "id", where="priority >= 0"),
             self._index("timer", "queue", "timer_key", unique=True, where="timer_key is not null"),
             self._index("head", "queue", "head_key", unique=True, where="head_key is not null"),
             self._index("line", "queue", "ordering_key", text("(id + 0)"), where="ordering_key is not null"),
+            self._index(
+                "behind",
+                "queue",
+                "priority",
+                "due_at",
+                text("(id + 0)"),
+                where="ordering_key is not null and head_key is null and not parked",
+            ),
+            self._index("parked", "queue", "ordering_key", text("(id + 0)"), where="parked"),
             postgresql_with=_MESSAGES_STORAGE,
         )
 

@@ -42,10 +42,17 @@ class Marks(Generic[P]):
     def __init__(self) -> None:
         self._marks: dict[tuple[str, int], P] = {}
         self._looked_behind: dict[str, float] = {}
+        self._cost: dict[str, float] = {}
         self._interval: dict[str, float] = {}
+        self._lowered: dict[tuple[str, int], P] = {}
 
     def forward(self, queue: str, now: float) -> list[Range[P]]:
         """From the marks on, the highest level first; from the beginning when it is time to look behind them."""
+        for level in LEVELS:
+            lowered = self._lowered.pop((queue, level), None)
+            mark = self._marks.get((queue, level))
+            if lowered is not None and mark is not None and lowered < mark:
+                self._marks[queue, level] = lowered
         if self._time_to_look_behind(queue, now):
             self._drop(queue)
             self._looked_behind[queue] = now
@@ -59,18 +66,29 @@ class Marks(Generic[P]):
 
     def found(self, taken: Iterable[tuple[str, int, P]]) -> None:
         """The last look took these messages, each with its queue and level: the next begins at the first of them."""
-        lowest: dict[tuple[str, int], P] = {}
-        for queue, level, place in taken:
-            before = lowest.get((queue, level))
+        self._marks.update(_lowest(taken))
+
+    def lower(self, available: Iterable[tuple[str, int, P]]) -> None:
+        """These became available again, each with its queue and level: the next look does not begin behind them.
+
+        A look that is under way may have missed them, so this counts from the next one on, whatever that one finds.
+        """
+        for where, place in _lowest(available).items():
+            before = self._lowered.get(where)
             if before is None or place < before:
-                lowest[queue, level] = place
-        self._marks.update(lowest)
+                self._lowered[where] = place
 
     def took(self, queues: Iterable[str], started: float, ended: float) -> None:
-        """The look that began at `started` took until `ended`; one without marks that is slow is made less often."""
+        """The look that began at `started` took until `ended`.
+
+        Looks without marks that are slow are made less often. One alone says nothing: the server, the network or this
+        process may have stood still. So of the last two the quicker one counts.
+        """
         for queue in queues:
             if self._looked_behind.get(queue) == started:
-                self._interval[queue] = max(LOOK_BEHIND_EVERY, WORTH * (ended - started))
+                cost = ended - started
+                before, self._cost[queue] = self._cost.get(queue, 0.0), cost
+                self._interval[queue] = max(LOOK_BEHIND_EVERY, WORTH * min(cost, before))
 
     def drop(self, queues: Iterable[str]) -> None:
         """Begin at the beginning in these queues: something came back to its old place."""
@@ -78,10 +96,12 @@ class Marks(Generic[P]):
             self._drop(queue)
 
     def forget(self) -> None:
-        """Begin anew: after an error or a new connection nothing is known."""
+        """Begin again: after an error or a new connection nothing is known."""
         self._marks.clear()
         self._looked_behind.clear()
+        self._cost.clear()
         self._interval.clear()
+        self._lowered.clear()
 
     def _time_to_look_behind(self, queue: str, now: float) -> bool:
         last = self._looked_behind.get(queue)
@@ -91,3 +111,13 @@ class Marks(Generic[P]):
     def _drop(self, queue: str) -> None:
         for level in LEVELS:
             self._marks.pop((queue, level), None)
+
+
+def _lowest(places: Iterable[tuple[str, int, P]]) -> dict[tuple[str, int], P]:
+    """The first of these in each queue and level."""
+    lowest: dict[tuple[str, int], P] = {}
+    for queue, level, place in places:
+        before = lowest.get((queue, level))
+        if before is None or place < before:
+            lowest[queue, level] = place
+    return lowest

@@ -38,6 +38,7 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "expires_at": _AT,
         "priority": "smallint not null",
         "superseded": "boolean not null default",
+        "parked": "boolean not null default",
         "due_at": _AT_SET,
         "lease_until": _AT,
         "token": "uuid",
@@ -99,10 +100,15 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
 INDEXES: Final[dict[str, str]] = {
     "meta_pkey": "unique btree (only_row)",
     "messages_pkey": "unique btree (id)",
-    "claim": "btree (queue, priority, due_at, id) WHERE (priority >= 0)",
+    "claim": "btree (queue, priority, parked, due_at, id) WHERE (priority >= 0)",
     "timer": "unique btree (queue, timer_key) WHERE (timer_key IS NOT NULL)",
     "head": "unique btree (queue, head_key) WHERE (head_key IS NOT NULL)",
     "line": "btree (queue, ordering_key, ((id + 0))) WHERE (ordering_key IS NOT NULL)",
+    "behind": (
+        "btree (queue, priority, due_at, ((id + 0))) "
+        "WHERE ((ordering_key IS NOT NULL) AND (head_key IS NULL) AND (NOT parked))"
+    ),
+    "parked": "btree (queue, ordering_key, ((id + 0))) WHERE parked",
     "dead_pkey": "unique btree (id)",
     "dead_queue": "btree (queue, id)",
     "dead_due": "btree (queue, care_due_at, id) WHERE (care_due_at IS NOT NULL)",

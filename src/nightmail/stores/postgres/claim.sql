@@ -1,43 +1,86 @@
 -- name: claim
--- Lease up to :limit available messages, looking through ranges in the order given and no further than needed; and
--- tell, only when that was fewer, when the next message of these queues is due or the next lease ends.
+-- Lease up to :limit available messages that have no more than :max_bytes together, looking through ranges in the order
+-- given and no further than needed; and tell, only when that was not :full, when the next message of these queues is due
+-- or the next lease ends.
 --
--- A range is a queue, a level, and from where (inclusive) to where (exclusive), each by due time and id. One without a
--- level stands for the queue's share of its oldest messages of all levels. Exactly the rows that are taken are locked.
+-- Each queue has its turn, with ranges `first` to `last` of the arrays. A range is a level, and from where (inclusive) to
+-- where (exclusive), each by due time and id. The first ten are the levels of the queue; those also serve its share of
+-- the oldest of all levels. A turn is begun only when those before it gave too little, and exactly the rows that are
+-- taken are locked, except where :max_bytes ends the claim.
+--
+-- Of the messages that wait for an ordering key and were never started, no more than :window are passed over in a range:
+-- `cut` tells that there may be more behind them. `park` puts them aside. `parked` tells that messages are put aside:
+-- `unpark` brings back the first of each free key.
+--
 -- Sub-selects with a limit instead of `exists`, ids in an array instead of a join, `id + 0` instead of `id`: with
 -- statistics from an empty table the planner would hash the first, turn the second round, look for the third among all
--- ids, and each time walk through all messages.
-with busy as materialized (
-    -- Where only one level has anything due, its oldest come first anyway.
-    select given.queue
-    from unnest(
-        :share_queues::text[], :share_levels::smallint[], :share_from_at::timestamptz[], :share_from_id::bigint[]
-    ) as given(queue, level, from_at, from_id),
+-- ids, and each time walk through all messages. `offset 0` keeps it from evaluating a sub-select once per row.
+with picked as materialized (
+    select found.id, found.body_bytes, found.header_bytes
+    from unnest(:queues::text[], :shares::integer[], :firsts::integer[], :lasts::integer[]) with ordinality
+        as turn(queue, share, first, last, place),
     lateral (
-        select m.id
-        from nightmail_messages as m
-        where m.priority >= 0 and m.queue = given.queue and m.priority = given.level
-          and (m.due_at, m.id) >= (given.from_at, given.from_id)
-          and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-        order by m.due_at, m.id
-        limit 1
-    ) as first
-), oldest as materialized (
-    select ranked.queue, ranked.id
-    from (
-        select given.queue, given.share, found.id,
-               row_number() over (partition by given.queue order by found.due_at, found.id) as place
-        from unnest(
-            :share_queues::text[], :share_levels::smallint[], :share_from_at::timestamptz[], :share_from_id::bigint[],
-            :shares::integer[]
-        ) as given(queue, level, from_at, from_id, share),
-        lateral (
-            select m.id, m.due_at
+        -- Where only one level has anything due, its oldest come first anyway.
+        select case when turn.share > 0 and 1 < (
+            select count(*)
+            from generate_series(turn.first, turn.first + 9) as r(i),
+            lateral (
+                select m.id
+                from nightmail_messages as m
+                where m.priority >= 0 and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
+                  and not m.parked
+                  and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                order by m.due_at, m.id
+                limit 1
+            ) as due
+        ) then array(
+            select oldest.id
+            from generate_series(turn.first, turn.first + 9) as r(i)
+            left join lateral (
+                select b.due_at, b.id
+                from nightmail_messages as b
+                where b.ordering_key is not null and b.head_key is null and not b.parked
+                  and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+                  and (b.due_at, b.id + 0) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                  and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                order by b.due_at, b.id + 0
+                offset :window::integer limit 1
+            ) as edge on true,
+            lateral (
+                select m.id, m.due_at
+                from nightmail_messages as m
+                where m.priority >= 0 and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
+                  and not m.parked
+                  and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                  and (m.due_at, m.id) < (
+                      coalesce(edge.due_at, (:to_at::timestamptz[])[r.i]), coalesce(edge.id, (:to_id::bigint[])[r.i]))
+                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                  and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+                  and (m.ordering_key is null or m.head_key is not null or (
+                      (select h.id from nightmail_messages as h
+                       where h.queue = m.queue and h.head_key = m.ordering_key limit 1) is null
+                      and (select s.id from nightmail_messages as s
+                           where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id + 0 < m.id
+                             and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                           limit 1) is null))
+                order by m.due_at, m.id
+                limit turn.share
+            ) as oldest
+            order by oldest.due_at, oldest.id
+            limit turn.share
+        ) else '{}'::bigint[] end as ids
+        offset 0
+    ) as share,
+    lateral (
+        select shared.id, shared.body_bytes, shared.header_bytes
+        from (
+            select m.id, octet_length(m.body) as body_bytes, octet_length(m.headers) as header_bytes
             from nightmail_messages as m
-            where m.priority >= 0 and m.queue = given.queue and m.priority = given.level
-              and (m.due_at, m.id) >= (given.from_at, given.from_id)
+            where m.id = any(share.ids)
               and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
               and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+              -- Once more, now that it is locked: it may have been replaced by one with another key.
               and (m.ordering_key is null or m.head_key is not null or (
                   (select h.id from nightmail_messages as h
                    where h.queue = m.queue and h.head_key = m.ordering_key limit 1) is null
@@ -45,39 +88,31 @@ with busy as materialized (
                        where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id + 0 < m.id
                          and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                        limit 1) is null))
-            order by m.due_at, m.id
-            limit given.share
-        ) as found
-        where (select count(*) from busy where busy.queue = given.queue) > 1
-    ) as ranked
-    where ranked.place <= ranked.share
-), picked as materialized (
-    select taken.id
-    from unnest(
-        :queues::text[], :levels::smallint[], :from_at::timestamptz[], :from_id::bigint[],
-        :to_at::timestamptz[], :to_id::bigint[]
-    ) with ordinality as given(queue, level, from_at, from_id, to_at, to_id, place),
-    lateral (
-        select shared.id
-        from (
-            select m.id
-            from nightmail_messages as m
-            where given.level is null
-              and m.id = any(array(select oldest.id from oldest where oldest.queue = given.queue))
-              and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-              and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
             limit :limit::integer
             for update of m skip locked
         ) as shared
         union all
-        select ranged.id
-        from (
-            select m.id
+        select ranged.id, ranged.body_bytes, ranged.header_bytes
+        from generate_series(turn.first, turn.last) as r(i)
+        left join lateral (
+            select b.due_at, b.id
+            from nightmail_messages as b
+            where b.ordering_key is not null and b.head_key is null and not b.parked
+              and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+              and (b.due_at, b.id + 0) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+              and (b.due_at, b.id + 0) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+              and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+            order by b.due_at, b.id + 0
+            offset :window::integer limit 1
+        ) as edge on true,
+        lateral (
+            select m.id, octet_length(m.body) as body_bytes, octet_length(m.headers) as header_bytes
             from nightmail_messages as m
-            where given.level is not null
-              and m.priority >= 0 and m.queue = given.queue and m.priority = given.level
-              and (m.due_at, m.id) >= (given.from_at, given.from_id)
-              and (m.due_at, m.id) < (given.to_at, given.to_id)
+            where m.priority >= 0 and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
+              and not m.parked
+              and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+              and (m.due_at, m.id) < (
+                  coalesce(edge.due_at, (:to_at::timestamptz[])[r.i]), coalesce(edge.id, (:to_id::bigint[])[r.i]))
               and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
               and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
               and (m.ordering_key is null or m.head_key is not null or (
@@ -87,59 +122,231 @@ with busy as materialized (
                        where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id + 0 < m.id
                          and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                        limit 1) is null))
-              and m.id <> all(array(select oldest.id from oldest where oldest.queue = given.queue))
+              and m.id <> all(share.ids)
             order by m.due_at, m.id
             limit :limit::integer
             for update of m skip locked
         ) as ranged
-    ) as taken
-    order by given.place
+    ) as found
+    order by turn.place
     limit :limit::integer
+), counted as materialized (
+    -- A body that is too large is left for `bury_large`, and counts for nothing. The first of the others always fits.
+    select sized.id, sized.too_large,
+           not sized.too_large and (sized.total <= :max_bytes::bigint or sized.many = 1) as fits
+    from (
+        select picked.id, picked.body_bytes > :max_body_bytes::integer as too_large,
+               sum(picked.body_bytes + picked.header_bytes) filter (where picked.body_bytes <= :max_body_bytes::integer)
+                   over run as total,
+               count(*) filter (where picked.body_bytes <= :max_body_bytes::integer) over run as many
+        from picked
+        window run as (rows unbounded preceding)
+    ) as sized
 ), claimed as (
     update nightmail_messages as m
     set token = :token::uuid, claimed_at = coalesce(:now::timestamptz, clock_timestamp()),
         lease_until = (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval)
             at time zone 'UTC',
-        deliveries = m.deliveries + 1, head_key = m.ordering_key
-    where m.id = any(array(select picked.id from picked))
+        deliveries = least(m.deliveries, 2147483646) + 1, head_key = m.ordering_key
+    where m.id = any(array(select counted.id from counted where fits))
     returning m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at,
               m.published_at, m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at,
               m.last_attempt_at, m.superseded
+), told as materialized (
+    select many >= :limit::integer as ended_by_limit, fitting < many as ended_by_bytes, large
+    from (
+        select count(*) as many, count(*) filter (where fits or too_large) as fitting,
+               array_agg(id) filter (where too_large) as large
+        from counted
+    ) as counts
 ), expected as materialized (
-    select case when (select count(*) from claimed) < :limit::integer then least(
+    select case when not ended_by_limit and not ended_by_bytes then least(
         (select min(coming.due_at)
-         from unnest(:wanted::text[]) as q(queue), generate_series(0, 9) as l(level),
+         from unnest(:queues::text[]) as q(queue), generate_series(0, 9) as l(level),
          lateral (
              select m.due_at from nightmail_messages as m
-             where m.priority >= 0 and m.queue = q.queue and m.priority = l.level
+             where m.priority >= 0 and m.queue = q.queue and m.priority = l.level and not m.parked
                and m.due_at > coalesce(:now::timestamptz, statement_timestamp())
              order by m.due_at, m.id
              limit 1
          ) as coming),
         (select min(running.lease_until)
-         from unnest(:wanted::text[]) as q(queue), generate_series(0, 9) as l(level),
+         from unnest(:queues::text[], :firsts::integer[], :lasts::integer[]) as turn(queue, first, last),
+         generate_series(turn.first, turn.last) as r(i),
          lateral (
              select m.lease_until from nightmail_messages as m
-             where m.priority >= 0 and m.queue = q.queue and m.priority = l.level
+             where m.priority >= 0 and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
+               and not m.parked
+               and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+               and (m.due_at, m.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
                and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                and m.lease_until > coalesce(:now::timestamptz, statement_timestamp())
              -- Enough to sleep well, and a limit keeps the planner from turning this into a walk through all messages.
              order by m.due_at, m.id
              limit 1000
          ) as running)
-    ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
+    ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in,
+    case when not ended_by_limit and not ended_by_bytes then (
+        select 1
+        from unnest(:queues::text[], :firsts::integer[], :lasts::integer[]) as turn(queue, first, last),
+        generate_series(turn.first, turn.last) as r(i),
+        lateral (
+            select b.id
+            from nightmail_messages as b
+            where b.ordering_key is not null and b.head_key is null and not b.parked
+              and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+              and (b.due_at, b.id + 0) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+              and (b.due_at, b.id + 0) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+              and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+            order by b.due_at, b.id + 0
+            offset :window::integer limit 1
+        ) as edge
+        limit 1
+    ) is not null else false end as cut
+    from told
 )
-select claimed.*, expected.next_in
-from expected left join claimed on true;
+select claimed.*, expected.next_in, expected.cut, told.ended_by_limit or told.ended_by_bytes as full, told.large, (
+           select 1
+           from unnest(:queues::text[]) as q(queue),
+           lateral (
+               select m.id from nightmail_messages as m
+               where m.parked and m.queue = q.queue
+               order by m.ordering_key, m.id + 0
+               limit 1
+           ) as aside
+           limit 1
+       ) is not null as parked
+from told cross join expected left join claimed on true;
+
+-- name: unpark
+-- Bring back, of each ordering key that nobody holds, the first that is due, if it was put aside. Keys are skipped
+-- through one by one: what this costs follows their number, not how many messages wait behind each. `parked` tells
+-- whether there are any.
+with recursive line(queue, key) as (
+    select q.queue collate "C", (
+        select m.ordering_key from nightmail_messages as m
+        where m.parked and m.queue = q.queue
+        order by m.ordering_key, m.id + 0 limit 1)
+    from unnest(:queues::text[]) as q(queue)
+    union all
+    select line.queue, (
+        select m.ordering_key from nightmail_messages as m
+        where m.parked and m.queue = line.queue and m.ordering_key > line.key
+        order by m.ordering_key, m.id + 0 limit 1)
+    from line
+    where line.key is not null
+), first as materialized (
+    select (
+        select s.id from nightmail_messages as s
+        where s.queue = line.queue and s.ordering_key = line.key
+          and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+        order by s.id + 0 limit 1) as id
+    from line
+    where line.key is not null and (
+        select h.id from nightmail_messages as h
+        where h.queue = line.queue and h.head_key = line.key limit 1) is null
+), chosen as materialized (
+    select m.id from nightmail_messages as m
+    where m.id = any(array(select first.id from first where first.id is not null)) and m.parked
+    for update skip locked
+), back as (
+    update nightmail_messages as m set parked = false
+    where m.id = any(array(select chosen.id from chosen))
+    returning m.queue, m.priority, m.due_at, m.id
+)
+select back.queue, back.priority, back.due_at, back.id, any_line.parked
+from (select count(*) > 0 as parked from line where line.key is not null) as any_line left join back on true;
+
+-- name: park
+-- Put messages aside that wait for an ordering key with a long line, so that claims need not walk over them. Of the
+-- first :portion that wait in each range, those of keys with :long or more.
+with portion as materialized (
+    select waiting.id, waiting.queue, waiting.ordering_key
+    from unnest(:queues::text[], :firsts::integer[], :lasts::integer[]) as turn(queue, first, last),
+    generate_series(turn.first, turn.last) as r(i),
+    lateral (
+        select b.id, b.queue, b.ordering_key
+        from nightmail_messages as b
+        where b.ordering_key is not null and b.head_key is null and not b.parked
+          and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+          and (b.due_at, b.id + 0) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+          and (b.due_at, b.id + 0) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+          and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+        order by b.due_at, b.id + 0
+        limit :portion::integer
+    ) as waiting
+), aside as materialized (
+    select lines.id
+    from (
+        select portion.id, count(*) over (partition by portion.queue, portion.ordering_key) as length from portion
+    ) as lines
+    where lines.length >= :long::integer
+    limit :portion::integer
+), chosen as materialized (
+    select m.id from nightmail_messages as m
+    where m.id = any(array(select aside.id from aside)) and m.token is null and m.head_key is null and not m.parked
+    for update skip locked
+), moved as (
+    update nightmail_messages as m set parked = true
+    where m.id = any(array(select chosen.id from chosen))
+    returning m.id
+)
+select count(*) as parked from moved;
+
+-- name: bury_large
+-- Give up messages whose body is larger than the store takes, without reading it.
+with gone as (
+    delete from nightmail_messages as m
+    where m.id = any(:ids::bigint[]) and octet_length(m.body) > :max_body_bytes::integer
+      and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+    returning m.*
+), buried as (
+    insert into nightmail_dead
+        (message_id, died_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries,
+         priority, queue, timer_id, ordering_key, reason, headers, body)
+    select id, coalesce(:now::timestamptz, clock_timestamp()), published_at, first_attempt_at, last_attempt_at,
+           attempts, deliveries, priority, queue, timer_id, ordering_key, :reason::text, headers, body
+    from gone
+    returning queue
+)
+select array(
+    select pg_notify(:channel, awake.queue)::text from (select distinct buried.queue from buried) as awake
+) as rung;
 
 -- name: recall
--- What a claim under this token leased.
-select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at,
-       m.published_at, m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at,
-       m.last_attempt_at, m.superseded
-from nightmail_messages as m
-where m.priority >= 0 and m.queue = any(:queues::text[])
-  and m.priority = any(array[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]::smallint[])
-  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-  and m.token = :token::uuid
-order by m.priority desc, m.due_at, m.id;
+-- Hand back what a claim under this token leased, as `Release` does, and ring for it. A claim takes what is first in the
+-- order of due times: of what waits there, no more than :most are passed over in each level. Future messages count too:
+-- the clock may have been set back since.
+with edges as materialized (
+    select q.queue, l.level, edge.due_at, edge.id
+    from unnest(:queues::text[]) as q(queue) cross join generate_series(0, 9) as l(level)
+    left join lateral (
+        select m.due_at, m.id from nightmail_messages as m
+        where m.priority >= 0 and m.queue = q.queue and m.priority = l.level and not m.parked and m.token is null
+        order by m.due_at, m.id
+        offset :most::integer limit 1
+    ) as edge on true
+), leased as materialized (
+    select found.id
+    from edges,
+    lateral (
+        select m.id from nightmail_messages as m
+        where m.priority >= 0 and m.queue = edges.queue and m.priority = edges.level and not m.parked
+          and (m.due_at, m.id) < (coalesce(edges.due_at, 'infinity'), coalesce(edges.id, 0))
+          and m.token = :token::uuid
+        order by m.due_at, m.id
+        limit 1000000
+    ) as found
+), chosen as materialized (
+    select m.id from nightmail_messages as m
+    where m.id = any(array(select leased.id from leased)) and m.token = :token::uuid
+    order by m.id
+    for update skip locked
+), back as (
+    update nightmail_messages as m
+    set token = null, lease_until = null, claimed_at = null, deliveries = greatest(m.deliveries - 1, 0)
+    where m.id = any(array(select chosen.id from chosen))
+    returning m.queue
+)
+select (select count(*) from back) as many,
+       array(select pg_notify(:channel, awake.queue)::text from (select distinct queue from back) as awake) as rung;

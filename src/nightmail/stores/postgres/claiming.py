@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -13,6 +14,7 @@ from uuid import UUID
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
+from nightmail.outcome import Reason
 from nightmail.store import Claimed
 from nightmail.stores._fairness import FairShare
 from nightmail.stores._marks import Marks, Range
@@ -27,6 +29,17 @@ LOOKS: Final = 5
 """How often a claim looks again because another one took the ordering key that it was about to take."""
 NOTHING: Final = Claimed((), None)
 
+WINDOW: Final = 1_000
+"""How many messages that wait for an ordering key a claim walks over, besides four for each that it may take."""
+NO_WINDOW: Final = 2**31 - 1
+PORTION: Final = 20_000
+"""How many messages are put aside at a time: a fraction of a second."""
+LONG: Final = 20
+"""So many of one ordering key are worth it: each key with messages put aside is asked for at every claim."""
+MOST_BYTES: Final = 2**62
+PASSED_OVER: Final = 10_000
+"""How many waiting messages of a level a recall walks over."""
+
 _AGE: Final = attrgetter("due_at", "id")
 _PRIORITY: Final = attrgetter("priority")
 
@@ -37,54 +50,146 @@ BEGINNING: Final[Place] = (datetime.min.replace(tzinfo=UTC), 0)
 END: Final[Place] = (datetime.max.replace(tzinfo=UTC), 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a claim asks for."""
+
+    queues: tuple[str, ...]
+    limit: int
+    max_bytes: int
+    lease: timedelta
+    token: UUID
+
+    @property
+    def key(self) -> frozenset[str]:
+        """The same for every claim of these queues."""
+        return frozenset(self.queues)
+
+
 class Claims:
     """What claims of one process remember from one to the next: marks, shares, whose turn it is."""
 
-    def __init__(self, lane: Lane, statements: Mapping[str, Statement], clock: Clock) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        statements: Mapping[str, Statement],
+        channel: str,
+        clock: Clock,
+        *,
+        max_body_bytes: int,
+    ) -> None:
         self._lane = lane
-        self._claim = statements["claim"]
-        self._recall = statements["recall"]
+        self._statements = statements
+        self._channel = channel
         self._clock = clock
+        self._max_body_bytes = max_body_bytes
         self._marks: Marks[Place] = Marks()
         self._shares = FairShare()
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
+        self._parked: set[frozenset[str]] = set()
+        """Where messages were put aside, when we last looked."""
+        self._cut: set[frozenset[str]] = set()
+        """Where the last look ended before it had seen everything: messages are to be put aside there."""
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
-        """See `Store.claim`."""
-        wanted = tuple(dict.fromkeys(queues))
-        if not wanted or limit <= 0:
-            return NOTHING
-
-        async def look(connection: Connection) -> Claimed:
-            return await self._look(connection, self._in_turn(wanted), limit, lease, token)
-
-        return await self._lane.run(look)
-
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
-        """See `Store.recall`."""
-        values = {"queues": list(queues), "token": token, "now": self._clock.now()}
-        found = await self._lane.run(
-            lambda connection: connection.fetch(self._recall.text, *self._recall.arguments(values))
-        )
-        return [rows.delivery(row, token) for row in found]
-
-    async def _look(
-        self, connection: Connection, queues: Sequence[str], limit: int, lease: timedelta, token: UUID
+    async def claim(
+        self, queues: Sequence[str], *, limit: int, max_bytes: int, lease: timedelta, token: UUID
     ) -> Claimed:
+        """See `Store.claim`."""
+        unique = tuple(dict.fromkeys(queues))
+        if not unique or limit <= 0:
+            return NOTHING
+        return await self._lane.run(
+            lambda connection: self._look(
+                connection, Wanted(self._in_turn(unique), limit, max_bytes, lease, token)
+            )
+        )
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
+        """See `Store.recall`."""
+        values = {"queues": list(dict.fromkeys(queues)), "token": token, "channel": self._channel}
+        values["most"] = PASSED_OVER
+        (row,) = await self._lane.run(lambda connection: self._fetch(connection, "recall", values))
+        many: int = row["many"]
+        if many:
+            # They lie where no claim would look again so soon.
+            self._marks.forget()
+        return many
+
+    def released(self, deliveries: Sequence[Delivery]) -> None:
+        """These are available again, where they were before: the next claim looks there."""
+        self._marks.lower((each.queue, each.priority, (each.due_at, each.id)) for each in deliveries)
+
+    async def _look(self, connection: Connection, wanted: Wanted) -> Claimed:
         try:
+            way_was_made = False
             for _ in range(LOOKS):
-                started = self._seconds()
-                values = self._values(queues, started, limit, lease, token)
                 try:
-                    found = await connection.fetch(self._claim.text, *self._claim.arguments(values))
+                    window, parked = await self._make_way(connection, wanted)
+                    started = self._seconds()
+                    values = {**self._values(wanted, started), "window": window}
+                    found = await self._fetch(connection, "claim", values)
                 except LOOK_AGAIN:
                     continue
-                self._marks.took(queues, started, self._seconds())
-                return self._handed_out(found, queues, limit, lease, token)
+                self._marks.took(wanted.queues, started, self._seconds())
+                more = await self._more(connection, wanted, found[0], was_unparked=parked)
+                if found[0]["id"] is not None or not more:
+                    return self._handed_out(found, wanted, full=more or found[0]["full"])
+                way_was_made = True
+            if way_was_made:
+                return Claimed((), None, full=True)
             raise StoreUnavailable("other claims were quicker each time: look again")
         except BaseException:
             self._marks.forget()
             raise
+
+    async def _make_way(self, connection: Connection, wanted: Wanted) -> tuple[int, bool]:
+        """Keep long lines of one ordering key out of the way of the next look.
+
+        How many waiting for their key that look may pass over, and whether the first of each line was brought back.
+        """
+        window = WINDOW + 4 * wanted.limit
+        if wanted.key in self._cut:
+            self._cut.discard(wanted.key)
+            values = {**self._values(wanted, self._seconds()), "portion": PORTION, "long": LONG}
+            (row,) = await self._fetch(connection, "park", values)
+            if row["parked"]:
+                self._parked.add(wanted.key)
+            else:
+                # Many short lines: there is nothing to gain, so this look goes through all of them.
+                window = NO_WINDOW
+        if wanted.key not in self._parked:
+            return window, False
+        values = {"queues": list(wanted.queues), "now": self._clock.now()}
+        back = await self._fetch(connection, "unpark", values)
+        if not back[0]["parked"]:
+            self._parked.discard(wanted.key)
+        self._marks.lower(
+            (row["queue"], row["priority"], (row["due_at"], row["id"]))
+            for row in back
+            if row["id"] is not None
+        )
+        return window, True
+
+    async def _more(self, connection: Connection, wanted: Wanted, told: Any, *, was_unparked: bool) -> bool:
+        """Whether there may be more than this look has found, though it was not full."""
+        if told["large"]:
+            values = {
+                "ids": told["large"],
+                "reason": Reason.TOO_LARGE.value,
+                "max_body_bytes": self._max_body_bytes,
+                "channel": self._channel,
+                "now": self._clock.now(),
+            }
+            await self._fetch(connection, "bury_large", values)
+        if told["cut"]:
+            self._cut.add(wanted.key)
+        if told["parked"]:
+            self._parked.add(wanted.key)
+        return bool(told["large"] or told["cut"] or (told["parked"] and not was_unparked))
+
+    async def _fetch(self, connection: Connection, name: str, values: Mapping[str, Any]) -> Sequence[Any]:
+        statement = self._statements[name]
+        return await connection.fetch(statement.text, *statement.arguments(values))
 
     def _in_turn(self, queues: tuple[str, ...]) -> tuple[str, ...]:
         """These queues, beginning with another one each time."""
@@ -93,51 +198,51 @@ class Claims:
         self._turns[key] += 1
         return queues[first:] + queues[:first]
 
-    def _values(
-        self, queues: Sequence[str], started: float, limit: int, lease: timedelta, token: UUID
-    ) -> dict[str, Any]:
-        shares: list[tuple[Range[Place], int]] = []
-        ranges: list[Range[Place] | str] = []
-        for queue in queues:
-            forward = self._marks.forward(queue, started)
-            if share := self._shares.reserved(queue, limit):
-                shares += [(level, share) for level in forward]
-                ranges.append(queue)
-            ranges += forward
+    def _values(self, wanted: Wanted, started: float) -> dict[str, Any]:
+        ranges: list[Range[Place]] = []
+        firsts: list[int] = []
+        lasts: list[int] = []
+        for queue in wanted.queues:
+            # As Postgres counts: from one.
+            firsts.append(len(ranges) + 1)
+            ranges += self._marks.forward(queue, started)
             ranges += self._marks.behind(queue)
+            lasts.append(len(ranges))
         return {
             "now": self._clock.now(),
-            "wanted": list(queues),
-            "limit": limit,
-            "lease": duration(lease),
-            "token": token,
-            **_columns(ranges),
-            "share_queues": [level.queue for level, _ in shares],
-            "share_levels": [level.level for level, _ in shares],
-            "share_from_at": [(level.start or BEGINNING)[0] for level, _ in shares],
-            "share_from_id": [(level.start or BEGINNING)[1] for level, _ in shares],
-            "shares": [share for _, share in shares],
+            "limit": wanted.limit,
+            "max_bytes": min(wanted.max_bytes, MOST_BYTES),
+            "max_body_bytes": self._max_body_bytes,
+            "lease": duration(wanted.lease),
+            "token": wanted.token,
+            "queues": list(wanted.queues),
+            "shares": [self._shares.reserved(queue, wanted.limit) for queue in wanted.queues],
+            "firsts": firsts,
+            "lasts": lasts,
+            "levels": [entry.level for entry in ranges],
+            "from_at": [(entry.start or BEGINNING)[0] for entry in ranges],
+            "from_id": [(entry.start or BEGINNING)[1] for entry in ranges],
+            "to_at": [(entry.end or END)[0] for entry in ranges],
+            "to_id": [(entry.end or END)[1] for entry in ranges],
         }
 
-    def _handed_out(
-        self, found: Sequence[Any], queues: Sequence[str], limit: int, lease: timedelta, token: UUID
-    ) -> Claimed:
-        next_in: timedelta | None = found[0]["next_in"]
+    def _handed_out(self, found: Sequence[Any], wanted: Wanted, *, full: bool) -> Claimed:
+        next_in: timedelta | None = None if full else found[0]["next_in"]
         if found[0]["id"] is None:
-            return Claimed((), next_in)
+            return Claimed((), next_in, full)
         by_queue: defaultdict[str, list[Delivery]] = defaultdict(list)
         for row in found:
-            delivery = rows.delivery(row, token)
+            delivery = rows.delivery(row, wanted.token)
             by_queue[delivery.queue].append(delivery)
         handed_out: list[Delivery] = []
-        for queue in queues:
+        for queue in wanted.queues:
             if taken := by_queue.get(queue):
                 handed_out += self._in_order(queue, taken)
         self._marks.found((taken.queue, taken.priority, (taken.due_at, taken.id)) for taken in handed_out)
-        if len(handed_out) >= limit:
-            return Claimed(handed_out, None)
+        if full:
+            return Claimed(handed_out, None, full=True)
         # The statement does not see the leases it takes itself.
-        return Claimed(handed_out, lease if next_in is None else min(next_in, lease))
+        return Claimed(handed_out, wanted.lease if next_in is None else min(next_in, wanted.lease))
 
     def _in_order(self, queue: str, taken: list[Delivery]) -> list[Delivery]:
         """The share of the oldest first, then by priority."""
@@ -150,16 +255,3 @@ class Claims:
     def _seconds(self) -> float:
         now = self._clock.now()
         return time.monotonic() if now is None else now.timestamp()
-
-
-def _columns(ranges: Sequence[Range[Place] | str]) -> dict[str, list[Any]]:
-    """Ranges as arrays. A queue alone stands for the share of its oldest messages."""
-    whole: list[Range[Place]] = [entry if isinstance(entry, Range) else Range(entry, -1) for entry in ranges]
-    return {
-        "queues": [entry.queue for entry in whole],
-        "levels": [entry.level if entry.level >= 0 else None for entry in whole],
-        "from_at": [(entry.start or BEGINNING)[0] for entry in whole],
-        "from_id": [(entry.start or BEGINNING)[1] for entry in whole],
-        "to_at": [(entry.end or END)[0] for entry in whole],
-        "to_id": [(entry.end or END)[1] for entry in whole],
-    }

@@ -13,12 +13,12 @@ with recursive queues(queue) as (
     where queues.queue is not null and :queue::text is null
 )
 select found.*
-from queues, generate_series(0, 9) as l(level),
+from queues, generate_series(0, 9) as l(level), (values (false), (true)) as aside(parked),
 lateral (
     select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
            m.attempts, m.body, m.headers
     from nightmail_messages as m
-    where m.priority >= 0 and m.queue = queues.queue and m.priority = l.level
+    where m.priority >= 0 and m.queue = queues.queue and m.priority = l.level and m.parked = aside.parked
       and m.due_at < coalesce(:due_before::timestamptz, 'infinity')
       and not m.superseded
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
@@ -40,19 +40,30 @@ order by m.due_at, m.id
 limit :limit::integer;
 
 -- name: dead
--- Dead letters to which every given condition applies, newest first.
+-- Dead letters to which every given condition applies, newest first, that have no more than :max_bytes together. The
+-- first always fits.
+with page as materialized (
+    select d.id, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
+    from nightmail_dead as d
+    where (:queue::text is null or d.queue = :queue)
+      and (:reason::text is null or d.reason = :reason)
+      and (:error::text is null or position(:error in d.error) > 0)
+      and (:older_than::interval is null or d.died_at < (
+          coalesce(:now::timestamptz, statement_timestamp()) at time zone 'UTC' - :older_than) at time zone 'UTC')
+      and (:ids::bigint[] is null or d.id = any(:ids))
+      and (:cursor::bigint is null or d.id < :cursor)
+    order by d.id desc
+    limit :limit::integer
+), sized as materialized (
+    select page.id, sum(page.bytes) over run as total, row_number() over run as place
+    from page
+    window run as (order by page.id desc)
+)
 select d.id, d.message_id, d.queue, d.reason, d.error, d.timer_id, d.ordering_key, d.priority, d.attempts,
        d.deliveries, d.published_at, d.first_attempt_at, d.last_attempt_at, d.died_at, d.body, d.headers
 from nightmail_dead as d
-where (:queue::text is null or d.queue = :queue)
-  and (:reason::text is null or d.reason = :reason)
-  and (:error::text is null or position(:error in d.error) > 0)
-  and (:older_than::interval is null or d.died_at < (
-      coalesce(:now::timestamptz, statement_timestamp()) at time zone 'UTC' - :older_than) at time zone 'UTC')
-  and (:ids::bigint[] is null or d.id = any(:ids))
-  and (:cursor::bigint is null or d.id < :cursor)
-order by d.id desc
-limit :limit::integer;
+where d.id = any(array(select sized.id from sized where sized.total <= :max_bytes::bigint or sized.place = 1))
+order by d.id desc;
 
 -- name: stats
 -- How each queue that has anything stands.

@@ -10,6 +10,7 @@ from nightmail.clock import Clock
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres import rows
+from nightmail.stores.postgres.claiming import MOST_BYTES
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.moments import EARLIEST, LATEST, age
 from nightmail.stores.postgres.transaction import Direct, Session
@@ -48,10 +49,16 @@ class Inspecting:
         return [rows.pending(row) for row in await session.rows(self._statements[name], values)]
 
     async def dead(
-        self, session: Session, which: DeadFilter, *, limit: int, cursor: int | None
+        self, session: Session, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
-        values = {**filter_values(which), "cursor": cursor, "limit": limit, "now": self._clock.now()}
+        values = {
+            **filter_values(which),
+            "cursor": cursor,
+            "limit": limit,
+            "max_bytes": min(max_bytes, MOST_BYTES),
+            "now": self._clock.now(),
+        }
         return [rows.dead_letter(row) for row in await session.rows(self._statements["dead"], values)]
 
     async def stats(self, session: Session) -> dict[str, QueueStats]:

@@ -12,7 +12,7 @@ from nightmail.message import DeadDelivery
 from nightmail.outcome import Done
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import rows
-from nightmail.stores.postgres.claiming import NOTHING
+from nightmail.stores.postgres.claiming import MOST_BYTES, NOTHING, PASSED_OVER
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.leases import Names, UnderLease
@@ -30,7 +30,14 @@ class Letters(UnderLease):
     )
 
     async def claim(
-        self, lane: Lane, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+        self,
+        lane: Lane,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        max_bytes: int,
+        lease: timedelta,
+        token: UUID,
     ) -> Claimed:
         """See `Store.claim_dead`."""
         wanted = list(dict.fromkeys(queues))
@@ -42,6 +49,7 @@ class Letters(UnderLease):
             "queues": wanted + wanted,
             "behind": [False] * len(wanted) + [True] * len(wanted),
             "limit": limit,
+            "max_bytes": min(max_bytes, MOST_BYTES),
             "lease": duration(lease),
             "token": token,
         }
@@ -50,16 +58,22 @@ class Letters(UnderLease):
         if found[0]["id"] is None:
             return Claimed((), next_in)
         taken = _oldest_first(found, token)
-        if len(taken) >= limit:
-            return Claimed(taken, None)
+        if found[0]["full"]:
+            return Claimed(taken, None, full=True)
         # The statement does not see the leases it takes itself.
         return Claimed(taken, lease if next_in is None else min(next_in, lease))
 
-    async def recall(self, lane: Lane, queues: Sequence[str], token: UUID) -> Sequence[DeadDelivery]:
+    async def recall(self, lane: Lane, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
-        values = {"queues": list(queues), "token": token, "now": self._clock.now()}
-        found = await lane.run(lambda connection: self._fetch(connection, "recall_dead", values))
-        return _oldest_first(found, token)
+        values = {
+            "queues": list(dict.fromkeys(queues)),
+            "token": token,
+            "channel": self._channel,
+            "most": PASSED_OVER,
+        }
+        (row,) = await lane.run(lambda connection: self._fetch(connection, "recall_dead", values))
+        many: int = row["many"]
+        return many
 
     async def _write(self, connection: Connection, batch: Sequence[Settlement]) -> set[int]:
         ordered = sorted(batch, key=lambda settlement: settlement.delivery.id)

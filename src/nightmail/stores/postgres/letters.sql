@@ -2,8 +2,8 @@
 -- ids come sorted and each once, so that width_bucket finds a row's place in the arrays; no joins.
 
 -- name: claim_dead
--- Lease up to :limit letters, the longest due first; and tell, only when that was fewer, when the next one of these
--- queues is due or the next lease ends.
+-- Lease up to :limit letters that have no more than :max_bytes together, the longest due first; and tell, only when that
+-- was not `full`, when the next one of these queues is due or the next lease ends.
 --
 -- Each queue comes twice: first for what lies up to the place where the last of them is found if nobody has locked any,
 -- then for what lies behind it, instead of those that somebody has. So exactly the rows that are taken are locked.
@@ -27,12 +27,12 @@ with bound as materialized (
     order by found.care_due_at desc, found.id desc
     limit 1
 ), picked as materialized (
-    select taken.id
+    select taken.id, taken.care_due_at, taken.bytes
     from unnest(:queues::text[], :behind::boolean[]) with ordinality as given(queue, behind, place),
     lateral (
-        select before.id
+        select before.id, before.care_due_at, before.bytes
         from (
-            select d.id
+            select d.id, d.care_due_at, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
             from nightmail_dead as d
             where not given.behind
               and d.queue = given.queue and d.care_due_at is not null
@@ -44,9 +44,9 @@ with bound as materialized (
             for update of d skip locked
         ) as before
         union all
-        select after.id
+        select after.id, after.care_due_at, after.bytes
         from (
-            select d.id
+            select d.id, d.care_due_at, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
             from nightmail_dead as d
             where given.behind
               and d.queue = given.queue and d.care_due_at is not null
@@ -60,18 +60,28 @@ with bound as materialized (
     ) as taken
     order by given.place
     limit :limit::integer
+), counted as materialized (
+    -- The first always fits.
+    select sized.id, sized.total <= :max_bytes::bigint or sized.place = 1 as fits
+    from (
+        select picked.id, sum(picked.bytes) over run as total, row_number() over run as place
+        from picked
+        window run as (order by picked.care_due_at, picked.id)
+    ) as sized
+), told as materialized (
+    select count(*) >= :limit::integer or count(*) filter (where not fits) > 0 as full from counted
 ), claimed as (
     update nightmail_dead as d
     set token = :token::uuid, claimed_at = coalesce(:now::timestamptz, clock_timestamp()),
         lease_until = (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval)
             at time zone 'UTC',
-        care_deliveries = d.care_deliveries + 1
-    where d.id = any(array(select picked.id from picked))
+        care_deliveries = least(d.care_deliveries, 2147483646) + 1
+    where d.id = any(array(select counted.id from counted where fits))
     returning d.id, d.queue, d.body, d.headers, d.timer_id, d.ordering_key, d.priority, d.care_due_at,
               d.published_at, d.claimed_at, d.care_attempts, d.care_deliveries, d.first_attempt_at,
               d.last_attempt_at, d.message_id, d.reason, d.error, d.died_at
 ), expected as materialized (
-    select case when (select count(*) from claimed) < :limit::integer then least(
+    select told.full, case when not told.full then least(
         (select min(coming.care_due_at)
          from unnest(:wanted::text[]) as q(queue),
          lateral (
@@ -92,19 +102,47 @@ with bound as materialized (
              limit 1000
          ) as held)
     ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
+    from told
 )
-select claimed.*, expected.next_in
+select claimed.*, expected.next_in, expected.full
 from expected left join claimed on true;
 
 -- name: recall_dead
--- What a claim of letters under this token leased.
-select d.id, d.queue, d.body, d.headers, d.timer_id, d.ordering_key, d.priority, d.care_due_at,
-       d.published_at, d.claimed_at, d.care_attempts, d.care_deliveries, d.first_attempt_at,
-       d.last_attempt_at, d.message_id, d.reason, d.error, d.died_at
-from nightmail_dead as d
-where d.queue = any(:queues::text[]) and d.care_due_at is not null
-  and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
-  and d.token = :token::uuid;
+-- Hand back what a claim of letters under this token leased, as `Release` does, and ring for it. As with messages, no more
+-- than :most that wait are passed over in each queue.
+with edges as materialized (
+    select q.queue, edge.care_due_at, edge.id
+    from unnest(:queues::text[]) as q(queue)
+    left join lateral (
+        select d.care_due_at, d.id from nightmail_dead as d
+        where d.queue = q.queue and d.care_due_at is not null and d.token is null
+        order by d.care_due_at, d.id
+        offset :most::integer limit 1
+    ) as edge on true
+), leased as materialized (
+    select found.id
+    from edges,
+    lateral (
+        select d.id from nightmail_dead as d
+        where d.queue = edges.queue and d.care_due_at is not null
+          and (d.care_due_at, d.id) < (coalesce(edges.care_due_at, 'infinity'), coalesce(edges.id, 0))
+          and d.token = :token::uuid
+        order by d.care_due_at, d.id
+        limit 1000000
+    ) as found
+), chosen as materialized (
+    select d.id from nightmail_dead as d
+    where d.id = any(array(select leased.id from leased)) and d.token = :token::uuid
+    order by d.id
+    for update skip locked
+), back as (
+    update nightmail_dead as d
+    set token = null, lease_until = null, claimed_at = null, care_deliveries = greatest(d.care_deliveries - 1, 0)
+    where d.id = any(array(select chosen.id from chosen))
+    returning d.queue
+)
+select (select count(*) from back) as many,
+       array(select pg_notify(:channel, awake.queue)::text from (select distinct queue from back) as awake) as rung;
 
 -- name: settle_letters
 -- Remove some letters, and bring others back or give them up ('dead': never due again).
@@ -118,12 +156,13 @@ with moment as materialized (
     update nightmail_dead as d
     set token = null, lease_until = null, claimed_at = null,
         care_attempts = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
-            when 'retry' then d.care_attempts + 1 when 'postpone' then 0 else d.care_attempts end,
+            when 'retry' then least(d.care_attempts, 2147483646) + 1 when 'postpone' then 0 else d.care_attempts end,
         care_deliveries = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
             when 'release' then greatest(d.care_deliveries - 1, 0) else 0 end,
-        care_due_at = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])] when 'dead' then null else (
-            (select utc from moment) + (:back_afters::interval[])[width_bucket(d.id, :back_ids::bigint[])]
-        ) at time zone 'UTC' end
+        care_due_at = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
+            when 'dead' then null when 'release' then d.care_due_at else (
+                (select utc from moment) + (:back_afters::interval[])[width_bucket(d.id, :back_ids::bigint[])]
+            ) at time zone 'UTC' end
     where d.id = any(:back_ids::bigint[])
       and d.token = (:back_tokens::uuid[])[width_bucket(d.id, :back_ids::bigint[])]
     returning d.id, d.queue, d.care_due_at

@@ -36,9 +36,10 @@ class Opened:
         *,
         send: Send[Connection],
         extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
+        max_body_bytes: int,
     ) -> None:
         self.claim, self.settle, self.publish = (Lane(role, connect) for role in (CLAIM, SETTLE, PUBLISH))
-        self.claims = Claims(self.claim, statements, clock)
+        self.claims = Claims(self.claim, statements, channel, clock, max_body_bytes=max_body_bytes)
         self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
         self.callers = Callers(self.publish, tables)
         self.listener = Listener(connect, channel, self._ring)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from nightmail.clock import Clock
+from nightmail.limits import CLAIM_BYTES
 from nightmail.message import check_queue
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.stores._sql import Statement
@@ -56,11 +57,18 @@ class ForOperators(ABC):
         return await self._here.publish.run(lambda connection: ask(AsAsked(connection)))
 
     async def dead(
-        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+        self,
+        which: DeadFilter,
+        *,
+        limit: int = 100,
+        cursor: int | None = None,
+        max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
         return await self._here.publish.run(
-            lambda connection: self._inspecting.dead(AsAsked(connection), which, limit=limit, cursor=cursor)
+            lambda connection: self._inspecting.dead(
+                AsAsked(connection), which, limit=limit, cursor=cursor, max_bytes=max_bytes
+            )
         )
 
     async def redrive(

@@ -103,7 +103,7 @@ with meta as materialized (
 ), fence as materialized (
     select ours, :own_id::bigint is null or exists (select from own) as held, notice_horizon from meta
 ), bearer as materialized (
-    select m.id, m.due_at, m.head_key,
+    select m.id, m.due_at, m.ordering_key,
            coalesce(m.id = :own_id::bigint or m.lease_until > moment.asked, false) as running
     from nightmail_messages as m, moment, fence
     where fence.ours and fence.held and m.queue = :queue and m.timer_key = :timer_id
@@ -134,7 +134,7 @@ with meta as materialized (
         -- Its place is a place in a line; with another key it is in another line.
         head_key = case when m.ordering_key = excluded.ordering_key then m.head_key end,
         attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
-        token = null, lease_until = null, claimed_at = null
+        token = null, lease_until = null, claimed_at = null, parked = false
     where (m.token is null or m.lease_until <= (select asked from moment)) and (
         :policy::text = 'replace'
         or :policy::text = 'earliest' and excluded.due_at < m.due_at
@@ -144,7 +144,7 @@ with meta as materialized (
 select fence.ours, fence.held, outcome.kept, (select id from stored) as id,
        (select pg_notify(:channel, :queue)::text from stored, moment
         where due_at < now + fence.notice_horizon
-           or exists (select from bearer where head_key is not null and head_key is distinct from :ordering_key)
+           or exists (select from bearer where ordering_key is not null)
        ) as rung
 from fence, outcome;
 

@@ -20,6 +20,8 @@ create table nightmail_messages (
     expires_at       timestamptz,
     priority         smallint not null,
     superseded       boolean not null default false,
+    -- Waits for its ordering key outside the order in which claims look: many do, and only the first can be next.
+    parked           boolean not null default false,
     -- Written by claim and settle. They lie together, so that an update logs these bytes and not body and headers.
     due_at           timestamptz not null,
     lease_until      timestamptz,
@@ -57,7 +59,7 @@ create table nightmail_messages (
 
 -- What a claim walks along. The predicate is always true and only claims state it: otherwise the planner, when its
 -- statistics date from an empty table, looks for single ids by walking through this index from end to end.
-create index nightmail_claim on nightmail_messages (queue, priority, due_at, id) where priority >= 0;
+create index nightmail_claim on nightmail_messages (queue, priority, parked, due_at, id) where priority >= 0;
 
 -- At most one message bears a name, and at most one holds an ordering key.
 create unique index nightmail_timer on nightmail_messages (queue, timer_key) where timer_key is not null;
@@ -66,6 +68,13 @@ create unique index nightmail_head on nightmail_messages (queue, head_key) where
 -- Who else waits with an ordering key. Not the bare id: a search for lower ones could then be planned through the
 -- primary key, over all messages.
 create index nightmail_line on nightmail_messages (queue, ordering_key, (id + 0)) where ordering_key is not null;
+
+-- Those of them that a claim may have to walk over, in its order: it asks how far it would come.
+create index nightmail_behind on nightmail_messages (queue, priority, due_at, (id + 0))
+    where ordering_key is not null and head_key is null and not parked;
+
+-- Which ordering keys have messages put aside.
+create index nightmail_parked on nightmail_messages (queue, ordering_key, (id + 0)) where parked;
 
 -- Messages that were given up, with all that is known about why.
 create table nightmail_dead (

@@ -1,9 +1,12 @@
 -- Statements under a lease: each is fenced by id and token, and by nothing else. Ids come sorted and each once, so
 -- that width_bucket finds a row's place in the arrays. No joins: with statistics from an empty table the planner turns
 -- a join round and walks through all messages.
+--
+-- An ordering key that is given up rings always. A message that waits for it may commit after our snapshot and before
+-- our commit: it is not seen here, and its own ring came too early.
 
 -- name: settle_done
--- End these deliveries as done. Rings the queues in which that lets somebody with the same ordering key go on.
+-- End these deliveries as done, and ring for the ordering keys that this frees.
 with gone as (
     delete from nightmail_messages as m
     where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
@@ -12,14 +15,7 @@ with gone as (
 select array(select id from gone) as ids,
        array(
            select pg_notify(:channel, released.queue)::text
-           from (
-               select distinct gone.queue from gone
-               where gone.head_key is not null and (
-                   select f.id from nightmail_messages as f
-                   where f.queue = gone.queue and f.ordering_key = gone.head_key and f.id <> gone.id
-                     and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                   limit 1) is not null
-           ) as released
+           from (select distinct gone.queue from gone where gone.head_key is not null) as released
        ) as rung;
 
 -- name: settle
@@ -39,7 +35,7 @@ with moment as materialized (
     select id, now, now, published_at,
            case when ran then coalesce(first_attempt_at, claimed_at) else first_attempt_at end,
            case when ran then claimed_at else last_attempt_at end,
-           case when ran then attempts + 1 else attempts end,
+           case when ran then least(attempts, 2147483646) + 1 else attempts end,
            deliveries, priority, queue, timer_id, ordering_key, reason, error, headers, body
     from gone, moment
     where reason is not null
@@ -56,14 +52,16 @@ with moment as materialized (
     update nightmail_messages as m
     set token = null, lease_until = null, claimed_at = null,
         attempts = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
-            when 'retry' then m.attempts + 1 when 'postpone' then 0 else m.attempts end,
+            when 'retry' then least(m.attempts, 2147483646) + 1 when 'postpone' then 0 else m.attempts end,
         deliveries = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
             when 'release' then greatest(m.deliveries - 1, 0) else 0 end,
         first_attempt_at = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
             when 'retry' then coalesce(m.first_attempt_at, m.claimed_at) when 'release' then m.first_attempt_at end,
         last_attempt_at = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
             when 'retry' then m.claimed_at when 'release' then m.last_attempt_at end,
-        due_at = case when m.superseded then (select now from moment) else (
+        due_at = case
+            when (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])] = 'release' then m.due_at
+            when m.superseded then (select now from moment) else (
             (select utc from moment) + (:back_afters::interval[])[width_bucket(m.id, :back_ids::bigint[])]
         ) at time zone 'UTC' end
     where m.id = any(:back_ids::bigint[])
@@ -80,11 +78,7 @@ select array(select id from gone union all select id from back) as ids,
                select buried.queue from buried
                union
                select gone.queue from gone
-               where gone.head_key is not null and (
-                   select f.id from nightmail_messages as f
-                   where f.queue = gone.queue and f.ordering_key = gone.head_key and f.id <> gone.id
-                     and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                   limit 1) is not null
+               where gone.head_key is not null
            ) as awake
        ) as rung;
 
@@ -155,13 +149,6 @@ with meta as materialized (
 select meta.ours, array(select id from held) as ids,
        array(
            select pg_notify(:channel, released.queue)::text
-           from (
-               select distinct gone.queue from gone
-               where gone.head_key is not null and (
-                   select f.id from nightmail_messages as f
-                   where f.queue = gone.queue and f.ordering_key = gone.head_key and f.id <> gone.id
-                     and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                   limit 1) is not null
-           ) as released
+           from (select distinct gone.queue from gone where gone.head_key is not null) as released
        ) as rung
 from meta;

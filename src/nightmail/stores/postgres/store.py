@@ -21,9 +21,9 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import NotOpen, PublishUncertain
-from nightmail.limits import MAX_BODY_BYTES, check_max_body_bytes
+from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
-from nightmail.outcome import Standing
+from nightmail.outcome import Release, Standing
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
 from nightmail.stores._names import TableNames
 from nightmail.stores._sql import Statement, load
@@ -130,6 +130,7 @@ class PostgresStore(ForOperators):
                 self._tables,
                 send=self._publish_together,
                 extend=self._extend,
+                max_body_bytes=self._max_body_bytes,
             )
 
     async def close(self) -> None:
@@ -172,6 +173,7 @@ class PostgresStore(ForOperators):
         self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
     ) -> int | None:
         """See `Store.publish`."""
+        check_size(message, self._max_body_bytes)
         if transaction is not None:
             return await self._join(
                 transaction,
@@ -188,8 +190,7 @@ class PostgresStore(ForOperators):
         self, messages: Sequence[Message], *, transaction: object | None = None
     ) -> list[int]:
         """See `Store.publish_batch`."""
-        if any(message.timer_id is not None for message in messages):
-            raise ValueError("a batch takes no messages with a timer id: publish them one by one")
+        check_batch(messages, self._max_body_bytes)
         if not messages:
             return []
         if transaction is not None:
@@ -206,21 +207,39 @@ class PostgresStore(ForOperators):
 
     # ---------------------------------------------------------------------------------- under a lease
 
-    async def claim(self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID) -> Claimed:
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
+    ) -> Claimed:
         """See `Store.claim`."""
-        return await self._here.claims.claim(queues, limit=limit, lease=lease, token=token)
+        return await self._here.claims.claim(
+            queues, limit=limit, max_bytes=max_bytes, lease=lease, token=token
+        )
 
-    async def recall(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
         return await self._here.claims.recall(queues, token)
 
     async def claim_dead(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: timedelta,
+        token: UUID,
+        max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim_dead`."""
-        return await self._letters.claim(self._here.claim, queues, limit=limit, lease=lease, token=token)
+        return await self._letters.claim(
+            self._here.claim, queues, limit=limit, max_bytes=max_bytes, lease=lease, token=token
+        )
 
-    async def recall_dead(self, queues: Sequence[str], token: UUID) -> Sequence[Delivery]:
+    async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
         return await self._letters.recall(self._here.claim, queues, token)
 
@@ -228,7 +247,11 @@ class PostgresStore(ForOperators):
         """See `Store.settle`."""
         if not batch:
             return []
-        return await self._kind([batch[0].delivery]).settle(self._here.settle, batch)
+        standings = await self._kind([batch[0].delivery]).settle(self._here.settle, batch)
+        released = [settlement.delivery for settlement in batch if isinstance(settlement.outcome, Release)]
+        if released and not isinstance(released[0], DeadDelivery):
+            self._here.claims.released(released)
+        return standings
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """See `Store.extend`."""

@@ -1,4 +1,5 @@
--- Statements on waiting messages, in a caller's transaction or in one of their own.
+-- Statements on waiting messages, in a caller's transaction or in one of their own. What leaves the line of its ordering
+-- key, started or not, rings always: see settle.sql.
 
 -- name: cancel
 -- Remove the waiting bearer of a name, and its dedup window with it.
@@ -8,34 +9,31 @@ with meta as materialized (
     delete from nightmail_messages as m
     where m.queue = :queue and m.timer_key = :timer_id and (select ours from meta)
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-    returning m.id, m.head_key
+    returning m.ordering_key
 ), freed as (
     delete from nightmail_dedup as d
     where d.queue = :queue and d.timer_id = :timer_id and exists (select from gone)
 )
 select meta.ours, exists (select from gone) as removed,
-       (select pg_notify(:channel, :queue)::text from gone
-        where head_key is not null and (
-            select f.id from nightmail_messages as f
-            where f.queue = :queue and f.ordering_key = gone.head_key and f.id <> gone.id
-              and f.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-            limit 1) is not null) as rung
+       (select pg_notify(:channel, :queue)::text from gone where ordering_key is not null) as rung
 from meta;
 
 -- name: cancel_all
--- Remove every waiting message of a queue, and their dedup windows. Nobody is left whom this could have released.
+-- Remove every waiting message of a queue, and their dedup windows.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), gone as (
     delete from nightmail_messages as m
     where m.priority >= 0 and m.queue = :queue and (select ours from meta)
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-    returning m.timer_key
+    returning m.timer_key, m.ordering_key
 ), freed as (
     delete from nightmail_dedup as d
     where d.queue = :queue and d.timer_id = any(array(select timer_key from gone where timer_key is not null))
 )
-select meta.ours, (select count(*) from gone) as removed from meta;
+select meta.ours, (select count(*) from gone) as removed,
+       (select pg_notify(:channel, :queue)::text from gone where ordering_key is not null limit 1) as rung
+from meta;
 
 -- name: reschedule
 -- Move the waiting bearer of a name to another due time. An expired lease on it ends: its holder must not end what
@@ -48,12 +46,12 @@ with meta as materialized (
     update nightmail_messages as m
     set due_at = (select greatest(coalesce(:due_at::timestamptz, (utc + :delay::interval) at time zone 'UTC'), now)
                   from moment),
-        token = null, lease_until = null, claimed_at = null
+        token = null, lease_until = null, claimed_at = null, parked = false
     where m.queue = :queue and m.timer_key = :timer_id and (select ours from meta)
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-    returning m.due_at
+    returning m.due_at, m.ordering_key
 )
 select meta.ours, exists (select from moved) as moved,
        (select pg_notify(:channel, :queue)::text from moved, moment
-        where due_at < now + meta.notice_horizon) as rung
+        where due_at < now + meta.notice_horizon or ordering_key is not null) as rung
 from meta;

@@ -11,6 +11,7 @@ from nightmail.testing.conformance.dead import DeadConformance
 from nightmail.testing.conformance.dedup import DedupConformance
 from nightmail.testing.conformance.delay import DelayConformance
 from nightmail.testing.conformance.fixtures import StoreFixtures
+from nightmail.testing.conformance.freed_keys import FreedKeysConformance
 from nightmail.testing.conformance.inspect import InspectConformance
 from nightmail.testing.conformance.lease import LeaseConformance
 from nightmail.testing.conformance.locked import LockedConformance
@@ -48,6 +49,7 @@ class StoreConformance(
     TransactionConformance,
     BlockingConformance,
     WakeupConformance,
+    FreedKeysConformance,
     InspectConformance,
     DeadConformance,
     RedriveConformance,
