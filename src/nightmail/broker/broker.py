@@ -36,7 +36,6 @@ from nightmail.broker.options import (
 from nightmail.broker.producer import OutboxProducer
 from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.registrator import OutboxRegistrator
-from nightmail.broker.sessions import NotesWhatIsRaised
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.broker.timers import Timers
 from nightmail.errors import StoreUnavailable
@@ -107,15 +106,10 @@ class OutboxBroker(
         )
 
     def _configured(self, options: BrokerOptions) -> OutboxBrokerConfig:
-        middlewares = options.get("middlewares", ())
-        session_factory = options.get("session_factory")
         observer = Observers(options.get("observer") or LoggingObserver())
-        if session_factory is not None:
-            # Last, and so closest to the handler.
-            middlewares = (*middlewares, NotesWhatIsRaised)
         return OutboxBrokerConfig(
             store=self._store,
-            session_factory=session_factory,
+            session_factory=options.get("session_factory"),
             worker_options=worker_options(options),
             observer=observer,
             producer=OutboxProducer(
@@ -124,7 +118,7 @@ class OutboxBroker(
                 decoder=options.get("decoder"),
                 observer=observer,
             ),
-            broker_middlewares=middlewares,
+            broker_middlewares=options.get("middlewares", ()),
             broker_parser=options.get("parser"),
             broker_decoder=options.get("decoder"),
             broker_codec=options.get("codec"),

@@ -40,7 +40,13 @@ from nightmail.broker.options import WorkerOptions, worker_settings
 from nightmail.broker.parser import decode_batch, decode_body, marking, parse_batch, parse_delivery
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, is_answer, verdict_in
 from nightmail.broker.return_values import relaying_middlewares
-from nightmail.broker.sessions import AnyReceived, SessionFactory, current_session, with_session
+from nightmail.broker.sessions import (
+    AnyReceived,
+    NotesWhatIsRaised,
+    SessionFactory,
+    current_session,
+    with_session,
+)
 from nightmail.broker.specification import OutboxSubscriberSpecification
 from nightmail.broker.taking import settle, take_one
 from nightmail.dead_letters import DeadLetters
@@ -119,6 +125,8 @@ class OutboxSubscriber(SubscriberWithAssertions):
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
         outermost, innermost = self._relaying
+        if self._broker_config.session_factory is not None:
+            innermost = (NotesWhatIsRaised, *innermost)
         own = super()._broker_middlewares
         return (*outermost, *own, *innermost) if outermost or innermost else own
 
@@ -416,5 +424,5 @@ class _ReplyPublisher(FakePublisher):
     def patch_command(self, cmd: PublishCommand) -> OutboxPublishCommand:
         command = OutboxPublishCommand.from_cmd(super().patch_command(cmd))
         command.destination = self._queue
-        command.session = command.session or current_session()
+        command.join(current_session())
         return command
