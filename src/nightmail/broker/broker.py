@@ -23,7 +23,7 @@ from nightmail.broker._upstream import (
 )
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from
 from nightmail.broker.config import OutboxBrokerConfig
-from nightmail.broker.logging import make_outbox_logger_state
+from nightmail.broker.logging import log_of, make_outbox_logger_state
 from nightmail.broker.operating import Operating
 from nightmail.broker.options import (
     BrokerOptions,
@@ -40,7 +40,7 @@ from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.broker.timers import Timers
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_BODY_BYTES
-from nightmail.observe import LoggingObserver, Observers
+from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.store import FullStore
 from nightmail.stores import DEFAULT_URL, open_store, public_url
 
@@ -106,7 +106,7 @@ class OutboxBroker(
         )
 
     def _configured(self, options: BrokerOptions) -> OutboxBrokerConfig:
-        observer = Observers(options.get("observer") or LoggingObserver())
+        observer = Observers(*_observers(options.get("observer")))
         return OutboxBrokerConfig(
             store=self._store,
             session_factory=options.get("session_factory"),
@@ -158,6 +158,11 @@ class OutboxBroker(
             await self._release()
             raise
         return self._store
+
+    def _setup_logger(self) -> None:
+        super()._setup_logger()
+        if (log := log_of(self.config.logger)) is not None:
+            cast("OutboxBrokerConfig", self.config.broker_config).observer.log_through(log)
 
     async def start(self) -> None:
         """Connect, and start every subscriber."""
@@ -232,3 +237,10 @@ class OutboxBroker(
         raise FeatureNotSupportedException(
             "OutboxBroker has no request(): give reply_to a queue and subscribe to the answers"
         )
+
+
+def _observers(given: Observer | None) -> tuple[Observer, ...]:
+    """Who hears of what happens: the log always, for without it no failure would be told."""
+    if given is None:
+        return (LoggingObserver(),)
+    return (given,) if Observers(given).logs else (LoggingObserver(), given)
