@@ -13,7 +13,7 @@ from nightmail.current import enter
 from nightmail.errors import LeaseLost
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
-from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Reason, Release
+from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Reason, Release, Retry
 from nightmail.own_context import InContext
 from nightmail.run import Run
 from nightmail.settings import WorkerSettings
@@ -184,7 +184,7 @@ def decide(
     except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
         observer.policy_failed(delivery, broken)
         return Dead(Reason.POLICY_ERROR, settings.described(broken))
-    if isinstance(outcome, Dead) and outcome.error is None and error is not None:
+    if isinstance(outcome, Dead | Retry) and outcome.error is None and error is not None:
         return replace(outcome, error=settings.described(error))
     return outcome
 

@@ -91,6 +91,13 @@ class OtherDatabase(NightmailError, ValueError):
     """The session belongs to another database than the store: its transaction cannot carry our message."""
 
 
+class SessionClosed(NightmailError):
+    """The handler closed its OutboxSession, which undid what it had written. The message is retried.
+
+    Leave closing to the broker, which commits when the handler returns; `await session.rollback()` undoes on purpose.
+    """
+
+
 class StaleTransaction(NightmailError):
     """SQLite refused the write: this transaction read first, and somebody has written since.
 

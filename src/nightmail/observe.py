@@ -5,14 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from nightmail.describing import in_words, one_line
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.outcome import Dead
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Retry
 from nightmail.records import QueueStats
 from nightmail.store import Settlement
 
 _log: Final = logging.getLogger("nightmail")
+
+
+class Log(Protocol):
+    """Writes one line: `logging.Logger.log`, or what an application has instead."""
+
+    def __call__(self, level: int, message: str, /, *, extra: Mapping[str, object] | None = None) -> None: ...
 
 
 class Observer:
@@ -38,6 +45,9 @@ class Observer:
 
     def failed(self, delivery: Delivery, error: BaseException) -> None:
         """Its handler raised, or ran out of time."""
+
+    def overruled(self, delivery: Delivery, error: str | None, outcome: Outcome) -> None:
+        """Its handler raised `error`, but how it ends was clear before: it had said so, or its policy is ACK."""
 
     def policy_failed(self, delivery: Delivery, error: Exception) -> None:
         """The retry policy itself raised: the message goes to the dead letters."""
@@ -69,6 +79,9 @@ class Observer:
     def drained(self, left: int) -> None:
         """Stopped. `left` messages could not be settled in time and come back when their leases end."""
 
+    def log_through(self, log: Log) -> None:
+        """The application's log is this: write there whatever you have to say, unless you were given another."""
+
     def counted(self, stats: Mapping[str, QueueStats] | None) -> None:
         """How each queue that has anything stands, told by whoever looks; `None` when it could not be found out."""
 
@@ -81,6 +94,11 @@ class Observers(Observer):
     """
 
     def __init__(self, *observers: Observer) -> None:
+        self.logs: bool = any(
+            each.logs if isinstance(each, Observers) else isinstance(each, LoggingObserver)
+            for each in observers
+        )
+        """Whether one of them writes to the log."""
         for event, unheard in vars(Observer).items():
             if event.startswith("_"):
                 continue
@@ -91,60 +109,112 @@ class Observers(Observer):
 
 
 class LoggingObserver(Observer):
-    """Says in the log what an operator should know. Never a body, a header or a token."""
+    """Says in the log what an operator should know: one line for each event. Never a body, a header or a token.
+
+    A failure is told once it is written what follows it. Of an outage its begin and its end are told.
+    """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
-        self._log = logger or _log
+        self._log: Log = (logger or _log).log
+        self._is_given = logger is not None
+        self._is_down = False
 
-    def failed(self, delivery: Delivery, error: BaseException) -> None:
-        self._log.warning(
-            "message %d of %s: attempt %d failed with %s",
-            delivery.id, delivery.queue, delivery.attempt, type(error).__name__,
-        )  # fmt: skip
+    def log_through(self, log: Log) -> None:
+        if not self._is_given:
+            self._log = log
 
-    def policy_failed(self, delivery: Delivery, error: Exception) -> None:
-        self._log.error(
-            "message %d of %s: its retry policy raised %s", delivery.id, delivery.queue, type(error).__name__
+    def claimed(self, deliveries: Sequence[Delivery]) -> None:
+        if self._is_down:
+            self.store_recovered()
+
+    def overruled(self, delivery: Delivery, error: str | None, outcome: Outcome) -> None:
+        ends = {Done: "done", Retry: "repeated", Postpone: "postponed"}.get(type(outcome), "handed back")
+        failed = "" if error is None else f": {one_line(error)}"
+        self._say(
+            logging.WARNING, delivery, f"attempt {delivery.attempt} failed{failed}; {ends} all the same"
         )
 
+    def policy_failed(self, delivery: Delivery, error: Exception) -> None:
+        self._say(logging.ERROR, delivery, f"its retry policy raised {type(error).__name__}")
+
     def settled(self, settlements: Sequence[Settlement]) -> None:
+        if self._is_down:
+            self.store_recovered()
         for settlement in settlements:
-            if isinstance(settlement.outcome, Dead):
-                delivery = settlement.delivery
-                self._log.error(
-                    "dead letter %d of %s: nobody looks after it any more: %s"
-                    if isinstance(delivery, DeadDelivery)
-                    else "message %d of %s is a dead letter now: %s",
-                    delivery.id, delivery.queue, settlement.outcome.reason,
-                )  # fmt: skip
+            outcome = settlement.outcome
+            # By far the most are done: they cost one look.
+            if isinstance(outcome, Retry):
+                self._say_retried(settlement.delivery, outcome)
+            elif isinstance(outcome, Dead):
+                self._say_given_up(settlement.delivery, outcome)
 
     def superseded(self, delivery: Delivery) -> None:
-        self._log.info("message %d of %s was replaced while it ran: dropped", delivery.id, delivery.queue)
+        self._say(logging.INFO, delivery, "replaced while it ran: dropped")
 
     def lease_lost(self, delivery: Delivery) -> None:
-        self._log.warning(
-            "message %d of %s: lease lost on delivery %d; another worker has it, or it is gone",
-            delivery.id, delivery.queue, delivery.deliveries,
-        )  # fmt: skip
+        self._say(
+            logging.WARNING,
+            delivery,
+            f"lease lost on delivery {delivery.deliveries}; another worker has it, or it is gone",
+        )
 
     def uncertain(self, settlement: Settlement) -> None:
-        delivery = settlement.delivery
-        self._log.warning(
-            "message %d of %s is gone; the store's answer to our %s was lost",
-            delivery.id, delivery.queue, type(settlement.outcome).__name__,
-        )  # fmt: skip
+        outcome = type(settlement.outcome).__name__
+        self._say(logging.WARNING, settlement.delivery, f"gone; the store's answer to our {outcome} was lost")
 
     def store_unavailable(self, error: Exception, retry_in: timedelta) -> None:
-        self._log.warning("the store is unavailable (%s); trying again in %s", type(error).__name__, retry_in)
+        if not self._is_down:
+            self._is_down = True
+            self._log(
+                logging.WARNING,
+                f"the store is unavailable: {in_words(error)}; trying again in {_span(retry_in)}",
+            )
 
     def store_recovered(self) -> None:
-        self._log.info("the store answers again")
+        if self._is_down:
+            self._is_down = False
+            self._log(logging.INFO, "the store answers again")
 
     def drained(self, left: int) -> None:
         if left:
-            self._log.warning(
-                "stopped with %d messages unsettled; they come back when their leases end", left
+            self._log(
+                logging.WARNING,
+                f"stopped with {left} messages unsettled; they come back when their leases end",
             )
+
+    def _say_retried(self, delivery: Delivery, outcome: Retry) -> None:
+        when = f"next attempt {_in(outcome.after)}"
+        if outcome.error is None:
+            self._say(logging.INFO, delivery, f"attempt {delivery.attempt} asked to be repeated; {when}")
+        else:
+            error = one_line(outcome.error)
+            self._say(logging.WARNING, delivery, f"attempt {delivery.attempt} failed: {error}; {when}")
+
+    def _say_given_up(self, delivery: Delivery, outcome: Dead) -> None:
+        ran = f"attempt {delivery.attempt}" if outcome.ran else "not run"
+        failed = "" if outcome.error is None else f" failed: {one_line(outcome.error)}"
+        now = "left with the dead letters" if isinstance(delivery, DeadDelivery) else "a dead letter now"
+        self._say(logging.ERROR, delivery, f"{ran}{failed}; {now}: {one_line(outcome.reason)}")
+
+    def _say(self, level: int, delivery: Delivery, what: str) -> None:
+        kind = "dead letter" if isinstance(delivery, DeadDelivery) else "message"
+        self._log(
+            level,
+            f"{kind} {delivery.id} of {delivery.queue}: {what}",
+            extra={"queue": delivery.queue, "message_id": str(delivery.id)},
+        )
+
+
+def _in(after: timedelta) -> str:
+    return f"in {_span(after)}" if after > timedelta(0) else "at once"
+
+
+def _span(duration: timedelta) -> str:
+    """A duration as people say it."""
+    seconds = duration.total_seconds()
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
 def _to_each(event: str, observers: Iterable[Callable[..., None]]) -> Callable[..., None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -39,6 +39,8 @@ class Retry:
     """Failed: one more attempt is counted, and it is due again once `after` has passed (≤ 0 is now)."""
 
     after: timedelta = _ZERO
+    error: str | None = field(default=None, compare=False)
+    """What went wrong, for the log; no store keeps it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "after", max(self.after, _ZERO))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from nightmail.describing import describe
 from nightmail.retry import ExponentialRetry, RetryPolicy
 
 SHORTEST_LEASE: Final = timedelta(milliseconds=50)
@@ -30,8 +31,8 @@ class WorkerSettings:
     """For how long after its publish a message may be retried and postponed at all."""
     graceful_timeout: timedelta = timedelta(seconds=15)
     """How long `stop` waits for running handlers before it cancels them and hands their messages back."""
-    describe_error: Callable[[BaseException], str | None] = repr
-    """What a dead letter says of an error: the place to redact."""
+    describe_error: Callable[[BaseException], str | None] = describe
+    """What a dead letter and the log say of an error: the place to redact."""
 
     def described(self, error: BaseException) -> str | None:
         """What a dead letter says of this error, whatever `describe_error` makes of it."""

@@ -115,3 +115,42 @@ async def test_an_outcome_is_published_nowhere(make: Make, heard: Heard, answer:
         queues = set(await broker.stats())
 
     assert not queues & {"next", "answers"}
+
+
+@pytest.mark.parametrize("policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.ACK, AckPolicy.REJECT_ON_ERROR])
+@pytest.mark.parametrize(
+    "answer", [Retry, Postpone, NackMessage, ValueError, [Retry(MINUTE)], [None, Dead("x")]]
+)
+async def test_an_answer_that_makes_no_sense_is_never_taken_for_done(
+    make: Make, heard: Heard, policy: AckPolicy, answer: Any
+) -> None:
+    broker = make(retry=IN_A_MINUTE)
+
+    @broker.publisher("next")
+    @broker.subscriber("q", ack_policy=policy)
+    async def take(body: str) -> Any:
+        return answer
+
+    async with started(broker):
+        sent = await broker.publish("x", "q")
+        await heard.until(lambda: bool(heard.of(sent)))
+        waiting = await broker.pending("next")
+
+    assert heard.of(sent) == [Retry(MINUTE)]
+    assert heard.errors == ["NoVerdict"]
+    assert waiting == []
+
+
+@pytest.mark.parametrize("answer", [Retry, [Retry]])
+async def test_a_class_is_no_answer_on_a_batch_either(make: Make, heard: Heard, answer: Any) -> None:
+    broker = make(retry=IN_A_MINUTE)
+
+    @broker.subscriber("q", batch=True)
+    async def take(bodies: list[str]) -> Any:
+        return answer
+
+    async with started(broker):
+        sent = await broker.publish("x", "q")
+        await heard.until(lambda: bool(heard.of(sent)))
+
+    assert heard.of(sent) == [Retry(MINUTE)]

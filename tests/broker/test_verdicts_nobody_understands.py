@@ -74,10 +74,9 @@ async def test_a_verdict_that_cannot_be_carried_out_is_logged_with_what_is_wrong
         sent = await broker.publish("x", "q")
         await heard.until(lambda: bool(heard.of(sent)))
 
-    logged = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    logged = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(logged) == 1
     assert "dellay" in logged[0].getMessage()
-    assert logged[0].exc_info
 
 
 class Unheard(HandlerException):

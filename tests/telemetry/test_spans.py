@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer
+from pydantic import BaseModel
 
 from nightmail import ConstantRetry, Message, OutboxBroker
 from nightmail.annotations import OutboxMessage
@@ -447,3 +448,44 @@ async def test_a_meter_may_be_given(store: FullStore, heard: Heard) -> None:
         "messaging.process.duration",
         "messaging.process.messages",
     }
+
+
+async def test_a_span_tells_of_an_error_what_a_dead_letter_would(
+    store: FullStore, heard: Heard, traced: Traced
+) -> None:
+    class Order(BaseModel):
+        total: int
+
+    broker = broker_on(store, heard, traced)
+
+    @broker.subscriber("q")
+    async def handle(order: Order) -> None: ...
+
+    async with started(broker):
+        await broker.publish({"total": "hunter2"}, "q")
+        await heard.until(lambda: bool(heard.outcomes))
+
+    span = traced.one("q process")
+    (event,) = span.events
+    assert event.attributes is not None
+    assert "total: Input should be a valid integer" in str(event.attributes["exception.message"])
+    assert span.status.status_code.name == "ERROR"
+    assert "hunter2" not in span.to_json()
+
+
+async def test_a_span_tells_of_an_error_as_the_subscriber_describes_it(
+    store: FullStore, heard: Heard, traced: Traced
+) -> None:
+    broker = broker_on(store, heard, traced, describe_error=lambda error: type(error).__name__)
+
+    @broker.subscriber("q")
+    async def handle(body: str) -> None:
+        raise RuntimeError(body)
+
+    async with started(broker):
+        await broker.publish("hunter2", "q")
+        await heard.until(lambda: bool(heard.outcomes))
+
+    span = traced.one("q process")
+    assert span.status.description == "RuntimeError"
+    assert "hunter2" not in span.to_json()

@@ -5,6 +5,7 @@ FastStream has no public interface for writing brokers yet, and changes its inte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from faststream._internal._compat import json_loads
@@ -28,9 +29,10 @@ from faststream._internal.endpoint.call_wrapper import HandlerCallWrapper
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
-from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection, HandlerItem
 from faststream._internal.endpoint.utils import ParserComposition, process_msg
-from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
+from faststream._internal.logger import DefaultLoggerStorage, LoggerState, make_logger_state
+from faststream._internal.logger.logger_proxy import EmptyLoggerObject
 from faststream._internal.logger.logging import get_broker_logger
 from faststream._internal.parser import CodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
@@ -42,6 +44,7 @@ from faststream._internal.types import (
     CustomCallable,
     Filter,
     IdGenerator,
+    MsgType,
     PublisherMiddleware,
 )
 from faststream.middlewares import AckPolicy
@@ -64,14 +67,18 @@ __all__ = [
     "CustomCallable",
     "DefaultCodec",
     "DefaultLoggerStorage",
+    "EmptyLoggerObject",
     "EnterType",
     "ExpectedCall",
     "FakePublisher",
     "FastDependsConfig",
     "Filter",
     "HandlerCallWrapper",
+    "HandlerItem",
     "IdGenerator",
     "LoggerProto",
+    "LoggerState",
+    "OwnStack",
     "ParserComposition",
     "ProducerProto",
     "PublisherMiddleware",
@@ -100,7 +107,20 @@ def resolve_ack_policy(subscriber: SubscriberUsecase[Any], policy: AckPolicy) ->
     """Set the policy that holds once routers are included.
 
     FastStream takes a snapshot when the subscriber is declared; a policy given to the broker would not reach the
-    subscribers of a router included later. Its own middleware acknowledges nothing: see `acknowledging`.
+    subscribers of a router included later.
     """
     subscriber.ack_policy = policy
-    subscriber._SubscriberUsecase__auto_ack_disabled = True  # type: ignore[attr-defined]
+
+
+class OwnStack(SubscriberUsecase[MsgType]):
+    """A subscriber that says itself what goes around its middlewares.
+
+    FastStream would put its own acknowledgements (see `acknowledging`) and its own access log (see `logging`) there.
+    """
+
+    def _SubscriberUsecase__build__middlewares_stack(self) -> tuple[BrokerMiddleware[Any], ...]:  # noqa: N802 - its name there
+        return (*self._around_middlewares, *self._broker_middlewares)
+
+    @property
+    def _around_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
+        raise NotImplementedError

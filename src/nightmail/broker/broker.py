@@ -25,7 +25,7 @@ from nightmail.broker._upstream import (
 )
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from
 from nightmail.broker.config import OutboxBrokerConfig
-from nightmail.broker.logging import make_outbox_logger_state
+from nightmail.broker.logging import log_of, make_outbox_logger_state
 from nightmail.broker.operating import Operating
 from nightmail.broker.options import (
     BrokerOptions,
@@ -38,12 +38,11 @@ from nightmail.broker.options import (
 from nightmail.broker.producer import OutboxProducer
 from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.registrator import OutboxRegistrator
-from nightmail.broker.sessions import NotesWhatIsRaised
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.broker.timers import Timers
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_BODY_BYTES
-from nightmail.observe import LoggingObserver, Observers
+from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.stopping import ends_by, undisturbed
 from nightmail.store import CLOSE_SECONDS, FullStore
 from nightmail.stores import DEFAULT_URL, open_store, public_url
@@ -111,15 +110,10 @@ class OutboxBroker(
         )
 
     def _configured(self, options: BrokerOptions) -> OutboxBrokerConfig:
-        middlewares = options.get("middlewares", ())
-        session_factory = options.get("session_factory")
-        observer = Observers(options.get("observer") or LoggingObserver())
-        if session_factory is not None:
-            # Last, and so closest to the handler.
-            middlewares = (*middlewares, NotesWhatIsRaised)
+        observer = Observers(*_observers(options.get("observer")))
         return OutboxBrokerConfig(
             store=self._store,
-            session_factory=session_factory,
+            session_factory=options.get("session_factory"),
             worker_options=worker_options(options),
             observer=observer,
             producer=OutboxProducer(
@@ -128,7 +122,7 @@ class OutboxBroker(
                 decoder=options.get("decoder"),
                 observer=observer,
             ),
-            broker_middlewares=middlewares,
+            broker_middlewares=options.get("middlewares", ()),
             broker_parser=options.get("parser"),
             broker_decoder=options.get("decoder"),
             broker_codec=options.get("codec"),
@@ -168,6 +162,11 @@ class OutboxBroker(
             await self._release()
             raise
         return self._store
+
+    def _setup_logger(self) -> None:
+        super()._setup_logger()
+        if (log := log_of(self.config.logger)) is not None:
+            cast("OutboxBrokerConfig", self.config.broker_config).observer.log_through(log)
 
     async def start(self) -> None:
         """Connect, and start every subscriber. If it fails or is cancelled, those that run are stopped again."""
@@ -265,3 +264,10 @@ class OutboxBroker(
         raise FeatureNotSupportedException(
             "OutboxBroker has no request(): give reply_to a queue and subscribe to the answers"
         )
+
+
+def _observers(given: Observer | None) -> tuple[Observer, ...]:
+    """Who hears of what happens: the log always, for without it no failure would be told."""
+    if given is None:
+        return (LoggingObserver(),)
+    return (given,) if Observers(given).logs else (LoggingObserver(), given)

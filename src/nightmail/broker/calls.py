@@ -14,8 +14,8 @@ from nightmail.broker._upstream import (
     CallAssertions,
     ExpectedCall,
     HandlerCallWrapper,
+    OwnStack,
     PublisherUsecase,
-    SubscriberUsecase,
 )
 from nightmail.broker.options import check_known
 from nightmail.broker.received import Received, ReceivedBatch
@@ -85,7 +85,7 @@ class OutboxHandlerCallWrapper(OutboxCallAssertions, HandlerCallWrapper[_P, _R])
     __slots__ = ()
 
 
-class SubscriberWithAssertions(SubscriberUsecase[Received | ReceivedBatch]):
+class SubscriberWithAssertions(OwnStack[Received | ReceivedBatch]):
     """A subscriber whose handlers have our call assertions."""
 
     _call_wrapper_class = OutboxHandlerCallWrapper

@@ -49,6 +49,8 @@ class OutboxPublishCommand(BatchPublishCommand):
         self._given: TimerOptions = {}
         self._is_empty = not bodies
         self.session = session
+        self.may_leave_session = False
+        """Whether the session is only the handler's: a store in another database publishes without it."""
         self.due = due
         self.timer_id = timer_id
         self.on_conflict: OnConflict = on_conflict
@@ -79,6 +81,12 @@ class OutboxPublishCommand(BatchPublishCommand):
         if self.reply_to:
             given["reply_to"] = self.reply_to
         return OutboxPublishCommand.of(self.batch_bodies, self.destination, merged(defaults, given))
+
+    def join(self, handlers: object | None) -> None:
+        """Go in the session of the handler that returned this, unless it named one itself."""
+        if self.session is None and handlers is not None:
+            self.session = handlers
+            self.may_leave_session = True
 
     @property
     def batch_bodies(self) -> tuple[Any, ...]:

@@ -1,4 +1,9 @@
-"""FastStream's access log, with a column for the queue."""
+"""The access log, with a column for the queue.
+
+FastStream's own writes each error with its traceback, and "Processed" after it. Here a failure is one line, written by
+`LoggingObserver` when it is known what follows: the access log tells of what came and what went well. Tracebacks are
+there from the level DEBUG on.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,27 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from nightmail.broker._upstream import DefaultLoggerStorage, get_broker_logger, make_logger_state
+from faststream.exceptions import IgnoredException, NackMessage, RejectMessage
+from faststream.message import SourceType
+from faststream.middlewares import BaseMiddleware
+
+from nightmail.broker._upstream import (
+    DefaultLoggerStorage,
+    EmptyLoggerObject,
+    LoggerState,
+    get_broker_logger,
+    make_logger_state,
+)
+from nightmail.broker.exceptions import PostponeMessage
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from types import TracebackType
+
+    from faststream.message import StreamMessage
+
     from nightmail.broker._upstream import ContextRepo, LoggerProto
+    from nightmail.observe import Log
 
 _ID_WIDTH: Final = 10
 
@@ -47,3 +69,61 @@ class OutboxLoggerStorage(DefaultLoggerStorage):
 
 
 make_outbox_logger_state = partial(make_logger_state, default_storage_cls=OutboxLoggerStorage)
+
+
+def log_of(state: LoggerState) -> Log | None:
+    """The broker's log, once it is set up; `None` if it has none."""
+    if isinstance(state.logger, EmptyLoggerObject) or not state.logger:
+        return None
+
+    def log(level: int, message: str, /, *, extra: Mapping[str, object] | None = None) -> None:
+        state.log(message, level, extra=dict(extra or {}))
+
+    return log
+
+
+class AccessLog:
+    """Makes the middleware of each message."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LoggerState) -> None:
+        self._state = state
+
+    def __call__(self, msg: Any | None, /, *, context: ContextRepo) -> BaseMiddleware:
+        """The middleware of one message."""
+        return _AccessLogMiddleware(msg, state=self._state, context=context)
+
+
+class _AccessLogMiddleware(BaseMiddleware):
+    __slots__ = ("_is_answer", "_state")
+
+    def __init__(self, msg: Any | None, /, *, state: LoggerState, context: ContextRepo) -> None:
+        super().__init__(msg, context=context)
+        self._state = state
+        self._is_answer = False
+
+    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
+        self._is_answer = msg.source_type is SourceType.RESPONSE
+        self._say("Received")
+        return await call_next(msg)
+
+    async def after_processed(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: TracebackType | None = None,
+    ) -> bool:
+        if exc_val is None:
+            self._say("Processed")
+        elif isinstance(exc_val, IgnoredException):
+            # What these two lead to is told by the observer.
+            if isinstance(exc_val, PostponeMessage) or not isinstance(exc_val, NackMessage | RejectMessage):
+                self._say(str(exc_val))
+        elif isinstance(exc_val, Exception):
+            self._say(type(exc_val).__name__, logging.DEBUG, exc_val)
+        return False
+
+    def _say(self, what: str, level: int | None = None, error: Exception | None = None) -> None:
+        if not self._is_answer:
+            self._state.log(what, level, extra=self.context.get_local("log_context", {}), exc_info=error)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from traceback import format_tb
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from faststream.opentelemetry import TelemetrySettingsProvider
 from faststream.opentelemetry.consts import MESSAGING_DESTINATION_PUBLISH_NAME
@@ -15,6 +18,8 @@ from opentelemetry.context import Context
 from opentelemetry.semconv.trace import SpanAttributes
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from nightmail.broker.subscriber import OutboxSubscriber
+from nightmail.describing import describe, one_line
 from nightmail.durations import Duration, as_timedelta
 from nightmail.message import DeadDelivery, Delivery
 
@@ -74,12 +79,56 @@ class OutboxTelemetryMiddleware(TelemetryMiddleware[PublishCommand]):
         )
 
 
+class _Redacting:
+    """A tracer whose spans tell of an error what a dead letter would: nothing that it quotes of the message."""
+
+    def __init__(self, tracer: trace.Tracer, describe: Callable[[Exception], str | None]) -> None:
+        self._tracer = tracer
+        self._describe = describe
+
+    def start_span(self, *args: Any, **options: Any) -> trace.Span:
+        """See `Tracer`."""
+        return self._tracer.start_span(*args, **options)
+
+    @contextmanager
+    def start_as_current_span(self, *args: Any, **options: Any) -> Iterator[trace.Span]:
+        """See `Tracer`."""
+        plain = {**options, "record_exception": False, "set_status_on_exception": False}
+        with self._tracer.start_as_current_span(*args, **plain) as span:
+            try:
+                yield span
+            except Exception as error:
+                _record(span, error, one_line(self._describe(error) or type(error).__name__))
+                raise
+
+
+def _record(span: trace.Span, error: Exception, said: str) -> None:
+    kind = type(error)
+    span.add_event(
+        "exception",
+        {
+            "exception.type": f"{kind.__module__}.{kind.__qualname__}",
+            "exception.message": said,
+            # Where, not what: the frames have lines of code, and no values.
+            "exception.stacktrace": "".join(format_tb(error.__traceback__)),
+        },
+    )
+    span.set_status(trace.Status(trace.StatusCode.ERROR, said))
+
+
 class _LinkingMiddleware(BaseTelemetryMiddleware[PublishCommand]):
     """FastStream's, except that a message which is no part of its publisher's trace any more gets one of its own."""
 
-    def __init__(self, msg: Any | None, /, *, link_after: timedelta, **given: Any) -> None:
-        super().__init__(msg, **given)
+    def __init__(
+        self, msg: Any | None, /, *, link_after: timedelta, tracer: trace.Tracer, **given: Any
+    ) -> None:
+        super().__init__(msg, tracer=cast("trace.Tracer", _Redacting(tracer, self._described)), **given)
         self._link_after = link_after
+
+    def _described(self, error: Exception) -> str | None:
+        """In the words of the subscriber whose handler raised it, if there is one."""
+        handler = self.context.get_local("handler_")
+        return handler.settings.described(error) if isinstance(handler, OutboxSubscriber) else describe(error)
 
     async def consume_scope(
         self, call_next: Callable[[StreamMessage[Any]], Awaitable[Any]], msg: StreamMessage[Any]

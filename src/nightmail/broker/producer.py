@@ -12,6 +12,7 @@ from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.parser import decode_body, parse_delivery
 from nightmail.broker.sessions import current_session
 from nightmail.current import own_delivery
+from nightmail.errors import CannotJoin, OtherDatabase
 from nightmail.message import Message
 from nightmail.observe import Observer
 from nightmail.store import Store
@@ -57,7 +58,13 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
             raise ValueError(
                 "this timer's own message is locked by your OutboxSession: publish it there, with session=session"
             )
-        stored = await store.publish(message, transaction=cmd.session, own=own)
+        try:
+            stored = await store.publish(message, transaction=cmd.session, own=own)
+        except (OtherDatabase, CannotJoin):
+            if not cmd.may_leave_session:
+                raise
+            # Refused before anything was written: the handler's transaction goes on as if it had not been asked.
+            stored = await store.publish(message)
         if stored is not None:
             self._observer.published(message.queue, 1)
         return stored

@@ -54,7 +54,7 @@ class OutboxPublisher(PublisherWithAssertions):
             return  # How the handler ended is for the worker, and for nobody else.
         command = OutboxPublishCommand.from_cmd(cmd).with_defaults(self._defaults)
         command.destination = self.queue
-        command.session = command.session or current_session()
+        command.join(current_session())
         await self._basic_publish(
             command, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
@@ -25,7 +25,9 @@ class Nacked:
 
     def outcome(self, decided: Outcome) -> Outcome:
         """What the policy has made of it."""
-        return Retry(self.delay) if isinstance(decided, Retry) and self.delay is not None else decided
+        if isinstance(decided, Retry) and self.delay is not None:
+            return replace(decided, after=self.delay)
+        return decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,22 @@ def _was_left_out(item: Received) -> bool:
 
 def is_answer(returned: Any) -> bool:
     """Whether a handler says how it ended, for itself or for each of a batch: nothing that could be published."""
-    return isinstance(returned, ANSWERS) or _are_outcomes(returned)
+    return _is_outcome(returned) or _are_outcomes(returned)
+
+
+def senseless(returned: Any) -> str | None:
+    """What is wrong with an answer on one message that cannot be one; `None` if it is none, or can be."""
+    if isinstance(returned, type) and issubclass(returned, ANSWERS):
+        return f"the handler returned the class {returned.__name__}, and must return one: {returned.__name__}(...)"
+    if _are_outcomes(returned):
+        return "the handler returned a list of outcomes for one message: return one, or subscribe with batch=True"
+    return None
 
 
 def _are_outcomes(returned: Any) -> bool:
-    return isinstance(returned, list | tuple) and any(isinstance(each, ANSWERS) for each in returned)
+    return isinstance(returned, list | tuple) and any(_is_outcome(each) for each in returned)
+
+
+def _is_outcome(returned: Any) -> bool:
+    """Also of a class: whoever forgot the brackets meant an outcome."""
+    return isinstance(returned, ANSWERS) or (isinstance(returned, type) and issubclass(returned, ANSWERS))

@@ -10,7 +10,6 @@ from faststream.middlewares import AckPolicy
 from nightmail.broker._upstream import (
     EMPTY,
     BrokerConfig,
-    CallsCollection,
     PublisherSpecificationConfig,
     PublisherUsecase,
     Registrator,
@@ -18,6 +17,7 @@ from nightmail.broker._upstream import (
 )
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxPublisherConfig, OutboxSubscriberConfig
+from nightmail.broker.handlers import Handlers
 from nightmail.broker.options import (
     PublisherOptions,
     SubscriberOptions,
@@ -61,7 +61,7 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
             max_batch=_max_batch(options),
             propagate_headers=_propagate_headers(options),
         )
-        calls = CallsCollection[Received | ReceivedBatch]()
+        calls = Handlers()
         specification = OutboxSubscriberSpecification(
             cast("BrokerConfig", self.config),
             SubscriberSpecificationConfig(

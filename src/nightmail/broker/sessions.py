@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from faststream.exceptions import AckMessage
 from faststream.middlewares import BaseMiddleware
 
+from nightmail.broker.closings import Closings
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch
 from nightmail.current import promise
-from nightmail.errors import NoVerdict
+from nightmail.errors import NoVerdict, SessionClosed
 from nightmail.outcome import Done, Release, Retry
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from faststream.message import StreamMessage
     from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -44,6 +47,7 @@ class HandlersSession:
         self._session: AsyncSession | None = None
         self._held = False
         self._is_over = False
+        self._closings: Closings | None = None
         self.handler_raised = False
 
     @property
@@ -57,6 +61,7 @@ class HandlersSession:
             raise RuntimeError("the handler has ended, and its session with it")
         if self._session is None:
             self._session = self._make()
+            self._closings = Closings(self._session)
             # Where there is one writer at a time the lock would keep everybody else out while the handler runs.
             if self._received.store.capabilities.concurrent_writers:
                 await self._hold()
@@ -74,6 +79,8 @@ class HandlersSession:
             if not self.failing_is_done:
                 received.take_back()
             return
+        if self._closings is not None and self._closings.undid_writes:
+            raise SessionClosed
         done = [item for item in received.items if isinstance(item.verdict, Done)]
         if done:
             deliveries = [item.delivery for item in done]
@@ -154,18 +161,35 @@ async def open_session() -> AsyncSession:
 
 
 class NotesWhatIsRaised(BaseMiddleware):
-    """Remembers that the handler raised: FastStream takes `NackMessage` and its like for answered, and says nothing."""
+    """Remembers that the handler raised, even if another middleware swallows it.
+
+    It must be the innermost of all: those of routers, of `include_router` and of `add_middleware` come before it.
+    """
 
     async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
         try:
             return await call_next(msg)
-        except AckMessage:
-            raise  # Its way to say that all went well.
-        except BaseException:
-            mine = _handlers.get()
-            if mine is not None:
-                mine.handler_raised = True
+        except BaseException as error:
+            _note(error)
             raise
+
+    async def after_processed(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: TracebackType | None = None,
+    ) -> bool:
+        """Also what was raised while the return value was published. The innermost is told first."""
+        if exc_val is not None:
+            _note(exc_val)
+        return False
+
+
+def _note(raised: BaseException) -> None:
+    mine = _handlers.get()
+    # `AckMessage` is the handler's way to say that all went well.
+    if mine is not None and not isinstance(raised, AckMessage):
+        mine.handler_raised = True
 
 
 def _went_well(item: Received) -> bool:

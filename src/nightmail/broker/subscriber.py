@@ -35,16 +35,32 @@ from nightmail.broker.acknowledging import failed, obey, succeeded
 from nightmail.broker.calls import SubscriberWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
+from nightmail.broker.logging import AccessLog
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
 from nightmail.broker.parser import decode_batch, decode_body, marking, parse_batch, parse_delivery
-from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, is_answer, verdict_in
+from nightmail.broker.received import (
+    Nacked,
+    Promised,
+    Received,
+    ReceivedBatch,
+    is_answer,
+    senseless,
+    verdict_in,
+)
 from nightmail.broker.return_values import relaying_middlewares
-from nightmail.broker.sessions import AnyReceived, SessionFactory, current_session, with_session
+from nightmail.broker.sessions import (
+    AnyReceived,
+    NotesWhatIsRaised,
+    SessionFactory,
+    current_session,
+    with_session,
+)
 from nightmail.broker.specification import OutboxSubscriberSpecification
 from nightmail.broker.taking import settle, take_one
 from nightmail.current import was_interrupted
 from nightmail.dead_letters import DeadLetters
+from nightmail.describing import describe
 from nightmail.errors import LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
 from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Release, Retry
@@ -118,9 +134,15 @@ class OutboxSubscriber(SubscriberWithAssertions):
     def _broker_config(self) -> OutboxBrokerConfig:
         return cast("OutboxBrokerConfig", self._outer_config)
 
+    @cached_property
+    def _around_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
+        return (AccessLog(self._outer_config.logger),)
+
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
         outermost, innermost = self._relaying
+        if self._broker_config.session_factory is not None:
+            innermost = (NotesWhatIsRaised, *innermost)
         own = super()._broker_middlewares
         return (*outermost, *own, *innermost) if outermost or innermost else own
 
@@ -270,8 +292,10 @@ class OutboxSubscriber(SubscriberWithAssertions):
         if isinstance(returned, OUTCOMES):
             received.judge(returned)
             return None
-        if isinstance(received, ReceivedBatch):
+        if isinstance(received, ReceivedBatch) and not isinstance(returned, type):
             received.returned = returned
+        elif (wrong := senseless(returned)) is not None:
+            return NoVerdict(f"{wrong}. The message is retried")
         succeeded(received, self.ack_policy)
         return None
 
@@ -283,10 +307,8 @@ class OutboxSubscriber(SubscriberWithAssertions):
         except LeaseLost as lost:
             return lost
         except Exception as error:  # noqa: BLE001 - a verdict that cannot be carried out is none
-            what = f"{type(raised).__name__} cannot be obeyed"
-            if error is not raised:
-                self._log(logging.CRITICAL, f"{what}: {error!r}", exc_info=error)
-            failure = NoVerdict(f"{what}: the message is retried")
+            why = "" if error is raised else f" ({describe(error)})"
+            failure = NoVerdict(f"{type(raised).__name__} cannot be obeyed{why}: the message is retried")
             failure.__cause__ = error
             return failure
         return None
@@ -315,6 +337,13 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 self._broker_config.observer.failed(received.delivery, error)
                 return replace(verdict, error=self._described(error))
             case Done() | Retry() | Postpone() | Dead() | Release():
+                if (
+                    error is not None
+                    and not isinstance(error, HandlerException)
+                    and type(verdict) is not Dead
+                ):
+                    observer = self._broker_config.observer
+                    observer.overruled(received.delivery, self._described(error), verdict)
                 return verdict
             case Promised() if error is None or isinstance(error, AckMessage):
                 return Done()
@@ -331,7 +360,9 @@ class OutboxSubscriber(SubscriberWithAssertions):
         return verdict.outcome(decide(self.settings, self._broker_config.observer, received.delivery, None))
 
     def _described(self, error: Exception) -> str | None:
-        return self.settings.described(error.__cause__ or error)
+        # What could not be decoded is told by what the decoder raised.
+        inner = error.__cause__ if isinstance(error, Undecodable) else None
+        return self.settings.described(inner or error)
 
     def _get_parser_and_decoder(
         self, item_parser: CustomCallable | None = None, item_decoder: CustomCallable | None = None
@@ -431,5 +462,5 @@ class _ReplyPublisher(FakePublisher):
     def patch_command(self, cmd: PublishCommand) -> OutboxPublishCommand:
         command = OutboxPublishCommand.from_cmd(super().patch_command(cmd))
         command.destination = self._queue
-        command.session = command.session or current_session()
+        command.join(current_session())
         return command

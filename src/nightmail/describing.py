@@ -1,0 +1,75 @@
+"""What an error says, without what it quotes of the message it is about.
+
+Dead letters, log lines and spans are read by more people than messages are. Some libraries put the value they refused
+into the text of their error: those are told apart by their looks, so that none of them need be installed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from nightmail.errors import NightmailError
+
+LINE_LIMIT: Final = 500
+_MANY: Final = 10
+_ROW = re.compile(r"(?:\n|\\n)\s*(?:DETAIL|\[SQL|\[parameters):?.*", re.DOTALL)
+"""From here on a database's error quotes the row or the statement."""
+_QUOTING: Final = frozenset({"union_tag_invalid"})
+"""Kinds of pydantic's errors whose own words quote the input."""
+
+
+def describe(error: BaseException) -> str:
+    """The error as `repr` shows it, but nothing of what its library quotes of the input."""
+    kind = type(error)
+    library = kind.__module__.partition(".")[0]
+    inner = getattr(error, "original_error", None)
+    if library == "fast_depends" and isinstance(inner, BaseException):
+        return describe(inner)
+    if library.startswith("pydantic") and hasattr(error, "errors"):
+        return f"{kind.__name__}: {_refused(error)}"
+    if isinstance(error, BaseExceptionGroup):
+        each = "; ".join(describe(one) for one in error.exceptions[:_MANY])
+        return f"{kind.__name__}: {error.message}: {each}"
+    if library == "sqlalchemy" and isinstance(inner := getattr(error, "orig", None), BaseException):
+        return f"{kind.__name__}: {_without_row(str(inner))}"
+    if isinstance(error, UnicodeError):
+        # Its `repr` has all that could not be decoded.
+        return f"{kind.__name__}: {error}"
+    return _without_row(repr(error))
+
+
+def in_words(error: BaseException) -> str:
+    """The error in one line; one of ours that merely stands in for another is told by that."""
+    if not isinstance(error, NightmailError):
+        return one_line(describe(error))
+    says, cause = str(error), error.__cause__
+    if cause is None:
+        return one_line(says)
+    if says == type(error).__doc__:
+        return one_line(describe(cause))
+    return one_line(says if str(cause) and str(cause) in says else f"{says}: {describe(cause)}")
+
+
+def one_line(text: str, limit: int = LINE_LIMIT) -> str:
+    """`text` in one line of a log: it can neither begin another line nor move the cursor."""
+    if not text.isprintable():
+        text = "".join(
+            each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+        )
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _refused(error: Any) -> str:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    said = [
+        f"{'.'.join(map(str, each['loc'])) or 'input'}: "
+        f"{each['type'] if each['type'] in _QUOTING else each['msg']}"
+        for each in found[:_MANY]
+    ]
+    more = f" and {len(found) - _MANY} more" if len(found) > _MANY else ""
+    return f"{error.title}: {'; '.join(said)}{more}"
+
+
+def _without_row(text: str) -> str:
+    return _ROW.sub("…", text)
