@@ -257,7 +257,7 @@ class Store(Source, Protocol):
         """Lease up to `limit` available messages of these queues, each until `lease` from now, under `token`.
 
         It stops before bodies and headers together exceed `max_bytes`, but takes at least one message: the claim
-        is then `full`, as one that stopped at `limit` is.
+        is then `full`, as one that stopped at `limit` is. The share of the oldest (below) may then be larger.
 
         Each claimed message has its `deliveries` raised by one. Concurrent claims never return the same
         message and never wait for one another; rows locked by others are skipped. `token` must be new: it is
