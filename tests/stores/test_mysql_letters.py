@@ -220,7 +220,7 @@ async def locked_in_between(own: Any, letter: DeadLetter) -> None:
         while True:
             try:
                 await execute(own, f"select id from nightmail_dead where id = {letter.id} for update nowait")
-            except Exception as error:  # noqa: BLE001 - whichever the driver raises
+            except Exception as error:
                 if number_of(error) not in (LOCK_TIMEOUT, LOCKED_NOW):
                     raise
                 await asyncio.sleep(0.01)
