@@ -16,6 +16,7 @@ from nightmail.outcome import Dead, Done, Outcome, Retry, Standing
 from nightmail.records import DeadFilter, DeadLetter, Swept
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
+from nightmail.stores.mysql.errors import LOCK_TIMEOUT, LOCKED_NOW, number_of
 from tests.stores.mysql_support import (
     HOUR,
     LEASE,
@@ -213,19 +214,37 @@ async def test_a_redrive_passes_over_a_letter_that_somebody_has_locked(mysql_url
         assert [delivery.body for delivery in await claim(store)] == [b"first", b"third"]
 
 
+async def locked_in_between(own: Any, letter: DeadLetter) -> None:
+    """Lock this letter, as soon as it is not locked. Never wait for it: that could be a deadlock."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await execute(own, f"select id from nightmail_dead where id = {letter.id} for update nowait")
+            except Exception as error:
+                if number_of(error) not in (LOCK_TIMEOUT, LOCKED_NOW):
+                    raise
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+
 @pytest.mark.parametrize("commits", [True, False])
 async def test_a_redrive_waits_for_who_is_about_to_take_the_name(mysql_url: str, commits: bool) -> None:
-    async with open_store(mysql_url) as store:
+    async with watched_store(mysql_url) as (store, interference):
         named, nameless = [*await bury(store, b"named", timer_id="t"), *await bury(store, b"nameless")]
         async with connection(mysql_url) as own:
             await execute(own, "set session transaction isolation level read committed")
             await own.begin()
             await store.publish(message(b"newer", timer_id="t"), transaction=own)
+            interference.packets.clear()
             redriving = asyncio.create_task(store.redrive([named, nameless]))
-            await asyncio.sleep(0.3)
+            # It has tried, and tries again.
+            async with asyncio.timeout(30):
+                while sum("begin" in packet for packet in interference.packets) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             assert not redriving.done()
-            # Meanwhile it has nothing locked: whoever wants the letters gets them.
-            await execute(own, f"select id from nightmail_dead where id = {named.id} for update nowait")
+            # Between its tries it has nothing locked: whoever wants the letters gets them.
+            await locked_in_between(own, named)
             await (own.commit() if commits else own.rollback())
         ids = await redriving
 

@@ -32,3 +32,9 @@ def store(data: MemoryData, clock: ManualClock) -> FaultyStore:
 def seen() -> Seen:
     """Watches the worker it is given to."""
     return Seen()
+
+
+@pytest.fixture
+def far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every worker fetches a hundred messages ahead, however fast this machine runs its handlers."""
+    monkeypatch.setattr("nightmail.pace.Pace.ahead", lambda pace, now: 100)

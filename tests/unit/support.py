@@ -18,7 +18,7 @@ from nightmail.store import FullStore, Settlement
 from nightmail.worker import Worker
 
 QUEUE: Final = "mail"
-PATIENCE: Final = 5.0
+PATIENCE: Final = 30.0
 """How long a test waits for what must happen before it fails."""
 NOON: Final = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 MINUTE: Final = timedelta(minutes=1)

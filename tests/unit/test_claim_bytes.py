@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,18 +113,21 @@ async def test_a_claim_that_is_too_large_for_its_time_does_not_stop_the_worker(
 
 
 async def test_what_an_unanswered_claim_took_is_not_recalled_once_its_lease_has_ended(
-    store: FaultyStore, seen: Seen, impatient: None
+    store: FaultyStore, seen: Seen, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = WorkerSettings(lease=timedelta(milliseconds=100))
+    passed = 0.0
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
     store.upset("claim", lost_request)
     store.upset("recall", lost_request, times=None)
-    async with at_work(Worker(store, Handler(), queues=[QUEUE], settings=settings, observer=seen)):
+    async with at_work(Worker(store, Handler(), queues=[QUEUE], observer=seen)):
+        await store.until_called("recall", 3)
+        assert store.calls["claim"] == 1
+        passed = 61.0
         await store.until_called("claim", 2)
         recalls = store.calls["recall"]
         await publish(store)
         await seen.until_settled(1)
 
-    assert recalls > 0
     assert store.calls["recall"] == recalls
 
 

@@ -63,6 +63,7 @@ async def test_a_handler_may_run_for_many_leases(store: FaultyStore, other: Memo
     assert 2 <= store.calls["extend"] <= 8
 
 
+@pytest.mark.usefixtures("far_ahead")
 async def test_a_message_waiting_in_memory_keeps_its_lease_and_still_runs(
     store: FaultyStore, other: MemoryStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
