@@ -162,6 +162,8 @@ class ConnectionThread:
                 waiting[:_MOST_TOGETHER] = write_together(self._line, waiting[:_MOST_TOGETHER])
                 if self._tower is not None and not self._tower.empty:
                     self._run_errand(self._tower.look)
+        except BaseException:
+            logger.critical("thread %s ended: open the store again", self._thread.name, exc_info=True)
         finally:
             self._open = False
             self._line.drop()
