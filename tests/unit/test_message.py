@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightmail.message import Message, check_due, check_name, decode_headers, encode_headers
+from nightmail.message import Due, Message, check_due, check_name, decode_headers, encode_headers
 from tests.unit.support import brisk, delivery
 
 SECOND = timedelta(seconds=1)
@@ -204,3 +204,11 @@ def test_every_aware_moment_may_be_a_due_time(moment: datetime) -> None:
 def test_empty_headers_cost_nothing_to_read() -> None:
     assert decode_headers("{}") == {}
     assert json.loads(encode_headers({})) == {}
+
+
+@pytest.mark.parametrize(
+    "due", [timedelta(seconds=10**12), timedelta.max, datetime(9999, 12, 31, tzinfo=UTC)], ids=repr
+)
+def test_a_due_time_centuries_ahead_is_refused(due: Due) -> None:
+    with pytest.raises(ValueError, match="200 years ahead"):
+        Message(queue="orders", body=b"", due=due)
