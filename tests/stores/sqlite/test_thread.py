@@ -151,11 +151,11 @@ class TestUrgentWrites:
         assert await urgent == "urgent"
 
     async def test_how_long_others_had_the_lock_is_known_to_whoever_gets_it(
-        self, thread: ConnectionThread, file: Path
+        self, thread: ConnectionThread, connections: Connections, file: Path
     ) -> None:
         with locked(file):
             waiting = asyncio.create_task(thread.write(lambda connection: thread.locked_out))
-            for _ in range(5):
+            while connections.count("BEGIN IMMEDIATE") < 3:
                 await has_arrived(thread)
 
         assert await waiting > 0
