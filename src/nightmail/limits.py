@@ -58,6 +58,10 @@ class ByteBudget:
         self.spent = False
         """Whether a message was left out because it did not fit."""
 
+    def has_room_for(self, sizes: Sequence[int]) -> bool:
+        """Whether messages of these sizes all fit."""
+        return sum(sizes) <= self._left or (self._first and len(sizes) == 1)
+
     def take(self, size: int) -> bool:
         """Whether a message of this size fits; from then on, nothing does after one that did not."""
         if self.spent or (size > self._left and not self._first):

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
 NAME_LIMIT: Final = 255
 MAX_HEADERS_BYTES: Final = 64 * 1024
+RESERVED_HEADERS: Final = "nightmail-"
+"""Headers whose names begin so are ours: a store writes them, and a publisher cannot."""
+RELAYED_ID: Final = "nightmail-message-id"
+"""The exception: a relay gives a message its id in the system it comes from, and no store reads it."""
+FURTHEST_DUE: Final = timedelta(days=73_050)
+"""How far ahead a message may be due: two hundred years. What lies beyond is a mistake in the unit."""
 PRIORITIES: Final = range(10)
 
 _decode: Final = json.JSONDecoder().raw_decode
@@ -51,7 +57,7 @@ class Message:
             raise TypeError(f"priority must be a whole number, not {type(self.priority).__name__}")
         if self.priority not in PRIORITIES:
             raise ValueError(f"priority must be 0 to 9 (9 goes first), not {self.priority}")
-        object.__setattr__(self, "encoded_headers", encode_headers(self.headers))
+        object.__setattr__(self, "encoded_headers", encode_headers(without_reserved(self.headers)))
 
     def _check_timer(self) -> None:
         if self.timer_id is not None:
@@ -160,8 +166,11 @@ def check_name(what: str, name: str) -> None:
 
 
 def check_due(due: Due, what: str = "due") -> None:
-    """Refuse a due time that is neither a delay nor an aware moment."""
-    if due is None or isinstance(due, timedelta):
+    """Refuse a due time that is neither a delay nor an aware moment, or that lies centuries ahead."""
+    if due is None:
+        return
+    if isinstance(due, timedelta):
+        check_not_too_far(what, due)
         return
     if not isinstance(due, datetime):
         raise TypeError(f"{what} must be a datetime, a timedelta or None, not {type(due).__name__}")
@@ -170,9 +179,30 @@ def check_due(due: Due, what: str = "due") -> None:
             f"{what} must be an aware datetime: a naive one means a different moment on every machine. "
             "Give it a time zone: datetime.now(UTC), or when.replace(tzinfo=...)"
         )
+    # By our own clock: a day more or less means nothing here.
+    check_not_too_far(what, due - datetime.now(UTC))
 
 
-def encode_headers(headers: Mapping[str, Any]) -> str:
+def check_not_too_far(what: str, delay: timedelta) -> None:
+    """Refuse a delay that was surely given in another unit than was meant."""
+    if delay > FURTHEST_DUE:
+        raise ValueError(
+            f"{what} lies more than 200 years ahead. Numbers are seconds: was it meant in milliseconds?"
+        )
+
+
+def without_reserved(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of these headers that a publisher may give."""
+    if not any(_is_reserved(name) for name in headers):
+        return headers
+    return {name: value for name, value in headers.items() if not _is_reserved(name)}
+
+
+def _is_reserved(name: object) -> bool:
+    return isinstance(name, str) and name.lower().startswith(RESERVED_HEADERS) and name != RELAYED_ID
+
+
+def encode_headers(headers: Mapping[str, Any], limit: int = MAX_HEADERS_BYTES) -> str:
     """Headers as JSON text, in ASCII so that every store keeps every character."""
     if not headers:
         return "{}"
@@ -186,9 +216,9 @@ def encode_headers(headers: Mapping[str, Any]) -> str:
         raise ValueError(
             f"headers must be JSON: a {type(error).__name__} was raised while encoding them"
         ) from None
-    if len(encoded) > MAX_HEADERS_BYTES:
+    if len(encoded) > limit:
         raise ValueError(
-            f"headers must be at most {MAX_HEADERS_BYTES:,} bytes of JSON, not {len(encoded):,}: "
+            f"headers must be at most {limit:,} bytes of JSON, not {len(encoded):,}: "
             "put large values into the body"
         )
     return encoded

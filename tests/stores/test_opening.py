@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nightmail import stores
 from nightmail.errors import DriverMissing
 from nightmail.stores import open_store, public_url
 
@@ -52,3 +53,15 @@ def test_a_missing_driver_names_the_extra_to_install(
 )
 def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
     assert public_url(url, open_store("memory://")) == shown
+
+
+def test_a_second_store_in_memory_is_told_to_be_another(caplog: pytest.LogCaptureFixture) -> None:
+    stores._in_memory.clear()
+    first = open_store("memory://")
+    assert caplog.messages == []
+
+    others = [open_store("memory://") for _ in range(2)]
+
+    (told,) = caplog.messages
+    assert "second memory:// store" in told
+    assert first not in others

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightmail.message import Message, check_due, check_name, decode_headers, encode_headers
+from nightmail.message import Due, Message, check_due, check_name, decode_headers, encode_headers
 from tests.unit.support import brisk, delivery
 
 SECOND = timedelta(seconds=1)
@@ -196,7 +196,12 @@ def _has_surrogate(text: str) -> bool:
 
 
 @brisk
-@given(st.datetimes(timezones=st.integers(-1439, 1439).map(lambda m: timezone(timedelta(minutes=m)))))
+@given(
+    st.datetimes(
+        max_value=datetime(2200, 1, 1),  # noqa: DTZ001 - Hypothesis adds the time zone itself
+        timezones=st.integers(-1439, 1439).map(lambda m: timezone(timedelta(minutes=m))),
+    )
+)
 def test_every_aware_moment_may_be_a_due_time(moment: datetime) -> None:
     check_due(moment)
 
@@ -204,3 +209,11 @@ def test_every_aware_moment_may_be_a_due_time(moment: datetime) -> None:
 def test_empty_headers_cost_nothing_to_read() -> None:
     assert decode_headers("{}") == {}
     assert json.loads(encode_headers({})) == {}
+
+
+@pytest.mark.parametrize(
+    "due", [timedelta(seconds=10**12), timedelta.max, datetime(9999, 12, 31, tzinfo=UTC)], ids=repr
+)
+def test_a_due_time_centuries_ahead_is_refused(due: Due) -> None:
+    with pytest.raises(ValueError, match="200 years ahead"):
+        Message(queue="orders", body=b"", due=due)

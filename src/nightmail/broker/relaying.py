@@ -24,9 +24,9 @@ from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import SubscriberOptions, WorkerOptions
 from nightmail.broker.parser import parse_delivery
-from nightmail.message import DeadDelivery, Delivery
+from nightmail.message import RELAYED_ID, DeadDelivery, Delivery
 
-MESSAGE_ID: Final = "nightmail-message-id"
+MESSAGE_ID: Final = RELAYED_ID
 """The header that tells a repeated message from a new one, where the other side has no place of its own for that."""
 
 NATS_ID: Final = "Nats-Msg-Id"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakSet
 
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import DriverMissing
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_URL", "TableNames", "open_store", "public_url"]
 
 DEFAULT_URL: Final = "sqlite:///nightmail.db"
+logger = logging.getLogger(__name__)
+_in_memory: Final[WeakSet[FullStore]] = WeakSet()
+"""The stores of `memory://`, while they are in use."""
 
 
 def open_store(
@@ -110,7 +115,14 @@ def _redis(source: Any, **options: Any) -> FullStore:
 def _memory(source: Any, *, tables: str | None, **options: Any) -> FullStore:
     from nightmail.stores.memory import MemoryStore
 
-    return MemoryStore(**options)
+    store = MemoryStore(**options)
+    if len(_in_memory) == 1:
+        logger.warning(
+            "a second memory:// store in this process: each has messages of its own, and what is published to one is "
+            "not delivered by the other. To share one, make a store with open_store() and give it to both brokers"
+        )
+    _in_memory.add(store)
+    return store
 
 
 def _missing(error: ModuleNotFoundError, driver: str, extra: str) -> Exception:

@@ -12,7 +12,7 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from nightmail.stores.sqlite import SQLiteStore, begin_immediate
-from nightmail.stores.sqlite.connect import connect
+from nightmail.stores.sqlite.connect import connect, create_file
 from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.testing.clock import ManualClock
 from tests.stores.sqlite.support import Connections
@@ -58,6 +58,7 @@ async def eager(store: SQLiteStore, file: Path) -> AsyncIterator[AsyncEngine]:
 
 @pytest.fixture
 def connections(file: Path) -> Connections:
+    create_file(str(file))
     with closing(connect(str(file))) as connection:
         connection.execute("CREATE TABLE notes (text TEXT CHECK (text <> 'refused'))")
     return Connections(file)

@@ -110,6 +110,29 @@ class TestStopping:
         assert await waiting == "a"
         assert noted(file) == ["a"]
 
+    async def test_what_still_waits_for_the_lock_after_a_while_fails(
+        self, connections: Connections, file: Path
+    ) -> None:
+        thread = ConnectionThread("test", connections)
+        with locked(file):
+            waiting = asyncio.create_task(thread.write(note("a"), patience=3600))
+            await asyncio.sleep(0)
+            await thread.stop(within=0.05)
+
+            with pytest.raises(StoreUnavailable, match="locked"):
+                await waiting
+
+    async def test_a_statement_that_takes_too_long_is_interrupted(self, connections: Connections) -> None:
+        thread = ConnectionThread("test", connections)
+        endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+        reading = asyncio.create_task(thread.read(lambda connection: connection.execute(endless).fetchall()))
+        await asyncio.sleep(0)
+
+        async with asyncio.timeout(30):
+            await thread.stop(within=0.05)
+            with pytest.raises(StoreUnavailable):
+                await reading
+
     async def test_a_stopped_thread_takes_nothing_more(self, thread: ConnectionThread) -> None:
         await thread.stop()
 

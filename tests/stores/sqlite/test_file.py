@@ -102,6 +102,7 @@ class TestSource:
     async def test_the_default_store_is_a_file(self, tmp_path: Path) -> None:
         store = open_store(f"sqlite:///{tmp_path / 'nightmail.db'}")
         await store.open()
+        await store.migrate()
         await store.ping()
         await store.close()
 
@@ -129,10 +130,84 @@ class TestFile:
     async def test_a_file_that_cannot_be_created_makes_the_store_unavailable(self, tmp_path: Path) -> None:
         store = SQLiteStore(tmp_path / "missing" / "shop.db")
 
-        with pytest.raises(StoreUnavailable, match="No such file or directory"):
+        with pytest.raises(StoreUnavailable, match=r"missing/shop\.db cannot be created"):
             await store.open()
         with pytest.raises(StoreUnavailable, match="not open"):
             await store.ping()
+
+    async def test_only_making_the_tables_makes_the_file(self, file: Path) -> None:
+        store = SQLiteStore(file)
+        await store.open()
+
+        for verb in (store.check(), store.publish(message()), store.stats(), claim(store)):
+            with pytest.raises(SchemaMissing, match=r"no database file .*shop\.db"):
+                await verb
+        with pytest.raises(StoreUnavailable, match="no database file"):
+            await store.ping()
+        assert not file.exists()
+
+        await store.migrate()
+        await store.check()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        await store.close()
+
+    async def test_a_link_is_followed_and_what_it_leads_to_is_for_its_owner_only(
+        self, tmp_path: Path
+    ) -> None:
+        data, link = tmp_path / "data.db", tmp_path / "link.db"
+        link.symlink_to(data)
+
+        store = SQLiteStore(link)
+        await store.open()
+        await store.migrate()
+        await store.close()
+
+        assert link.is_symlink()
+        assert stat.S_IMODE(data.stat().st_mode) == 0o600
+
+    async def test_a_file_that_everybody_can_write_is_warned_about(
+        self, store: SQLiteStore, file: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await store.close()
+        file.chmod(0o666)
+
+        await store.open()
+
+        (told,) = caplog.messages
+        assert str(file) in told
+        assert "mode is 0666" in told
+
+    @pytest.mark.skipif(
+        not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
+    )
+    async def test_files_and_links_of_other_users_are_warned_about(
+        self, store: SQLiteStore, file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await store.close()
+        file.chmod(0o666)
+        os.chown(file, 12345, -1)
+        link = tmp_path / "link.db"
+        link.symlink_to(file)
+        os.chown(link, 12346, -1, follow_symlinks=False)
+
+        linked = SQLiteStore(link)
+        await linked.open()
+        await linked.close()
+
+        about_link, about_file = caplog.messages
+        assert "a link that user 12346 made, to a file of user 12345" in about_link
+        assert "belongs to user 12345" in about_file
+
+    async def test_a_failure_names_the_file_and_has_the_drivers_error_as_its_cause(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        def fails(connection: sqlite3.Connection) -> None:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("DELETE FROM effects")
+
+        with pytest.raises(StoreUnavailable, match=r"shop\.db") as raised:
+            await store._threads.writer.write(fails)
+        assert isinstance(raised.value.__cause__, sqlite3.Error)
 
     async def test_an_sqlite_that_is_too_old_is_said_to_be(
         self, file: Path, monkeypatch: pytest.MonkeyPatch
@@ -159,7 +234,7 @@ class TestFile:
     async def test_a_file_that_is_no_database_makes_the_store_unavailable(self, file: Path) -> None:
         file.write_bytes(b"not a database, but long enough to be looked at " * 100)
 
-        with pytest.raises(StoreUnavailable, match="NOTADB"):
+        with pytest.raises(StoreUnavailable, match=r"shop\.db cannot be opened \(SQLITE_NOTADB\)"):
             await SQLiteStore(file).open()
 
     async def test_a_closed_store_leaves_no_thread_and_no_log_behind(

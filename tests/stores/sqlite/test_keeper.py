@@ -7,15 +7,19 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from nightmail.errors import SchemaMissing
+from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import Standing
-from nightmail.store import Extend
-from nightmail.stores.sqlite import SQLiteStore
+from nightmail.store import Claimed, Extend
+from nightmail.stores.sqlite import SQLiteStore, line
+from nightmail.stores.sqlite.claiming import GRACE, LONG_LOCKED_OUT, Wanted
+from nightmail.stores.sqlite.steps import carry_out
 from nightmail.testing.clock import ManualClock
-from tests.stores.sqlite.support import HOUR, LEASE, claim, locked, message
+from tests.stores.sqlite.support import HOUR, LEASE, SECOND, claim, has_arrived, locked, message
 
 pytestmark = pytest.mark.sqlite
 
@@ -58,6 +62,43 @@ class TestKeeper:
                 assert answered.wait(5)
 
         assert told == [Standing.BUSY]
+
+    async def test_a_renewal_goes_before_the_claims_of_its_own_process(
+        self, store: SQLiteStore, file: Path, clock: ManualClock
+    ) -> None:
+        await store.publish(message())
+        deliveries = await claim(store)
+        writer = store._threads.writer
+        clock.advance(LEASE)
+
+        with locked(file):
+            claiming = asyncio.create_task(claim(store))
+            await asyncio.sleep(0)
+            renewing = asyncio.create_task(
+                writer.write(
+                    lambda connection: carry_out(connection, store._leases.extend(deliveries, HOUR)),
+                    urgent=True,
+                )
+            )
+            await asyncio.sleep(0)
+            await has_arrived(writer)
+
+        assert await renewing == [Standing.HELD]
+        assert await claiming == []
+
+    async def test_the_keeper_has_no_connection_of_its_own_to_compete_with(self, store: SQLiteStore) -> None:
+        await store.publish(message())
+        deliveries = await claim(store)
+        before = len(line._open)
+        extended = threading.Event()
+
+        async def keep(extend: Extend) -> None:
+            await extend(deliveries, HOUR)
+            extended.set()
+
+        async with store.beside(keep):
+            assert extended.wait(5)
+            assert len(line._open) == before
 
     async def test_extending_nothing_asks_nobody(self, store: SQLiteStore, file: Path) -> None:
         told: list[list[Standing]] = []
@@ -109,3 +150,37 @@ class TestKeeper:
                 assert failing.wait(5)
 
         assert [thread.name for thread in threading.enumerate() if thread.name == "nightmail-keeper"] == []
+
+
+class TestLeasesThatCouldNotBeRenewed:
+    """Others had the lock, so whoever holds the lease could not renew it, and must get a chance to."""
+
+    async def take(self, store: SQLiteStore, locked_out: float) -> Claimed:
+        wanted = Wanted(("orders",), 10, LEASE, uuid4(), CLAIM_BYTES)
+        return await store._threads.writer.write(
+            lambda connection: carry_out(connection, store._claiming.take(wanted, locked_out))
+        )
+
+    async def test_a_claim_that_was_locked_out_leaves_leases_alone_that_have_just_ended(
+        self, store: SQLiteStore, clock: ManualClock
+    ) -> None:
+        await store.publish_batch([message(b"running"), message(b"waiting")])
+        await claim(store, limit=1)
+        clock.advance(LEASE)
+
+        first = await self.take(store, LONG_LOCKED_OUT)
+
+        assert [delivery.body for delivery in first.deliveries] == [b"waiting"]
+        assert first.next_in is not None
+        assert first.next_in < SECOND
+        second = await self.take(store, 0)
+        assert [delivery.body for delivery in second.deliveries] == [b"running"]
+
+    async def test_a_lease_that_ended_long_ago_is_taken_over(
+        self, store: SQLiteStore, clock: ManualClock
+    ) -> None:
+        await store.publish(message(b"running"))
+        await claim(store)
+        clock.advance(LEASE + GRACE)
+
+        assert len((await self.take(store, LONG_LOCKED_OUT)).deliveries) == 1

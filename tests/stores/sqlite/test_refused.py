@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
 import aiosqlite
 import pytest
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
 from nightmail.errors import CannotJoin, NightmailError, NotInTransaction, OtherDatabase
 from nightmail.stores.sqlite import SQLiteStore
-from tests.stores.sqlite.support import bodies, message
+from nightmail.stores.sqlite.errors import Refused
+from tests.stores.sqlite.support import bodies, has_arrived, locked, message
 
 pytestmark = pytest.mark.sqlite
 
@@ -113,3 +116,55 @@ class TestSecrets:
 
         shown = repr(raised.value) + repr(raised.value.__cause__) + repr(raised.value.__context__)
         assert "s3cret" not in shown
+
+
+class TestOthersInTheSameCommit:
+    @pytest.mark.parametrize("how", ["ABORT", "FAIL", "ROLLBACK"])
+    async def test_a_refused_message_fails_alone(self, store: SQLiteStore, file: Path, how: str) -> None:
+        connection = sqlite3.connect(file)
+        connection.execute(
+            f"CREATE TRIGGER refuse BEFORE INSERT ON nightmail_messages WHEN new.body = x'00'"
+            f" BEGIN SELECT raise({how}, 'no'); END"
+        )
+        connection.close()
+
+        with locked(file):
+            publishing = [
+                asyncio.create_task(store.publish(message(body))) for body in (b"a", b"\0", b"b", b"\0", b"c")
+            ]
+            await asyncio.sleep(0)
+            await has_arrived(store._threads.writer)
+
+        answers = await asyncio.gather(*publishing, return_exceptions=True)
+        assert [isinstance(answer, Refused) for answer in answers] == [False, True, False, True, False]
+        assert bodies(await store.peek()) == [b"a", b"b", b"c"]
+
+
+class TestAPoolWhoseListenersBeginTransactions:
+    async def test_a_store_of_such_an_engine_has_connections_of_its_own(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
+        event.listen(engine.sync_engine, "connect", lambda connection, _: connection.execute("BEGIN"))
+        own = SQLiteStore(engine)
+        await own.open()
+        await own.publish(message(b"stored"))
+        await own.close()
+        await engine.dispose()
+
+        assert bodies(await store.peek()) == [b"stored"]
+
+    @pytest.mark.parametrize("moment", ["connect", "checkout"])
+    async def test_a_session_of_such_an_engine_carries_messages_to_its_commit(
+        self, store: SQLiteStore, file: Path, moment: str
+    ) -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
+        event.listen(engine.sync_engine, moment, lambda connection, *_: connection.execute("BEGIN"))
+
+        async with AsyncSession(engine) as session:
+            await store.publish(message(b"stored"), transaction=session)
+            assert await store.peek() == []
+            await session.commit()
+        await engine.dispose()
+
+        assert bodies(await store.peek()) == [b"stored"]

@@ -125,6 +125,72 @@ class TestTheLock:
         assert noted(file) == ["patient"]
 
 
+class TestUrgentWrites:
+    async def test_what_is_urgent_goes_before_all_who_wait(
+        self, thread: ConnectionThread, file: Path
+    ) -> None:
+        with locked(file):
+            ordinary = [asyncio.create_task(thread.write(note(str(number)))) for number in range(300)]
+            urgent = asyncio.create_task(thread.write(note("urgent"), urgent=True))
+            await asyncio.sleep(0)
+            await has_arrived(thread)
+
+        await urgent
+        await asyncio.gather(*ordinary)
+        assert noted(file)[0] == "urgent"
+
+    async def test_what_is_urgent_does_not_wait_as_sqlite_waits(
+        self, thread: ConnectionThread, connections: Connections, file: Path
+    ) -> None:
+        with locked(file):
+            urgent = asyncio.create_task(thread.write(note("urgent"), urgent=True))
+            # SQLite's own waiting would ask once in each of our turns, and pause ever longer in between.
+            while connections.count("BEGIN IMMEDIATE") < 50:
+                await has_arrived(thread)
+
+        assert await urgent == "urgent"
+
+    async def test_how_long_others_had_the_lock_is_known_to_whoever_gets_it(
+        self, thread: ConnectionThread, connections: Connections, file: Path
+    ) -> None:
+        with locked(file):
+            waiting = asyncio.create_task(thread.write(lambda connection: thread.locked_out))
+            while connections.count("BEGIN IMMEDIATE") < 3:
+                await has_arrived(thread)
+
+        assert await waiting > 0
+        assert await thread.write(lambda connection: thread.locked_out) == 0
+
+
+class TestErrands:
+    @pytest.mark.parametrize(
+        "error", [LookupError("on purpose"), StoreUnavailable("on purpose"), sqlite3.OperationalError()]
+    )
+    async def test_an_errand_that_fails_does_not_end_the_thread(
+        self, thread: ConnectionThread, error: Exception
+    ) -> None:
+        def fails(connection: sqlite3.Connection) -> None:
+            raise error
+
+        thread.run_errand(fails)
+
+        async with asyncio.timeout(5):
+            assert await thread.write(note("next")) == "next"
+
+    async def test_whatever_ends_the_thread_no_caller_is_left_waiting(self, connections: Connections) -> None:
+        thread = ConnectionThread("test", connections)
+
+        def ends(connection: sqlite3.Connection) -> None:
+            raise SystemExit
+
+        thread.run_errand(ends)
+
+        async with asyncio.timeout(5):
+            with pytest.raises(StoreUnavailable):
+                await thread.write(note("lost"))
+        assert not thread.usable
+
+
 class TestCancelling:
     async def test_what_was_cancelled_before_it_began_is_not_done(
         self, thread: ConnectionThread, file: Path

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from nightmail.errors import LeaseLost, StaleTransaction, TimerExists
-from nightmail.outcome import Standing
+from nightmail.outcome import Retry, Standing
+from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore
+from nightmail.stores.sqlite.errors import Refused
 from nightmail.testing.clock import ManualClock
-from tests.stores.sqlite.support import HOUR, NOW, QUEUE, SECOND, bodies, claim, message
+from tests.stores.sqlite.support import HOUR, NOW, QUEUE, SECOND, bodies, claim, message, settle
 
 pytestmark = pytest.mark.sqlite
 
@@ -306,3 +310,43 @@ class TestAck:
         assert raised.value.ids == (lost.id,)
         assert await effects(store) == []
         assert await store.extend([kept], SECOND) == [Standing.HELD]
+
+
+class TestARefusedVerb:
+    async def test_nothing_of_a_refused_verb_stays_in_the_callers_transaction(
+        self, store: SQLiteStore, engine: AsyncEngine, file: Path
+    ) -> None:
+        await store.publish(message(b"running", timer_id="a"))
+        (running,) = await claim(store)
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute(
+                "CREATE TRIGGER refuse BEFORE INSERT ON nightmail_messages WHEN new.body = x'00'"
+                " BEGIN SELECT raise(ABORT, 'no'); END"
+            )
+
+        async with AsyncSession(engine) as session, session.begin():
+            with pytest.raises(Refused):
+                # It takes the name from the running message first, and is refused then.
+                await store.publish(message(b"\0", timer_id="a", on_conflict="replace"), transaction=session)
+            await store.publish(message(b"other"), transaction=session)
+
+        assert await settle(store, [running], Retry(NOW)) == [Standing.HELD]
+        (other, back) = sorted(await claim(store), key=lambda delivery: -delivery.id)
+        assert (other.body, back.body, back.superseded) == (b"other", b"running", False)
+
+    async def test_the_same_for_synchronous_callers(self, store: SQLiteStore, file: Path) -> None:
+        await store.publish(message(b"running", timer_id="a"))
+        await claim(store)
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            connection.execute(
+                "CREATE TEMP TRIGGER refuse BEFORE INSERT ON nightmail_messages BEGIN SELECT raise(ABORT, 'no'); END"
+            )
+            connection.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Refused):
+                await store.publish(
+                    message(timer_id="a", on_conflict="replace"), transaction=Blocking(connection)
+                )
+            connection.execute("COMMIT")
+            found = connection.execute("SELECT timer_key, superseded FROM nightmail_messages").fetchall()
+
+        assert found == [("a", 0)]

@@ -417,11 +417,18 @@ def _of_letters(deliveries: Sequence[Delivery]) -> bool:
 
 
 def _all_leased(find: Callable[[Delivery], _Leased | None], deliveries: Sequence[Delivery]) -> list[_Leased]:
-    found = {delivery.id: find(delivery) for delivery in deliveries}
-    held = [leased for leased in found.values() if leased is not None]
-    if len(held) < len(found):
-        raise LeaseLost([id_ for id_, leased in found.items() if leased is None])
-    return held
+    # The same message may be among them twice, under a lease that was lost and under the one that holds.
+    held: dict[int, _Leased] = {}
+    lost: list[int] = []
+    for delivery in deliveries:
+        leased = find(delivery)
+        if leased is None:
+            lost.append(delivery.id)
+        else:
+            held[delivery.id] = leased
+    if lost:
+        raise LeaseLost(lost)
+    return list(held.values())
 
 
 def _cancel(changes: Changes, row: Row, now: datetime) -> None:

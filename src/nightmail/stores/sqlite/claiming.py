@@ -134,7 +134,8 @@ class Claiming:
         full = False
         # Whichever queue has gone longest without giving anything comes first.
         for queue in sorted(due, key=self._served.__getitem__):
-            chosen, more = yield from self._choose_fit(queue, due[queue], wanted.limit - len(taken), at)
+            room = wanted.limit - len(taken)
+            chosen, more = yield from self._choose_fit(queue, due[queue], room, budget, at)
             fitting = [found for found in chosen if budget.take(found[_SIZE])]
             if fitting:
                 self._share.claimed(queue, len(fitting))
@@ -173,11 +174,11 @@ class Claiming:
     # -------------------------------------------------------------------------------------- choosing
 
     def _choose_fit(
-        self, queue: str, levels: Collection[int], room: int, at: Moment
+        self, queue: str, levels: Collection[int], room: int, budget: ByteBudget, at: Moment
     ) -> OwnSteps[tuple[list[Found], bool]]:
         """Up to `room` available messages that can be handed out, and whether there may be more behind unfit ones."""
         for _ in range(_ROUNDS):
-            chosen = yield from self._choose(queue, levels, room, at)
+            chosen = yield from self._choose(queue, levels, room, budget, at)
             unfit = [each for each in chosen if len(each) == _UNFIT]
             if not unfit:
                 return chosen, False
@@ -186,7 +187,9 @@ class Claiming:
             yield from ring(self._sql, frozenset((queue,)))
         return [], True
 
-    def _choose(self, queue: str, levels: Collection[int], room: int, at: Moment) -> Steps[list[Found]]:
+    def _choose(
+        self, queue: str, levels: Collection[int], room: int, budget: ByteBudget, at: Moment
+    ) -> Steps[list[Found]]:
         """Up to `room` available messages: the share of the oldest, then by priority. In no order if one is unfit."""
         found = yield from self._in(self._marks.forward(queue, at.now / 1e6), levels, room, at)
         if len(found) < room:
@@ -194,7 +197,8 @@ class Claiming:
         if any(len(each) == _UNFIT for each in found):
             return found
         found.sort(key=_order)
-        share = self._share.reserved(queue, len(found))
+        all_fit = budget.has_room_for([each[_SIZE] for each in found])
+        share = self._share.reserved(queue, len(found) if all_fit else room)
         if share and len(levels) > 1:
             firsts: list[Found] = []
             for level in levels:

@@ -6,10 +6,12 @@ import os
 import sqlite3
 import time
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from nightmail.errors import StoreUnavailable
+from nightmail.errors import SchemaMissing, StoreUnavailable
 from nightmail.stores.sqlite.errors import is_busy
+from nightmail.stores.sqlite.ownership import warn_about_others
 
 PATIENCE_SECONDS: Final = 10.0
 """How long to wait for somebody else's transaction to end: longer than a disk that has much to do makes it."""
@@ -24,10 +26,28 @@ def create_file(path: str) -> None:
     of SQLite's connections included.
     """
     try:
-        created = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+        # Where a link leads: SQLite would create that file, and let everybody read it.
+        target = os.path.realpath(path)
+        created = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
     except FileExistsError:
         return
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the database file {path} cannot be created: {error.strerror or error}"
+        ) from error
     os.close(created)
+
+
+def look_at_file(path: str) -> bool:
+    """Whether there is a database file. Raises when there cannot be one, and warns of one that others can write."""
+    if sqlite3.sqlite_version_info < _OLDEST:
+        raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old: the store needs 3.35 or later")
+    if os.path.exists(path):
+        warn_about_others(path)
+        return True
+    if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
+        raise StoreUnavailable(f"the database file {path} cannot be created: there is no such directory")
+    return False
 
 
 def connect(
@@ -39,10 +59,26 @@ def connect(
     One connection per process copies the write-ahead log back into the file: releases of SQLite before 3.51.3 can
     corrupt it when several do so at once. For the same reason the file is never mapped into memory.
     """
-    if sqlite3.sqlite_version_info < _OLDEST:
-        raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old: the store needs 3.35 or later")
+    if not os.path.exists(path):
+        raise SchemaMissing(
+            f"there is no database file {path}. Run `nightmail migrate`, or pass `create_tables=True`."
+        )
+    try:
+        return _connect(path, busy_seconds, checkpoints=checkpoints)
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        raise StoreUnavailable(f"the database file {path} cannot be opened ({name}): {error}") from error
+
+
+def _connect(path: str, busy_seconds: float, *, checkpoints: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        path, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
+        # A file that is removed in this moment must not come back empty.
+        f"{Path(path).as_uri()}?mode=rw",
+        uri=True,
+        timeout=busy_seconds,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
     )
     # Text that is none, put there by somebody else, must not fail the claim of its neighbours, nor appear in an error.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")

@@ -35,26 +35,46 @@ def in_doubt(error: BaseException) -> bool:
     return kind is not None and kind not in _HARMLESS
 
 
-def translated(error: Exception) -> Exception:
-    """What this error means to a caller of the store. What is not SQLite's stays as it is."""
+def translated(error: Exception, file: str = "the database") -> Exception:
+    """What this error means to a caller of the store, with SQLite's as its cause. What is not SQLite's stays."""
     if not isinstance(error, sqlite3.Error):
         return error
+    meant = _meaning(error, file)
+    meant.__cause__ = error
+    return meant
+
+
+def locked_for_too_long(file: str = "the database") -> StoreUnavailable:
+    """What a caller is told whose patience has ended."""
+    return StoreUnavailable(f"another connection kept {file} locked for too long. Try again.")
+
+
+def _meaning(error: sqlite3.Error, file: str) -> NightmailError:
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return StaleTransaction()
     if is_busy(error):
-        return StoreUnavailable("another connection kept the database locked for too long. Try again.")
+        return locked_for_too_long(file)
     if str(error).startswith("no such table"):
         return SchemaMissing()
-    if isinstance(error, sqlite3.DataError) or _kind(error) in _REFUSED:
+    if is_refusal(error):
         return Refused(f"SQLite refused the row ({name}): {error}")
-    return StoreUnavailable(f"SQLite failed ({name}): {error}")
+    return StoreUnavailable(f"SQLite failed on {file} ({name}): {error}")
 
 
-def commit_failed(error: sqlite3.Error) -> Exception:
+def commit_failed(error: sqlite3.Error, file: str = "the database") -> Exception:
     """What a failed commit means: after a failure of the disk nobody knows how much of it was written."""
-    failed = translated(error)
-    return CommitInDoubt(str(failed)) if _kind(error) == sqlite3.SQLITE_IOERR else failed
+    failed = translated(error, file)
+    if _kind(error) != sqlite3.SQLITE_IOERR:
+        return failed
+    doubtful = CommitInDoubt(str(failed))
+    doubtful.__cause__ = error
+    return doubtful
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a row is at fault, and not the database."""
+    return isinstance(error, sqlite3.DataError) or _kind(error) in _REFUSED
 
 
 def _kind(error: BaseException) -> int | None:

@@ -25,7 +25,8 @@ _FORGOTTEN_AFTER: Final = 1.0
 class Line:
     """A connection that is made when it is first needed, and made anew after it was dropped."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], file: str = "the database") -> None:
+        self.file = file
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._lasting = True

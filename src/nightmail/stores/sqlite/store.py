@@ -13,7 +13,7 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import NotOpen, PublishUncertain
+from nightmail.errors import NotOpen, PublishUncertain, SchemaMissing, StoreUnavailable
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import Delivery, Message, check_due, check_queue
 from nightmail.outcome import Standing
@@ -114,7 +114,7 @@ class SQLiteStore:
     # ----------------------------------------------------------------------------------------- life
 
     async def open(self) -> None:
-        """Create the file if there is none, and connect to it."""
+        """Connect to the file, if there is one. If there is none, `migrate` makes it."""
         if self._opened is not None and self._opened.usable:
             return
         self._opened = threads = Threads(self.file, self._tower, self._leases)
@@ -133,14 +133,18 @@ class SQLiteStore:
 
     async def ping(self) -> None:
         """Read something from the file."""
-        _ = await self._threads.writer.read(_read_something)
+        try:
+            _ = await self._threads.writer.read(_read_something)
+        except SchemaMissing as error:
+            raise StoreUnavailable(str(error)) from error
 
     def schema_sql(self) -> str:
         """See `Store.schema_sql`."""
         return self._schema.script
 
     async def migrate(self, *, repair: bool = False) -> None:
-        """Create the tables, or what is missing of them. A missing index is always made again."""
+        """Create the file and the tables, or what is missing of them. A missing index is always made again."""
+        self._threads.create_file()
         _ = await self._threads.writer.write(self._schema.migrate, look=self._schema.current)
 
     async def check(self) -> None:

@@ -60,9 +60,14 @@ class ConnectionThread:
     """Carries out work on a connection of its own, for coroutines on any event loop."""
 
     def __init__(
-        self, name: str, connect: Callable[[], sqlite3.Connection], tower: WatchedTower | None = None
+        self,
+        name: str,
+        connect: Callable[[], sqlite3.Connection],
+        tower: WatchedTower | None = None,
+        *,
+        file: str = "the database",
     ) -> None:
-        self._line = Line(connect)
+        self._line = Line(connect, file)
         self._tower = tower
         self._jobs: SimpleQueue[Job | Errand | Stop] = SimpleQueue()
         self._process = os.getpid()
@@ -162,6 +167,8 @@ class ConnectionThread:
                 waiting[:_MOST_TOGETHER] = write_together(self._line, waiting[:_MOST_TOGETHER])
                 if self._tower is not None and not self._tower.empty:
                     self._run_errand(self._tower.look)
+        except BaseException:
+            logger.critical("thread %s ended: open the store again", self._thread.name, exc_info=True)
         finally:
             self._open = False
             self._line.drop()
@@ -224,7 +231,7 @@ class ConnectionThread:
                 return False
             if in_doubt(error):
                 self._line.drop()
-            answer = Failed(translated(error))
+            answer = Failed(translated(error, self._line.file))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's, and the thread lives on
             answer = Failed(error)
         hand_over([(job, answer)])

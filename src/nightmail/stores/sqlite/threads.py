@@ -6,8 +6,7 @@ import sqlite3
 from functools import partial
 from typing import Final
 
-from nightmail.errors import StoreUnavailable
-from nightmail.stores.sqlite.connect import connect, create_file
+from nightmail.stores.sqlite.connect import connect, create_file, look_at_file
 from nightmail.stores.sqlite.keeper import Keeper, Renewals, keeper
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.line import SLICE_SECONDS
@@ -23,8 +22,10 @@ class Threads:
 
     def __init__(self, file: str, tower: WatchedTower, leases: Leases) -> None:
         self._file = file
-        self.writer = ConnectionThread("writer", partial(connect, file, busy_seconds=SLICE_SECONDS), tower)
-        self.reader = ConnectionThread("reader", partial(connect, file, checkpoints=False))
+        self.writer = ConnectionThread(
+            "writer", partial(connect, file, busy_seconds=SLICE_SECONDS), tower, file=file
+        )
+        self.reader = ConnectionThread("reader", partial(connect, file, checkpoints=False), file=file)
         self.keeper: Keeper = keeper(Renewals(self.writer, leases))
 
     @property
@@ -33,13 +34,17 @@ class Threads:
         return self.writer.usable
 
     async def connect(self) -> None:
-        """Make the file and the connections, so that what is wrong with them is known at once."""
-        try:
-            create_file(self._file)
-        except OSError as error:
-            raise StoreUnavailable(f"the database file cannot be created: {error.strerror}") from error
-        await self.writer.read(_nothing)
-        await self.reader.read(_nothing)
+        """Make the connections, so that what is wrong with them is known at once.
+
+        Without a file there is nothing to connect to: only making the tables makes one.
+        """
+        if look_at_file(self._file):
+            await self.writer.read(_nothing)
+            await self.reader.read(_nothing)
+
+    def create_file(self) -> None:
+        """Create the file if there is none."""
+        create_file(self._file)
 
     async def stop(self) -> None:
         """End them."""

@@ -12,8 +12,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from nightmail.errors import StoreUnavailable
-from nightmail.stores.sqlite.errors import commit_failed, in_doubt, is_busy, translated
+from nightmail.stores.sqlite.errors import (
+    commit_failed,
+    in_doubt,
+    is_busy,
+    is_refusal,
+    locked_for_too_long,
+    translated,
+)
 from nightmail.stores.sqlite.jobs import Answer, Failed, Succeeded, Work, Write, hand_over
 from nightmail.stores.sqlite.line import Line
 
@@ -41,8 +47,11 @@ def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, the callers are told, and the thread lives on
         if is_busy(error):
-            return _locked_out(group)
-        hand_over((job, Failed(translated(error))) for job in group)
+            return _locked_out(group, line.file)
+        if is_refusal(error) and len(group) > 1:
+            # One of them is refused in a way that undoes the whole transaction: each in one of its own then.
+            return [left for job in group for left in write_together(line, [job])]
+        hand_over((job, Failed(translated(error, line.file))) for job in group)
     else:
         hand_over(zip(begun, answers, strict=True))
     return []
@@ -56,7 +65,7 @@ def write(line: Line, works: Iterable[Work[Any]], *, lasting: bool, urgent: bool
         answers = _all_at_once(connection, works)
         if answers is None:
             connection = line.begin(lasting=lasting, urgent=urgent)
-            answers = [in_savepoint(connection, work) for work in works]
+            answers = [in_savepoint(connection, work, line.file) for work in works]
     except Exception as error:
         if not is_busy(error):
             line.drop()
@@ -65,7 +74,7 @@ def write(line: Line, works: Iterable[Work[Any]], *, lasting: bool, urgent: bool
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         line.drop()
-        undone = commit_failed(error)
+        undone = commit_failed(error, line.file)
         return [answer if isinstance(answer, Failed) else Failed(undone) for answer in answers]
     return answers
 
@@ -82,7 +91,7 @@ def _all_at_once(connection: sqlite3.Connection, works: Iterable[Work[Any]]) -> 
         return None
 
 
-def in_savepoint(connection: sqlite3.Connection, work: Work[Any]) -> Answer:
+def in_savepoint(connection: sqlite3.Connection, work: Work[Any], file: str = "the database") -> Answer:
     """Do this work, or nothing of it. Raises when the transaction as a whole cannot go on."""
     connection.execute("SAVEPOINT work")
     try:
@@ -93,19 +102,19 @@ def in_savepoint(connection: sqlite3.Connection, work: Work[Any]) -> Answer:
             raise
         connection.execute("ROLLBACK TO work")
         connection.execute("RELEASE work")
-        return Failed(translated(error))
+        return Failed(translated(error, file))
     connection.execute("RELEASE work")
     return Succeeded(result)
 
 
-def _locked_out(group: Sequence[Write[Any]]) -> list[Write[Any]]:
+def _locked_out(group: Sequence[Write[Any]], file: str) -> list[Write[Any]]:
     """Answer those whose patience has ended; the others."""
     now = time.monotonic()
-    hand_over((job, _without_lock(job)) for job in group if job.deadline <= now)
+    hand_over((job, _without_lock(job, file)) for job in group if job.deadline <= now)
     return [job for job in group if job.deadline > now]
 
 
-def _without_lock(job: Write[Any]) -> Answer:
+def _without_lock(job: Write[Any], file: str) -> Answer:
     if job.when_locked_out is not None:
         return Succeeded(job.when_locked_out())
-    return Failed(StoreUnavailable("another connection kept the database locked for too long. Try again."))
+    return Failed(locked_for_too_long(file))

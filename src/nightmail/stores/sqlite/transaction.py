@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _FILES: Final = Ask(Statement("files", "PRAGMA database_list", ()), {})
+_SAVEPOINT: Final = Ask(Statement("savepoint", "SAVEPOINT nightmail_verb", ()), {})
+_UNDO: Final = Ask(Statement("undo", "ROLLBACK TO nightmail_verb", ()), {})
+_RELEASE: Final = Ask(Statement("release", "RELEASE nightmail_verb", ()), {})
 
 
 class CallersTransactions:
@@ -52,16 +56,30 @@ class CallersTransactions:
         """
         caller = blocking_caller(transaction.session)
         await self._refuse_other_files(caller)
-        return await self._carry_out(caller, steps, locked=await caller.begin())
+        return await self._all_or_nothing(caller, steps)
 
     async def _write(self, caller: AwaitedCaller, steps: Steps[T]) -> T:
         await self._make_sure_of_the_file(caller)
-        locked = await caller.begin()
-        return await self._carry_out(caller, steps, locked=locked)
+        return await self._all_or_nothing(caller, steps)
 
     async def _read(self, caller: AwaitedCaller, steps: Steps[T]) -> T:
         await self._make_sure_of_the_file(caller)
         return await self._carry_out(caller, steps, locked=True)
+
+    async def _all_or_nothing(self, caller: Caller, steps: Steps[T]) -> T:
+        """Take all of these steps, or none: a caller who catches the error may still commit."""
+        locked = await caller.begin()
+        _ = await caller.ask(_SAVEPOINT)
+        try:
+            result = await self._carry_out(caller, steps, locked=locked)
+        except BaseException:
+            # An error that is grave enough has rolled everything back already, the savepoint included.
+            with suppress(Exception):
+                _ = await caller.ask(_UNDO)
+                _ = await caller.ask(_RELEASE)
+            raise
+        _ = await caller.ask(_RELEASE)
+        return result
 
     async def _make_sure_of_the_file(self, caller: AwaitedCaller) -> None:
         if caller.driver in self._known:

@@ -21,6 +21,7 @@ from nightmail.testing.conformance.priority import PriorityConformance
 from nightmail.testing.conformance.publish import PublishConformance
 from nightmail.testing.conformance.rearm import RearmConformance
 from nightmail.testing.conformance.redrive import RedriveConformance
+from nightmail.testing.conformance.reserved import ReservedHeadersConformance
 from nightmail.testing.conformance.schema import SchemaConformance
 from nightmail.testing.conformance.settle import SettleConformance
 from nightmail.testing.conformance.sizes import SizesConformance
@@ -53,6 +54,7 @@ class StoreConformance(
     InspectConformance,
     DeadConformance,
     RedriveConformance,
+    ReservedHeadersConformance,
     SweepConformance,
     SchemaConformance,
     SizesConformance,
