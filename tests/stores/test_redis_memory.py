@@ -36,7 +36,7 @@ async def test_leases_are_taken_renewed_and_settled_while_the_memory_is_full(red
             await publisher.publish(message(b"timer", timer_id="t"))
         # A process that has asked the server nothing yet.
         async with full(own), open_store_as_it_is(redis_url) as store:
-            with pytest.raises(StoreUnavailable, match="OutOfMemory|OOM") as refused:
+            with pytest.raises(StoreUnavailable, match=r"OutOfMemory|OOM") as refused:
                 await store.publish(message())
             assert not isinstance(refused.value, PublishUncertain)
 
