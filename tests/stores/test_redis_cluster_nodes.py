@@ -147,7 +147,7 @@ async def test_while_one_node_does_not_answer_the_queues_of_the_others_are_serve
     async with opened(cluster) as store:
         registry = await asyncio.to_thread(registry_node, cluster)
         masters = await asyncio.to_thread(cluster.masters)
-        frozen, healthy = [node for node in masters if node is not registry][0], registry
+        frozen, healthy = next(node for node in masters if node is not registry), registry
         (bad,) = await asyncio.to_thread(queues_at, cluster, store, frozen, 1)
         (good,) = await asyncio.to_thread(queues_at, cluster, store, healthy, 1)
         for queue in (bad, good):
