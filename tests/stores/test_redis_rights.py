@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,13 +13,13 @@ from uuid import uuid4
 
 import pytest
 
-from nightmail.errors import NightmailError
+from nightmail.errors import NightmailError, NotAllowed, PublishUncertain
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Postpone, Release, Retry
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
-from nightmail.stores.redis.scripts import script
+from nightmail.stores.redis.scripts import Script, script
 from nightmail.testing.clock import ManualClock
 from tests.stores.redis_support import HOUR, LEASE, MINUTE, QUEUE, client, message, transaction
 
@@ -236,3 +237,71 @@ async def test_an_account_without_channels_publishes_and_settles_once(redis_url:
             assert [each.body for each in claimed.deliveries] == [b"one", b"timer"]
             await store.settle([Settlement(each, Done()) for each in claimed.deliveries])
             assert await store.stats() == {}
+
+
+# --------------------------------------------------------------------------------- servers before 7.0
+
+
+@pytest.fixture
+def before_seven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts cannot ask what the account may do, as on servers before 7.0."""
+
+    def older(name: str, **options: bool) -> Script:
+        text = script(name, flags=False).text.replace("redis.acl_check_cmd", "(nil)")
+        return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    monkeypatch.setattr("nightmail.stores.redis.asking.script", older)
+
+
+@pytest.mark.usefixtures("before_seven")
+@pytest.mark.parametrize("verb", ["publish", "publish a timer", "claim", "done", "dead", "redrive", "sweep"])
+async def test_on_an_older_server_a_forbidden_command_is_found_before_anything_is_written(
+    redis_url: str, verb: str
+) -> None:
+    await test_a_verb_with_a_forbidden_command_works_or_has_written_nothing(redis_url, verb)
+
+
+# ---------------------------------------------------------------------------------------------- check
+
+
+async def test_a_check_names_what_an_account_that_can_do_nothing_lacks(redis_url: str) -> None:
+    async with client(redis_url) as own:
+        clock = ManualClock()
+        async with opened(redis_url, clock) as store:
+            await store.migrate()
+        async with lacking(own, "-hset", "-zadd"), opened(as_lacking(redis_url), clock) as store:
+            with pytest.raises(NotAllowed, match="may not use HSET, ZADD"):
+                await store.check()
+
+
+async def test_a_check_warns_of_what_an_account_cannot_do(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client(redis_url) as own:
+        clock = ManualClock()
+        async with opened(redis_url, clock) as store:
+            await store.migrate()
+        async with (
+            lacking(own, "-zcount", "resetchannels"),
+            opened(as_lacking(redis_url), clock) as store,
+        ):
+            await store.check()
+    assert "cannot inspect: it may not use ZCOUNT" in caplog.text
+    assert "may not use PUBLISH on our channels" in caplog.text
+
+
+async def test_a_forbidden_wait_is_told_by_the_check_and_a_publish_says_that_it_is_stored(
+    redis_url: str,
+) -> None:
+    async with client(redis_url) as own, lacking(own, "-wait"):
+        store = RedisStore(as_lacking(redis_url), wait_replicas=1)
+        await store.open()
+        try:
+            await store.migrate()
+            with pytest.raises(NotAllowed, match="WAIT"):
+                await store.check()
+            with pytest.raises(PublishUncertain, match=r"is stored.*may not use WAIT"):
+                await store.publish(message())
+            assert len(await store.peek()) == 1
+        finally:
+            await store.close()

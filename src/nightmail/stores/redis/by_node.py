@@ -39,7 +39,7 @@ class ByNode:
         self._asking = asking
         self._nodes = nodes
         self._recall = recall
-        self._late: dict[Address | None, asyncio.Task[list[Reply]]] = {}
+        self._late: dict[Address | None, asyncio.Task[Reply]] = {}
         self._unanswered: dict[tuple[str, ...], dict[bytes, float]] = {}
         """Under which tokens something may be leased that no worker knows of, and until when."""
 
@@ -51,19 +51,17 @@ class ByNode:
 
     async def claim(self, call: Call, token: UUID, lease: timedelta, *, alone: bool) -> Reply:
         """What this call answers; `StoreUnavailable` if it does not, or not in time."""
-        await self._hand_back(call.keys)
         if alone:
-            (answer,) = await self._lane.call(call)
-            return answer
+            return await self._ask(call)
         address = await self._nodes.holder(call.keys[0])
         late = self._late.get(address)
         if late is not None and not late.done():
             raise NoAnswer
         self._late.pop(address, None)
-        task = asyncio.create_task(self._lane.call(call))
+        task = asyncio.create_task(self._ask(call))
         try:
             async with asyncio.timeout(NODE_SECONDS):
-                (answer,) = await asyncio.shield(task)
+                return await asyncio.shield(task)
         except TimeoutError as error:
             self._late[address] = task
             task.add_done_callback(_forget)
@@ -72,6 +70,10 @@ class ByNode:
         except StoreUnavailable:
             self._remember(call.keys, token, lease)
             raise
+
+    async def _ask(self, call: Call) -> Reply:
+        await self._hand_back(call.keys)
+        (answer,) = await self._lane.call(call)
         return answer
 
     def _remember(self, tags: tuple[str, ...], token: UUID, lease: timedelta) -> None:
@@ -92,6 +94,6 @@ class ByNode:
             self._unanswered.pop(known, None)
 
 
-def _forget(task: asyncio.Task[list[Reply]]) -> None:
+def _forget(task: asyncio.Task[Reply]) -> None:
     if not task.cancelled():
         task.exception()

@@ -19,6 +19,8 @@ local records = {}
 -- How many messages this call may still move on their way to being claimed, for all queues together: nobody else is
 -- served meanwhile. Once it is used up, what is left is for the next call.
 local budget = MANY
+-- The same for the keys of what is about to be claimed, so that these do not wait for all the others to line up.
+local on_demand = MANY
 local more = false
 
 -- Leases that ended: their messages are available again, where their due times put them.
@@ -54,7 +56,6 @@ local function line_up_one(q, id)
   else
     bury_unreadable(q, id)
   end
-  budget = budget - 1
   q.grown = true
 end
 
@@ -65,6 +66,7 @@ local function line_up(q)
       more, q.unlined = true, true
       return
     end
+    budget = budget - 1
     line_up_one(q, id)
   end
 end
@@ -75,10 +77,11 @@ local function lined_up(q, key)
     return true
   end
   local from, to = '[' .. key .. '\0', '(' .. key .. '\0' .. string.format('%016x', now) .. 'g'
-  for _, wait in ipairs(redis.call('ZRANGEBYLEX', q.waits, from, to, 'LIMIT', 0, budget + 1)) do
-    if budget == 0 then
+  for _, wait in ipairs(redis.call('ZRANGEBYLEX', q.waits, from, to, 'LIMIT', 0, on_demand + 1)) do
+    if on_demand == 0 then
       return false
     end
+    on_demand = on_demand - 1
     local id = wait:sub(-16)
     if redis.call('ZSCORE', q.later, id) then
       line_up_one(q, id)

@@ -67,22 +67,27 @@ local HARMLESS = {
   HEXISTS = { '-' }, GET = {}, HGETALL = {}, ZCARD = {}, HLEN = {}, EXISTS = {},
 }
 
+-- Whether the account may not use this command on our keys.
+local function is_forbidden(command)
+  local key = KEYS[1] .. ':none'
+  if redis.acl_check_cmd then
+    return not redis.acl_check_cmd(command, key, key)
+  elseif not HARMLESS[command] then
+    return false
+  end
+  local answer = redis.pcall(command, key, unpack(HARMLESS[command]))
+  local refused = type(answer) == 'table' and answer.err and answer.err:find("can't", 1, true)
+  if command == 'HSET' and not refused then
+    redis.call('DEL', key)
+  end
+  return refused
+end
+
 -- Fails unless the account may use these commands on our keys. One that is refused in the middle leaves what was
 -- written before it, and one that is tried by pcall would look like a message that is not there.
 local function need(commands)
-  local key = KEYS[1] .. ':none'
   for _, command in ipairs(commands) do
-    local refused
-    if redis.acl_check_cmd then
-      refused = not redis.acl_check_cmd(command, key, key)
-    else
-      local answer = redis.pcall(command, key, unpack(HARMLESS[command]))
-      refused = type(answer) == 'table' and answer.err and answer.err:find("can't", 1, true)
-      if command == 'HSET' and not refused then
-        redis.call('DEL', key)
-      end
-    end
-    if refused then
+    if is_forbidden(command) then
       local why = 'NOPERM this account may not use ' .. command .. ' on the keys of a queue'
       error(redis.acl_check_cmd and { err = why } or why)
     end

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import ssl
 from typing import Final
 
@@ -43,7 +45,7 @@ _CANNOT_CLASSES: Final = frozenset(
 )
 _FORBIDDEN: Final = ("NOAUTH", "NOPERM", "WRONGPASS")
 _FORBIDDEN_IN_A_SCRIPT: Final = ("executing the script can't", "may not use")
-_OF_A_CALL: Final = re.compile(r"^Connect call failed.*$|^Multiple exceptions: ")
+_ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 _OURS: Final = re.compile(r"this account may not use [A-Z]+ on the keys of a queue")
 _COMMAND: Final = re.compile(r"permissions to run the '([a-z|]+)' command")
 
@@ -100,10 +102,18 @@ def _own_words(error: BaseException) -> str:
             return f"TLS failed: {seen.reason or type(seen).__name__}"
         if isinstance(seen, TimeoutError | RedisTimeoutError):
             return "no answer in time"
-        if isinstance(seen, OSError) and seen.strerror:
-            return _OF_A_CALL.sub("", seen.strerror)
+        if isinstance(seen, socket.gaierror) and seen.strerror:
+            return seen.strerror
+        if isinstance(seen, OSError) and (number := seen.errno or _errno_in(str(seen))):
+            return os.strerror(number)
         seen = seen.__cause__ or seen.__context__
     return type(error).__name__
+
+
+def _errno_in(text: str) -> int | None:
+    """A name with several addresses is told as one error without a number, which quotes all of them."""
+    found = _ERRNO.search(text)
+    return int(found[1]) if found else None
 
 
 def _refused(error: Exception) -> Exception:

@@ -54,6 +54,8 @@ class Listener(BellTower):
         self._fresh: set[str] = set()
         """Those of them that were confirmed since they were last rung."""
         self._channels: dict[bytes, str] = {}
+        self._last_read: dict[Wire, float] = {}
+        """When anything was last read: a connection that is only half open says nothing any more."""
 
     @property
     def listening(self) -> bool:
@@ -138,6 +140,7 @@ class Listener(BellTower):
         try:
             while True:
                 kind, *rest = await wire.read()
+                self._last_read[wire] = asyncio.get_running_loop().time()
                 self._take(kind, rest[0])
         except Exception as error:
             raise _Lost(f"the connection was lost: {type(error).__name__}") from error
@@ -167,19 +170,27 @@ class Listener(BellTower):
             self.ring(queue)
 
     async def _probe(self) -> None:
-        """A connection that died without a word is found out by writing to it."""
+        """A connection that died without a word is found out by what is not answered on it."""
         while True:
             await asyncio.sleep(PROBE_EVERY)
-            for wire in list(self._wires.values()):
+            asked = asyncio.get_running_loop().time()
+            wires = list(self._wires.values())
+            for wire in wires:
                 async with asyncio.timeout(PROBE_SECONDS):
                     await wire.send(("PING",))
+            await asyncio.sleep(PROBE_SECONDS)
+            open_still = set(self._wires.values())
+            if any(self._last_read.get(wire, 0) < asked for wire in wires if wire in open_still):
+                raise _Lost("the server does not answer")
 
     def _hang_up(self) -> None:
         wires, self._wires = self._wires, {}
         if self._sharded and self._asked:
-            # Perhaps it was lost because somebody else has the slot now.
-            self._nodes.moved(self._keys.tag(next(iter(self._asked))), None)
+            # Perhaps it was lost because somebody else has the slots now.
+            for queue in self._asked:
+                self._nodes.moved(self._keys.tag(queue), None)
         self._asked.clear()
+        self._last_read.clear()
         self._channels.clear()
         self._heard.clear()
         self._fresh.clear()

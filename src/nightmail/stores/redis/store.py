@@ -31,6 +31,7 @@ from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.opened import Opened
 from nightmail.stores.redis.pipelines import refuse_synchronous
+from nightmail.stores.redis.rights import check_rights
 from nightmail.stores.redis.server import check_server
 from nightmail.stores.redis.source import Waiting, source_of
 
@@ -143,9 +144,10 @@ class RedisStore:
         await schema.migrate(self._here.publish, self._keys)
 
     async def check(self) -> None:
-        """See `Store.check`. Refuses a server that may lose messages, too."""
+        """See `Store.check`. Refuses a server that may lose messages, and an account that can do nothing, too."""
         await self._check_servers()
         await schema.check(self._here.publish, self._keys)
+        await check_rights(self._here.publish, self._asking, wait=self._source.waiting.replicas > 0)
 
     async def _check_servers(self) -> None:
         cluster = self._source.cluster is not None

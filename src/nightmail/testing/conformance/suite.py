@@ -6,6 +6,7 @@ from collections import Counter
 
 from nightmail.testing.conformance.blocking import BlockingConformance
 from nightmail.testing.conformance.cancel import CancelConformance
+from nightmail.testing.conformance.cancellation import CancellationConformance
 from nightmail.testing.conformance.claim import ClaimConformance
 from nightmail.testing.conformance.dead import DeadConformance
 from nightmail.testing.conformance.dedup import DedupConformance
@@ -40,6 +41,7 @@ class StoreConformance(
     RearmConformance,
     DedupConformance,
     CancelConformance,
+    CancellationConformance,
     ClaimConformance,
     OrderingConformance,
     PriorityConformance,
