@@ -10,6 +10,7 @@ from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
 from nightmail.stores._transaction import sqlalchemy_connection, synchronous
 from nightmail.stores.mysql.errors import is_undefined
 from nightmail.stores.mysql.link import Answer, Link, ask, is_closed
+from nightmail.stores.mysql.text import lifted
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -70,7 +71,8 @@ class ThroughSqlalchemy:
 
     async def ask(self, statement: str) -> Answer:
         """See `Session.ask`."""
-        result = await self._connection.exec_driver_sql(statement)
+        text, values = lifted(statement)
+        result = await self._connection.exec_driver_sql(text, values or None)
         if result.returns_rows:
             return Answer([tuple(row) for row in result.all()], 0)
         last_id = result.lastrowid or 0
