@@ -33,6 +33,17 @@ class Session(Protocol):
         ...
 
 
+class OneByOne:
+    """A connection of ours that commits each statement by itself."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
+        return (await self._link.ask(statement))[0]
+
+
 class OwnTransaction:
     """A transaction on a connection of ours: begun with its first statement, at read committed."""
 
