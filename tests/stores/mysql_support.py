@@ -6,6 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Unpack
 from uuid import uuid4
@@ -227,7 +228,7 @@ class Interference:
             self.opened.append(own)
             return own
 
-        store._connect = watched
+        store._connect = replace(connect, open=watched)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import uuid4
 
 import pytest
 
-from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.outcome import Dead, Done, Retry
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore, check
-from nightmail.stores.mysql.errors import NotAllowed
 from testkit.servers.mariadb import MariaDB
-from tests.stores.mysql_support import HOUR, QUEUE, claim, done, message, open_store, run
+from tests.stores.mysql_support import HOUR, QUEUE, claim, connection, done, message, open_store, run
 
 pytestmark = pytest.mark.mysql
 
@@ -68,10 +68,13 @@ async def test_older_tables_are_outdated_and_newer_ones_are_told(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("drop index nightmail_claim on nightmail_messages", "the index messages.claim is missing"),
+        (
+            "drop index nightmail_claim on nightmail_messages",
+            "the index nightmail_claim on nightmail_messages is missing",
+        ),
         (
             "alter table nightmail_messages drop index nightmail_head, add index nightmail_head (queue_head)",
-            "the index messages.head is '(queue_head)' instead of",
+            "the index nightmail_head on nightmail_messages is '(queue_head)' instead of",
         ),
         (
             "alter table nightmail_messages modify queue_timer varbinary(2041)",
@@ -80,7 +83,7 @@ async def test_older_tables_are_outdated_and_newer_ones_are_told(
         (
             "alter table nightmail_messages drop index nightmail_claim, "
             "add index nightmail_claim (queue, due_at, id)",
-            "the index messages.claim is '(queue, due_at, id)'",
+            "the index nightmail_claim on nightmail_messages is '(queue, due_at, id)'",
         ),
         (
             "alter table nightmail_messages drop column expires_at",
@@ -102,7 +105,10 @@ async def test_older_tables_are_outdated_and_newer_ones_are_told(
             "alter table nightmail_messages drop constraint nightmail_messages_lease",
             "messages_lease is missing",
         ),
-        ("drop index nightmail_dead_due on nightmail_dead", "the index dead.dead_due is missing"),
+        (
+            "drop index nightmail_dead_due on nightmail_dead",
+            "the index nightmail_dead_due on nightmail_dead is missing",
+        ),
         ("alter table nightmail_dead modify due_at datetime(6) not null", "the column dead.due_at is"),
         ("alter table nightmail_dead drop constraint nightmail_dead_given_up", "dead_given_up is missing"),
         ("alter table nightmail_messages add shop varchar(10) not null", "messages.shop is not ours"),
@@ -156,7 +162,7 @@ async def test_a_user_who_may_use_the_tables_and_nothing_else_will_do(
 
 
 @pytest.mark.parametrize(
-    "privileges", ["select", "select, insert", "select, insert, update", "select, insert, delete"]
+    "privileges", ["select", "select, update", "select, delete", "select, update, delete"]
 )
 async def test_missing_privileges_are_told_at_the_start(
     mariadb_server: MariaDB,
@@ -168,9 +174,96 @@ async def test_missing_privileges_are_told_at_the_start(
     store = MySQLStore(await limited_user(mariadb_server, mysql_url, privileges))
     await store.open()
 
-    with pytest.raises(NotAllowed, match="SELECT, INSERT, UPDATE and DELETE"):
+    with pytest.raises(NotAllowed, match="to publish, it lacks INSERT on messages"):
         await store.check()
     await store.close()
+
+
+ROLES = {
+    "publisher": {"meta": "select", "messages": "select, insert"},
+    "publisher of timers": {
+        "meta": "select",
+        "messages": "select, insert, update, delete",
+        "dedup": "select, insert, update, delete",
+    },
+    "worker": {
+        "meta": "select",
+        "messages": "select, update, delete",
+        "dead": "select, insert, update, delete",
+        "delivered": "select, insert",
+    },
+    "operator": {
+        "meta": "select",
+        "messages": "select, insert, update, delete",
+        "dead": "select, insert, update, delete",
+        "delivered": "select, delete",
+        "dedup": "select, insert, update, delete",
+    },
+}
+"""As docs/stores.md gives them."""
+
+
+async def user_for(server: MariaDB, url: str, role: str) -> str:
+    """A URL for somebody who has the rights of this role and no other."""
+    database = url.rpartition("/")[2]
+    user = f"role_{database[-12:]}"
+    await asyncio.to_thread(server.sql, f"create or replace user {user}@'127.0.0.1'")
+    for table, privileges in ROLES[role].items():
+        await asyncio.to_thread(
+            server.sql, f"grant {privileges} on `{database}`.nightmail_{table} to {user}@'127.0.0.1'"
+        )
+    return url.replace("root@", f"{user}@")
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_the_rights_of_a_role_will_do_for_what_it_does(
+    mariadb_server: MariaDB, mysql_url: str, role: str
+) -> None:
+    async with open_store(mysql_url, keep_delivered=True) as owner:
+        await owner.publish_batch([message(b"%d" % n, ordering_key="k") for n in range(30)])
+        url = await user_for(mariadb_server, mysql_url, role)
+        store = MySQLStore(url, keep_delivered=True)
+        await store.open()
+        try:
+            await store.check()
+            if role.startswith("publisher"):
+                await store.publish(message(b"mine"))
+                await store.publish_batch([message(b"more")])
+                async with connection(url) as own:
+                    await own.begin()
+                    await store.publish(message(b"joined"), transaction=own)
+                    await own.commit()
+            if role == "publisher":
+                with pytest.raises(NotAllowed, match="denied"):
+                    await claim(store)
+                with pytest.raises(NotAllowed, match="denied"):
+                    await store.sweep(older_than=HOUR, limit=1)
+            if role in ("publisher of timers", "operator"):
+                await store.publish(message(timer_id="t", dedup_for=HOUR))
+                await store.publish(message(timer_id="t", on_conflict="replace", ordering_key="k"))
+                assert await store.reschedule(QUEUE, "t", HOUR)
+                assert await store.cancel(QUEUE, "t")
+            if role == "worker":
+                with pytest.raises(NotAllowed, match="denied"):
+                    await store.publish(message())
+                for outcome in (Retry(), Done(), Dead("rejected")):
+                    (delivery,) = await claim(store)
+                    await store.extend([delivery], HOUR)
+                    await store.settle([Settlement(delivery, outcome)])
+                assert (
+                    len((await store.claim_dead([QUEUE], limit=1, lease=HOUR, token=uuid4())).deliveries) == 1
+                )
+            if role == "operator":
+                taken = await claim(owner)
+                await owner.settle([Settlement(delivery, Dead("rejected")) for delivery in taken])
+                letters = await store.dead(DeadFilter())
+                assert len(await store.redrive(letters)) == 1
+                assert await store.purge(DeadFilter(), limit=10) == 0
+                await store.sweep(older_than=HOUR, limit=10)
+                assert await store.cancel_all(QUEUE) == 30
+                assert await store.stats() == {}
+        finally:
+            await store.close()
 
 
 async def limited_user(server: MariaDB, url: str, privileges: str) -> str:
@@ -186,6 +279,58 @@ async def limited_user(server: MariaDB, url: str, privileges: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------- migrate
+
+
+async def test_whoever_may_not_make_tables_is_told_which_rights_that_takes(
+    mariadb_server: MariaDB, mysql_url: str
+) -> None:
+    store = MySQLStore(await limited_user(mariadb_server, mysql_url, "select, insert, update, delete"))
+    await store.open()
+
+    with pytest.raises(
+        NotAllowed, match="GRANT CREATE, ALTER, INDEX, SELECT, INSERT, UPDATE, DELETE"
+    ) as raised:
+        await store.migrate()
+    await store.close()
+
+    # And with what it says it works.
+    grant = str(raised.value).partition("GRANT ")[2].partition(". Or")[0]
+    await asyncio.to_thread(mariadb_server.sql, f"grant {grant}")
+    again = MySQLStore(mysql_url.replace("root@", f"{grant.rpartition(' TO ')[2].split(chr(39))[1]}@"))
+    await again.open()
+    await again.migrate(repair=True)
+    await again.check()
+    await again.close()
+
+
+async def test_the_statements_of_a_migration_can_be_run_by_hand(
+    mariadb_server: MariaDB, mysql_url: str
+) -> None:
+    store = MySQLStore(mysql_url)
+    text = "\n".join(line for line in store.schema_sql().splitlines() if not line.lstrip().startswith("--"))
+    for statement in text.split(";\n"):
+        await run(mysql_url, statement.strip().removesuffix(";"))
+
+    await store.open()
+    await store.check()
+    await store.migrate()
+    assert await store.publish(message()) is not None
+    await store.close()
+
+
+async def test_indexes_that_were_dropped_are_made_again(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store:
+        await store.publish(message())
+        for index, table in (("claim", "messages"), ("head", "messages"), ("dead_due", "dead")):
+            await run(mysql_url, f"drop index nightmail_{index} on nightmail_{table}")
+        await store.migrate()
+        with pytest.raises(SchemaDrift, match="nightmail_claim on nightmail_messages is missing"):
+            await store.check()
+
+        await store.migrate(repair=True)
+
+        await store.check()
+        assert len(await claim(store)) == 1
 
 
 async def test_processes_that_migrate_at_the_same_time_make_the_tables_once(mysql_url: str) -> None:

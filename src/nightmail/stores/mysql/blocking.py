@@ -22,7 +22,7 @@ from nightmail.stores.mysql.dialect import dialect_of
 from nightmail.stores.mysql.lane import PUBLISH, Lane
 from nightmail.stores.mysql.link import Answer
 from nightmail.stores.mysql.retries import Retries
-from nightmail.stores.mysql.text import Sql
+from nightmail.stores.mysql.text import Sql, lifted
 from nightmail.stores.mysql.transaction import (
     DIALECTS,
     SYNCHRONOUS,
@@ -112,7 +112,8 @@ class _ThroughSqlalchemy:
 
     async def ask(self, statement: str) -> Answer:
         """See `Session.ask`."""
-        result = self._connection.exec_driver_sql(statement)
+        text, values = lifted(statement)
+        result = self._connection.exec_driver_sql(text, values or None)
         if result.returns_rows:
             return Answer([tuple(row) for row in result.all()], 0)
         last_id = result.lastrowid or 0

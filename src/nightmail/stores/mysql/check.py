@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.stores._names import TABLES, TableNames
 from nightmail.stores._sql import Statement
-from nightmail.stores.mysql.errors import does_not_fit
+from nightmail.stores.mysql.errors import does_not_fit, is_denied
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.migrate import VERSION, version
 from nightmail.stores.mysql.moments import NOTICE_HORIZON
@@ -140,18 +140,20 @@ CONSTRAINTS: Final = (
     "dead_given_up",
     "meta_only_row",
 )
-_PERMITS: Final = (
-    "may_write_messages",
-    "may_remove_messages",
-    "may_store_messages",
-    "may_bury",
-    "may_look_after_letters",
-    "may_remove_letters",
-    "may_keep",
-    "may_sweep",
-    "may_open_windows",
-    "may_close_windows",
-)
+_PUBLISHER: Final = {
+    "may_read_messages": "SELECT on messages",
+    "may_store_messages": "INSERT on messages",
+}
+_WORKER: Final = {
+    "may_read_messages": "SELECT on messages",
+    "may_write_messages": "UPDATE on messages",
+    "may_remove_messages": "DELETE on messages",
+    "may_read_letters": "SELECT on dead",
+    "may_bury": "INSERT on dead",
+}
+ROLES: Final = {"publish": _PUBLISHER, "work": _WORKER}
+"""What an account must be allowed to do, for either of the things that accounts are for. What it needs beyond that, for
+timers or as an operator, is told when it is missing."""
 # How wide a number is shown: some servers tell, and it means nothing.
 _WIDTH: Final = re.compile(r"^(tinyint|int|bigint)\(\d+\)")
 
@@ -173,13 +175,21 @@ async def check(link: Link, names: TableNames, statements: Mapping[str, Statemen
 
 
 async def _ask_for_permits(link: Link, statements: Mapping[str, Statement]) -> None:
-    for permit in _PERMITS:
+    """Refuse an account that may neither publish nor work."""
+    denied: set[str] = set()
+    for permit in dict.fromkeys(permit for role in ROLES.values() for permit in role):
         try:
             await link.ask(statements[permit].text)
         except Exception as error:
+            if is_denied(error):
+                denied.add(permit)
             # How the tables differ is told below.
-            if not does_not_fit(error):
+            elif not does_not_fit(error):
                 raise
+    missing = {name: [role[each] for each in role if each in denied] for name, role in ROLES.items()}
+    if all(missing.values()):
+        needed = "; ".join(f"to {name}, it lacks {', '.join(rights)}" for name, rights in missing.items())
+        raise NotAllowed(f"the account may neither publish nor work: {needed}")
 
 
 async def _differences(link: Link, names: TableNames, statements: Mapping[str, Statement]) -> list[str]:
@@ -196,22 +206,38 @@ async def _differences(link: Link, names: TableNames, statements: Mapping[str, S
         return name.removeprefix(f"{names.prefix}_")
 
     found = {bare(table): engine for table, engine in engines}
-    differences = [f"the table {names.quoted(table)} is missing" for table in sorted(TABLES - found.keys())]
+    unseen = [table for table in sorted(TABLES - found.keys()) if not await _is_denied(link, names, table)]
+    differences = [f"the table {names.quoted(table)} is missing" for table in unseen]
     differences += [
         f"the table {table} is stored by {engine}, which has no transactions we could use"
         for table, engine in found.items()
         if engine != "InnoDB"
     ]
     differences += _columns([(bare(row[0]), *row[1:]) for row in columns])
-    differences += _indexes([(bare(row[0]), bare(row[1]), *row[2:]) for row in indexes], found.keys())
+    differences += _indexes(
+        [(bare(row[0]), bare(row[1]), *row[2:]) for row in indexes], found.keys(), names.prefix
+    )
+    told = {bare(table) for table, _ in constraints}
     differences += [
-        f"the constraint {name} is missing"
+        f"the constraint {names.prefix}_{name} is missing"
         for name in CONSTRAINTS
-        if name.partition("_")[0] in found and name not in {bare(row[0]) for row in constraints}
+        if name.partition("_")[0] in told and name not in {bare(row[1]) for row in constraints}
     ]
     if tuple(meta[0]) != (LOOK_INTERVAL.total_seconds(), NOTICE_HORIZON.total_seconds()):
         differences.append("the look interval or the notice horizon is not the one of this version")
     return differences
+
+
+async def _is_denied(link: Link, names: TableNames, table: str) -> bool:
+    """Whether it is only that the account may not see this table."""
+    try:
+        await link.ask(f"select 1 from {names.quoted(table)} where false")  # noqa: S608 - our own names
+    except Exception as error:
+        if is_denied(error):
+            return True
+        if not does_not_fit(error):
+            raise
+    return False
 
 
 def _columns(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
@@ -233,7 +259,7 @@ def _columns(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
                 yield f"the column {table}.{name} is not ours and must not be null"
 
 
-def _indexes(rows: Sequence[Sequence[Any]], tables: Any) -> Iterator[str]:
+def _indexes(rows: Sequence[Sequence[Any]], tables: Any, prefix: str) -> Iterator[str]:
     found: dict[tuple[str, str], str] = {}
     columns: dict[tuple[str, str], list[str]] = {}
     for table, name, non_unique, column, part in rows:
@@ -241,10 +267,16 @@ def _indexes(rows: Sequence[Sequence[Any]], tables: Any) -> Iterator[str]:
         unique = "" if int(non_unique) else "unique "
         found[table, name] = f"{unique}({', '.join(columns[table, name])})"
     expected = {key: definition for key, definition in INDEXES.items() if key[0] in tables}
+
+    def called(key: tuple[str, str]) -> str:
+        table, name = key
+        own = name if name == "PRIMARY" else f"{prefix}_{name}"
+        return f"{own} on {prefix}_{table}"
+
     yield from _compared(
         "the index ",
-        {".".join(key): value for key, value in expected.items()},
-        {".".join(key): value for key, value in found.items()},
+        {called(key): value for key, value in expected.items()},
+        {called(key): value for key, value in found.items()},
     )
     for (table, name), definition in found.items():
         if definition.startswith("unique") and (table, name) not in INDEXES:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import asyncmy
+from asyncmy.errors import OperationalError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
-
-Connect: TypeAlias = Callable[[], Awaitable[Any]]
 
 _SCHEMES: Final = frozenset({"mysql", "mariadb"})
 _DRIVERS: Final = frozenset({"asyncmy", "aiomysql"})
@@ -25,12 +25,47 @@ _ARGUMENTS: Final[dict[str, Callable[[str], Any]]] = {
     "connect_timeout": int,
 }
 _SSL: Final = frozenset({"ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname"})
+_YES: Final = frozenset({"true", "1", "yes", "on", "enabled", "required"})
+_NO: Final = frozenset({"false", "0", "no", "off", "disabled"})
 # SQLAlchemy's words that mean nothing to us: our text is always utf8mb4.
 _MEANINGLESS: Final = frozenset({"charset", "use_unicode", "collation", "autocommit"})
+_NO_SUCH_PLUGIN: Final = 2059
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Opens one more connection to a database, on the event loop that calls it."""
+
+    open: Callable[[], Awaitable[Any]]
+    where: str
+    """The server, the database and the account, as people are to read it."""
+    password: str = field(default="", repr=False)
+    """Must not be told to anybody."""
+
+    async def __call__(self) -> Any:
+        """One more connection."""
+        return await self.open()
+
+
+class _Refuses:
+    """Stands for a way of authenticating that hands the password to whoever asks for it."""
+
+    def __init__(self, connection: object) -> None:
+        """The driver makes one when the server asks for that way."""
+
+    def authenticate(self, packet: object) -> None:
+        """Refuse."""
+        raise OperationalError(
+            _NO_SUCH_PLUGIN,
+            "the server asks for the password in clear text, and the connection is not encrypted: use TLS (?ssl=true)",
+        )
+
+
+IN_CLEAR_TEXT: Final = {"mysql_clear_password": _Refuses, "dialog": _Refuses}
 
 
 def connector(source: str | AsyncEngine) -> Connect:
-    """A function that opens one more connection to this database, on the event loop that calls it."""
+    """How one more connection to this database is opened."""
     return _from_url(source) if isinstance(source, str) else _from_engine(source)
 
 
@@ -53,35 +88,59 @@ def _from_url(url: str) -> Connect:
         "connect_timeout": _CONNECT_SECONDS,
         **_from_query(parts.query),
     }
+    if "ssl" not in arguments and "unix_socket" not in arguments:
+        arguments["auth_plugin_map"] = IN_CLEAR_TEXT
 
     async def connect() -> Any:
         return await asyncmy.connect(**arguments, charset="utf8mb4", autocommit=True)
 
-    return connect
+    server = arguments.get("unix_socket") or f"{arguments['host']}:{arguments['port']}"
+    return Connect(connect, _where(server, database, arguments["user"]), arguments["password"])
+
+
+def _where(server: str, database: str | None, user: str | None) -> str:
+    return f"MySQL or MariaDB at {server}, database {database!r}, as user {user!r}"
 
 
 def _from_query(query: str) -> dict[str, Any]:
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = given.keys() - _ARGUMENTS.keys() - _SSL - _MEANINGLESS
+    given = parse_qsl(query, keep_blank_values=True)
+    names = [name for name, _ in given]
+    unknown = set(names) - _ARGUMENTS.keys() - _SSL - _MEANINGLESS
     if unknown:
         raise ValueError(f"a MySQL URL cannot say {', '.join(sorted(unknown))}: pass an AsyncEngine instead")
-    arguments = {name: make(given[name]) for name, make in _ARGUMENTS.items() if name in given}
-    if context := _ssl_context(given):
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"a MySQL URL says {', '.join(twice)} more than once: which is meant?")
+    values = dict(given)
+    if not values.get("connect_timeout", "1").isdecimal():
+        raise ValueError("connect_timeout in a MySQL URL must be a whole number of seconds")
+    arguments = {name: make(values[name]) for name, make in _ARGUMENTS.items() if name in values}
+    if context := _ssl_context(values):
         arguments["ssl"] = context
     return arguments
 
 
 def _ssl_context(given: dict[str, str]) -> ssl.SSLContext | None:
-    if given.get("ssl", "").lower() in ("false", "0", "disabled"):
+    details = sorted(given.keys() & (_SSL - {"ssl"}))
+    wanted = _yes_or_no("ssl", given.get("ssl", "true" if details else "false"))
+    if not wanted:
+        if details:
+            raise ValueError(f"a MySQL URL says ssl={given['ssl']} and {', '.join(details)}: which is meant?")
         return None
-    if not given.keys() & _SSL:
-        return None
+    if "ssl_key" in given and "ssl_cert" not in given:
+        raise ValueError("a MySQL URL says ssl_key without ssl_cert: a key alone proves nothing")
     context = ssl.create_default_context(cafile=given.get("ssl_ca"))
-    if given.get("ssl_check_hostname", "").lower() in ("false", "0"):
-        context.check_hostname = False
+    context.check_hostname = _yes_or_no("ssl_check_hostname", given.get("ssl_check_hostname", "true"))
     if "ssl_cert" in given:
         context.load_cert_chain(given["ssl_cert"], given.get("ssl_key"))
     return context
+
+
+def _yes_or_no(name: str, value: str) -> bool:
+    if value.lower() in _YES | {""}:
+        return True
+    if value.lower() in _NO:
+        return False
+    raise ValueError(f"{name} in a MySQL URL must be true or false")
 
 
 def _from_engine(engine: AsyncEngine) -> Connect:
@@ -102,4 +161,6 @@ def _from_engine(engine: AsyncEngine) -> Connect:
         fairy.detach()
         return connection
 
-    return connect
+    url = engine.url
+    server = f"{url.host or 'localhost'}:{url.port or 3306}"
+    return Connect(connect, _where(server, url.database, url.username), str(url.password or ""))

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from nightmail.errors import NightmailError, SchemaMissing, StoreUnavailable
+from nightmail.errors import NightmailError, NotAllowed, SchemaMissing, StoreUnavailable
 
 DEADLOCK: Final = 1213
 LOCK_TIMEOUT: Final = 1205
@@ -51,8 +51,12 @@ class ServerTooOld(NightmailError):
     """This server lacks what the store needs: MariaDB 10.6 or MySQL 8.0.16 is the oldest that will do."""
 
 
-class NotAllowed(NightmailError):
-    """The database user may not do what the store needs: SELECT, INSERT, UPDATE and DELETE on its tables."""
+class Refused(NightmailError):
+    """The server refused what it was given, and nothing of it was written."""
+
+
+class Broken(Exception):
+    """The driver failed in a way of which the server told nothing: the connection is in doubt."""
 
 
 class TooLarge(NightmailError, ValueError):
@@ -92,6 +96,11 @@ def does_not_fit(error: BaseException) -> bool:
     return not (_UNDEFINED | _MISFIT).isdisjoint(numbers_in(error))
 
 
+def is_denied(error: BaseException) -> bool:
+    """Whether the account may not do this."""
+    return not _DENIED.isdisjoint(numbers_in(error))
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether nothing was written and asking again may help."""
     return number_of(error) in TRANSIENT
@@ -109,7 +118,7 @@ def is_worth_another_look(error: BaseException) -> bool:
 
 def is_refusal(error: BaseException) -> bool:
     """Whether what was given is refused, for good: a value, a constraint, its size."""
-    return number_of(error) in _REFUSED or isinstance(error, TooLarge)
+    return not _REFUSED.isdisjoint(numbers_in(error)) or isinstance(error, TooLarge)
 
 
 def leaves_connection_usable(error: BaseException) -> bool:
@@ -127,35 +136,44 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
         return error
     number = number_of(error)
     if number is None:
-        gone = OSError | TimeoutError | EOFError | asyncio.InvalidStateError
-        return (
-            lost(f"the connection to the server was lost: {type(error).__name__}")
-            if isinstance(error, gone)
-            else error
-        )
+        gone = OSError | TimeoutError | EOFError | asyncio.InvalidStateError | Broken
+        kind = type(error.__cause__ or error).__name__
+        return lost(f"the connection to the server was lost: {kind}") if isinstance(error, gone) else error
+    told = f"{type(error).__name__} ({number})"
     if number in _LOCKED:
         return Locked()
     if number in _UNDEFINED:
         return SchemaMissing()
     if number in _DENIED:
-        return NotAllowed()
+        return NotAllowed(sentence_of(error))
     if number in TRANSIENT | _CANNOT:
-        return StoreUnavailable(f"the server refused for now: {type(error).__name__} ({number})")
+        return StoreUnavailable(f"the server refused for now: {told}")
     if number in _LOST or not _is_servers(number):
-        return lost(f"the connection to the server was lost: {type(error).__name__} ({number})")
-    return error
+        return lost(f"the connection to the server was lost: {told}")
+    # Not its own words: some quote the value that they refuse.
+    return Refused(f"the server refused this: {told}")
 
 
-def unreachable(error: Exception) -> NightmailError:
-    """For a connection that could not be made."""
+def sentence_of(error: BaseException) -> str:
+    """What the server, or the system, says about this, without the number."""
+    if number_of(error) is not None and len(error.args) > 1:
+        return str(error.args[1])
+    return str(error) or type(error).__name__
+
+
+def unreachable(error: Exception, where: str, password: str) -> NightmailError:
+    """For a connection that could not be made. `where`: the server and the account, as people are to read it."""
     if isinstance(error, NightmailError):
         return error
+    if isinstance(error, Broken) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     number = number_of(error)
     if number == NOT_READY:
-        return StoreUnavailable(NODE_NOT_READY)
-    # Only kind and number: the driver's text names the user and the host.
-    told = type(error).__name__ if number is None else f"{type(error).__name__} ({number})"
-    return StoreUnavailable(f"cannot connect to the server: {told}")
+        return StoreUnavailable(f"{NODE_NOT_READY} ({where})")
+    told = sentence_of(error)
+    if password and password in told:
+        told = type(error).__name__
+    return StoreUnavailable(f"cannot connect to {where}: {told}" + (f" ({number})" if number else ""))
 
 
 def _is_servers(number: int) -> bool:

@@ -37,7 +37,7 @@ order by d.id desc
 limit :limit;
 
 -- name: read_dead
--- These letters. Dates that are none are left out: others may have written them.
+-- These letters.
 select d.id, d.message_id, d.queue, d.reason, d.error, d.timer_id, d.ordering_key, d.priority, d.attempts,
        d.deliveries, d.published_at, d.first_attempt_at, d.last_attempt_at, d.died_at, d.body, d.headers
 from nightmail_dead as d force index (primary)

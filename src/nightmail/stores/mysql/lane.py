@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.mysql.connect import Connect
 from nightmail.stores.mysql.errors import (
+    Broken,
     Locked,
     is_locked,
     is_transient,
@@ -31,6 +32,8 @@ T = TypeVar("T")
 
 CONNECT_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 5.0
+CLOSING_SECONDS: Final = 1.0
+"""For so long what was begun may go on while the store is closed, and the server is told that we leave."""
 SHORTEST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
 
@@ -69,9 +72,9 @@ async def connected(connect: Connect, role: Role) -> Link:
         if link is not None:
             link.terminate()
         if isinstance(error, Exception):
-            better = unreachable(error)
+            better = unreachable(error, connect.where, connect.password)
             if better is not error:
-                raise better from error
+                raise better from (error.__cause__ if isinstance(error, Broken) else error)
         raise
     return link
 
@@ -125,7 +128,7 @@ class Lane:
         """Finish what was begun, within reason, and close the connection for good."""
         self._closed = True
         with suppress(Exception):
-            async with asyncio.timeout(FAREWELL_SECONDS), self._free:
+            async with asyncio.timeout(CLOSING_SECONDS), self._free:
                 if self._link is not None:
                     await self._link.close()
         self._drop()
@@ -150,7 +153,12 @@ class Lane:
         link = await self._usable()
         try:
             async with asyncio.timeout(self._role.patience):
-                return await work(link)
+                result = await work(link)
+            if link.in_transaction:
+                # What was written is not committed, and whoever asked must not believe it.
+                self._drop()
+                raise lost("a transaction was left open on the store's connection: what it wrote is undone")
+            return result
         except BaseException as error:
             if is_locked(error):
                 self._retries.counted[error.args[0]] += 1
@@ -158,7 +166,7 @@ class Lane:
             if isinstance(error, Exception):
                 better = translated(error, lost)
                 if better is not error:
-                    raise better from error
+                    raise better from (error.__cause__ if isinstance(error, Broken) else error)
             raise
 
     async def _clean_up(self, link: Link, error: BaseException) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.mysql.dialect import MARIADB, Dialect, dialect_of
-from nightmail.stores.mysql.errors import NODE_NOT_READY, TooLarge
+from nightmail.stores.mysql.errors import NODE_NOT_READY, Broken, TooLarge, number_of
 
 LONGEST_IDLE: Final = 300.0
 SMALLEST_LIMIT: Final = 1 << 20
@@ -50,13 +50,19 @@ class Link:
         if len(text) + _ROOM > self._largest_packet:
             # Not sent: the server would hang up in the middle of it, and nobody would know why.
             raise TooLarge
-        answers = await ask(self.connection, text)
+        try:
+            answers = await ask(self.connection, text)
+        except Exception as error:
+            if number_of(error) is None:
+                raise Broken from error
+            raise
         self._used = time.monotonic()
         return answers
 
     async def prepare(self, statement_seconds: int, *, skips_locked: bool) -> None:
         """Make the session what we need, and see that it is."""
-        (version,) = await self.ask("select version()")
+        # Whoever made it may have begun a transaction: what we publish in that would never be committed.
+        _, version = await self.ask("rollback", "select version()")
         self.dialect = dialect_of(str(version.rows[0][0]))
         lock_wait = 1 if skips_locked else self.dialect.shortest_lock_wait
         own_settings = self.dialect.own_settings.format(seconds=statement_seconds)
@@ -65,13 +71,16 @@ class Link:
             "set names utf8mb4",
             "set session autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_notes = 0, "
             f"innodb_lock_wait_timeout = {lock_wait}, lock_wait_timeout = 1, {own_settings}",
-            f"select {self.dialect.isolation}, @@global.read_only, @@session.wait_timeout, @@max_allowed_packet",
+            f"select {self.dialect.isolation}, @@global.read_only, @@session.wait_timeout, @@max_allowed_packet, "
+            "@@session.autocommit",
             "show global status where variable_name in ('wsrep_ready', 'wsrep_cluster_status', 'wsrep_connected')",
         )
-        isolation, read_only, wait_timeout, largest = found.rows[0]
+        isolation, read_only, wait_timeout, largest, autocommit = found.rows[0]
         if isolation != READ_COMMITTED:
             # At repeatable read an empty claim would keep everybody from publishing.
             raise StoreUnavailable(f"the session is at {isolation}, and does not go to {READ_COMMITTED}")
+        if str(autocommit) not in ("1", "ON") or self.in_transaction:
+            raise StoreUnavailable("the session does not commit each statement by itself")
         if str(read_only) not in ("0", "OFF"):
             raise StoreUnavailable(
                 "the server is read-only: is it a replica? The store needs the one that writes"
@@ -82,9 +91,20 @@ class Link:
         self._largest_packet = int(largest)
 
     @property
+    def in_transaction(self) -> bool:
+        """Whether the server said with its last answer that a transaction is open."""
+        return bool(self.connection.get_transaction_status())
+
+    @property
+    def largest_packet(self) -> int:
+        """How many bytes the server takes at once."""
+        return self._largest_packet - _ROOM
+
+    @property
     def usable(self) -> bool:
-        """Whether it is open, as far as one can tell without asking, and not about to be closed for idleness."""
-        return not is_closed(self.connection) and time.monotonic() - self._used < self._longest_idle
+        """Whether it is open, outside of any transaction, and not about to be closed for idleness, as far as known."""
+        idle = time.monotonic() - self._used
+        return not is_closed(self.connection) and not self.in_transaction and idle < self._longest_idle
 
     def terminate(self) -> None:
         """Hang up without a word."""

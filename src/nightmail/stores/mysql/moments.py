@@ -56,3 +56,13 @@ def aware(moment: datetime) -> datetime:
 def aware_if_any(moment: datetime | None) -> datetime | None:
     """The same for one that need not be there."""
     return None if moment is None else moment.replace(tzinfo=UTC)
+
+
+def shown(moment: object) -> datetime:
+    """A moment to show to people. A date that is none, written by others, is shown as one of long ago."""
+    return aware(moment) if isinstance(moment, datetime) else EARLIEST
+
+
+def shown_if_any(moment: object) -> datetime | None:
+    """The same for one that need not be there."""
+    return aware(moment) if isinstance(moment, datetime) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
@@ -55,7 +56,9 @@ class Opened:
 
     async def close(self) -> None:
         """Give back every connection and the thread."""
-        await self.tower.close()
-        await self.keeper.close()
-        for lane in (self.claim, self.publish, self.settle):
-            await lane.close()
+        # All at once: of a server that hangs each would be waited for.
+        await asyncio.gather(
+            self.tower.close(),
+            self.keeper.close(),
+            *(lane.close() for lane in (self.claim, self.publish, self.settle)),
+        )

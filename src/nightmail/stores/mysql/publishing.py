@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,10 +18,13 @@ from nightmail.stores.mysql.lines import Lines
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.moments import due, later, now
 from nightmail.stores.mysql.text import Sql, Value, filled, literal, several
-from nightmail.stores.mysql.transaction import Session
+from nightmail.stores.mysql.transaction import OneByOne, OwnTransaction, Session
 
 TRIES: Final = 10
 """How often a publish is asked again because a bearer of its name appeared while it was carried out."""
+PACKET: Final = 12 * 1024 * 1024
+"""By default servers take no packet larger than 16 MB. In it, bodies and headers take twice their size."""
+ROOM: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +56,45 @@ class Publishing:
     # ------------------------------------------------------------------------------- without a name
 
     async def publish_together(self, link: Link, messages: Sequence[Message]) -> list[int]:
-        """Store messages without timer ids, by one statement on a connection of ours; their ids, in order."""
-        insert = self._batch(messages)
-        if link.dialect.returns_ids:
-            (stored,) = await link.ask(f"{insert} returning id")
-            return [row[0] for row in stored.rows]
-        stored, step = await link.ask(insert, "select @@auto_increment_increment")
-        return _by_step(stored.last_id, int(step.rows[0][0]), len(messages))
+        """Store messages without timer ids on a connection of ours, all or none; their ids, in order."""
+        inserts = self._batches(messages, min(PACKET, link.largest_packet))
+        if len(inserts) == 1:
+            return await self._store_all(OneByOne(link), inserts, link.dialect)
+        transaction = OwnTransaction(link)
+        ids = await self._store_all(transaction, inserts, link.dialect)
+        await transaction.commit()
+        return ids
 
     async def publish_batch(
         self, session: Session, messages: Sequence[Message], dialect: Dialect
     ) -> list[int]:
         """The same in a caller's transaction."""
-        insert = self._batch(messages)
-        if dialect.returns_ids:
-            return [row[0] for row in (await session.ask(f"{insert} returning id")).rows]
-        stored = await session.ask(insert)
-        step = await session.ask("select @@auto_increment_increment")
-        return _by_step(stored.last_id, int(step.rows[0][0]), len(messages))
+        inserts = self._batches(messages, PACKET)
+        if len(inserts) == 1:
+            return await self._store_all(session, inserts, dialect)
+        # One that is refused must not leave those before it in the caller's transaction.
+        await session.ask("savepoint nightmail_batch")
+        try:
+            ids = await self._store_all(session, inserts, dialect)
+        except Exception:
+            with suppress(Exception):
+                await session.ask("rollback to savepoint nightmail_batch")
+            raise
+        await session.ask("release savepoint nightmail_batch")
+        return ids
+
+    async def _store_all(
+        self, session: Session, inserts: Sequence[tuple[Sql, int]], dialect: Dialect
+    ) -> list[int]:
+        ids: list[int] = []
+        for insert, count in inserts:
+            if dialect.returns_ids:
+                ids += [row[0] for row in (await session.ask(f"{insert} returning id")).rows]
+            else:
+                stored = await session.ask(insert)
+                step = await session.ask("select @@auto_increment_increment")
+                ids += _by_step(stored.last_id, int(step.rows[0][0]), count)
+        return ids
 
     async def publish_if_ours(self, session: CallersSession, message: Message) -> int:
         """Store one message without a timer id in a caller's transaction, in one statement."""
@@ -79,24 +104,37 @@ class Publishing:
             raise OtherDatabase
         return stored.last_id
 
-    def _batch(self, messages: Sequence[Message]) -> Sql:
+    def _batches(self, messages: Sequence[Message], largest: int) -> list[tuple[Sql, int]]:
+        """Statements that store these, none larger than that unless one message is; and how many each stores."""
         moment = now(self._clock)
-        rows = [
-            literal(
-                (
-                    message.queue.encode(),
-                    message.priority,
-                    due(message.due, moment),
-                    moment,
-                    None if message.expires_in is None else later(moment, message.expires_in),
-                    _bytes(message.ordering_key),
-                    message.encoded_headers,
-                    message.body,
-                )
-            )
-            for message in messages
-        ]
+        inserts: list[tuple[Sql, int]] = []
+        rows: list[str] = []
+        size = 0
+        for message in messages:
+            row = self._row(message, moment)
+            if rows and size + len(row) + ROOM > largest:
+                inserts.append((self._insert(rows), len(rows)))
+                rows, size = [], 0
+            rows.append(row)
+            size += len(row) + 2
+        return [*inserts, (self._insert(rows), len(rows))]
+
+    def _insert(self, rows: Sequence[str]) -> Sql:
         return self._filled("publish_batch", {"rows": Sql(", ".join(rows))})
+
+    def _row(self, message: Message, moment: Sql) -> str:
+        return literal(
+            (
+                message.queue.encode(),
+                message.priority,
+                due(message.due, moment),
+                moment,
+                None if message.expires_in is None else later(moment, message.expires_in),
+                _bytes(message.ordering_key),
+                message.encoded_headers,
+                message.body,
+            )
+        )
 
     # ---------------------------------------------------------------------------------- with a name
 
@@ -107,7 +145,8 @@ class Publishing:
         values = self._values(message)
         rearm = None if own is None else await self._fence(session, message, own)
         if message.timer_id is None:
-            return Published((await session.ask(self._batch([message]))).last_id)
+            ((insert, _),) = self._batches([message], PACKET)
+            return Published((await session.ask(insert)).last_id)
         if message.on_conflict not in ("skip", "raise"):
             return await self._store_over(session, values, rearm, sees_all=sees_all)
         stored = await self._store_unless_taken(session, message, values, rearm, sees_all=sees_all)

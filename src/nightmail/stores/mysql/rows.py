@@ -9,7 +9,7 @@ from uuid import UUID
 
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
-from nightmail.stores.mysql.moments import aware, aware_if_any
+from nightmail.stores.mysql.moments import aware, aware_if_any, shown, shown_if_any
 
 MOST: Final = 2**31 - 1
 """What a counter can hold: it stays there."""
@@ -109,9 +109,9 @@ def pending(row: Sequence[Any]) -> PendingMessage:
         timer_id=_text_if_any(row[2]),
         ordering_key=_text_if_any(row[3]),
         priority=row[4],
-        due_at=aware(row[5]),
-        published_at=aware(row[6]),
-        expires_at=aware_if_any(row[7]),
+        due_at=shown(row[5]),
+        published_at=shown(row[6]),
+        expires_at=shown_if_any(row[7]),
         attempts=row[8],
         body=row[9],
         encoded_headers=row[10],
@@ -131,10 +131,10 @@ def dead_letter(row: Sequence[Any]) -> DeadLetter:
         priority=row[7],
         attempts=row[8],
         deliveries=row[9],
-        published_at=aware(row[10]),
-        first_attempt_at=aware_if_any(row[11]),
-        last_attempt_at=aware_if_any(row[12]),
-        died_at=aware(row[13]),
+        published_at=shown(row[10]),
+        first_attempt_at=shown_if_any(row[11]),
+        last_attempt_at=shown_if_any(row[12]),
+        died_at=shown(row[13]),
         body=row[14],
         encoded_headers=row[15],
     )

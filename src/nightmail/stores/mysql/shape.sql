@@ -15,10 +15,11 @@ where s.table_schema = :database and s.table_name in :tables
 order by s.table_name, s.index_name, s.seq_in_index;
 
 -- name: constraints
--- The names of the conditions on the rows of our tables.
-select t.constraint_name
+-- The names of the constraints of our tables. Whoever has rights on single tables only is told of none, not even of the
+-- primary keys.
+select t.table_name, t.constraint_name
 from information_schema.table_constraints as t
-where t.table_schema = :database and t.table_name in :tables and t.constraint_type = 'CHECK';
+where t.table_schema = :database and t.table_name in :tables;
 
 -- name: engines
 -- How our tables are stored.
@@ -29,8 +30,16 @@ where t.table_schema = :database and t.table_name in :tables;
 -- What every process must agree on.
 select look_interval, notice_horizon from nightmail_meta;
 
--- name: may_write_messages
+-- name: may_read_messages
 -- Fails unless we may do with messages what we have to do. Changes nothing.
+select id from nightmail_messages where false;
+
+-- name: may_read_letters
+-- The same for dead letters.
+select id from nightmail_dead where false;
+
+-- name: may_write_messages
+-- The same for changing messages.
 update nightmail_messages set id = id where false;
 
 -- name: may_remove_messages
@@ -47,27 +56,3 @@ select queue, priority, due_at, published_at, headers, body from nightmail_messa
 insert into nightmail_dead (message_id, died_at, published_at, attempts, deliveries, priority, queue, reason, headers, body)
 select message_id, died_at, published_at, attempts, deliveries, priority, queue, reason, headers, body
 from nightmail_dead where false;
-
--- name: may_look_after_letters
--- The same for looking after them.
-update nightmail_dead set id = id where false;
-
--- name: may_remove_letters
--- The same for removing them.
-delete from nightmail_dead where false;
-
--- name: may_keep
--- The same for the delivered history.
-insert into nightmail_delivered select * from nightmail_delivered where false;
-
--- name: may_sweep
--- The same for deleting what is old of it.
-delete from nightmail_delivered where false;
-
--- name: may_open_windows
--- The same for dedup windows.
-insert into nightmail_dedup select * from nightmail_dedup where false;
-
--- name: may_close_windows
--- The same for ending them.
-delete from nightmail_dedup where false;

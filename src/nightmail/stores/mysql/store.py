@@ -161,9 +161,15 @@ class MySQLStore:
         """See `Store.ping`."""
         await self._here.publish.run(lambda link: link.ask("select 1"))
 
-    async def migrate(self) -> None:
+    def schema_sql(self) -> str:
+        """See `Store.schema_sql`."""
+        return migrate.script(self._names)
+
+    async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""
         await self._here.publish.run(lambda link: migrate.migrate(link, self._names))
+        if repair:
+            await self._here.publish.run(lambda link: migrate.repair(link, self._names))
         await self._here.callers.learn()
 
     async def check(self) -> None:

@@ -17,6 +17,7 @@ from nightmail.stores._names import TABLES, TableNames
 from nightmail.stores._sql import Statement
 
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+_HEXADECIMAL: Final = re.compile(r"(?P<text>_utf8mb4 )?\bx'(?P<digits>[0-9a-f]*)'")
 
 
 class Sql(str):
@@ -76,6 +77,22 @@ def several(ids: Iterable[int]) -> list[int]:
 def filled(statement: Statement, values: Mapping[str, Value]) -> Sql:
     """The statement with these values in it."""
     return Sql(_PARAMETER.sub(lambda match: literal(values[match[1]]), statement.text))
+
+
+def lifted(statement: str) -> tuple[str, tuple[str, ...]]:
+    """The statement without the bytes and texts in it, and these apart, for a driver that puts them in itself.
+
+    For sessions of SQLAlchemy, which quotes statements in its errors and its log. Only hexadecimal digits are handed to
+    the driver: whatever rules of quoting it believes in, they come through as they are.
+    """
+    values: list[str] = []
+
+    def lift(match: re.Match[str]) -> str:
+        values.append(match["digits"])
+        return "convert(unhex(%s) using utf8mb4)" if match["text"] else "unhex(%s)"
+
+    # To such a driver every other % has to be written twice.
+    return _HEXADECIMAL.sub(lift, statement.replace("%", "%%")), tuple(values)
 
 
 def union(branches: Iterable[str]) -> Sql:

@@ -10,6 +10,7 @@ from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
 from nightmail.stores._transaction import sqlalchemy_connection, synchronous
 from nightmail.stores.mysql.errors import is_undefined
 from nightmail.stores.mysql.link import Answer, Link, ask, is_closed
+from nightmail.stores.mysql.text import lifted
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -30,6 +31,17 @@ class Session(Protocol):
     async def ask(self, statement: str) -> Answer:
         """What this statement gives."""
         ...
+
+
+class OneByOne:
+    """A connection of ours that commits each statement by itself."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
+        return (await self._link.ask(statement))[0]
 
 
 class OwnTransaction:
@@ -70,7 +82,8 @@ class ThroughSqlalchemy:
 
     async def ask(self, statement: str) -> Answer:
         """See `Session.ask`."""
-        result = await self._connection.exec_driver_sql(statement)
+        text, values = lifted(statement)
+        result = await self._connection.exec_driver_sql(text, values or None)
         if result.returns_rows:
             return Answer([tuple(row) for row in result.all()], 0)
         last_id = result.lastrowid or 0
