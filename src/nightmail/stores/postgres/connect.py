@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import asyncpg
+
+from nightmail.stores.postgres.errors import unreachable
+from nightmail.stores.postgres.link import DriverConnection, Link
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
-Connect: TypeAlias = Callable[[], Awaitable[Connection]]
+Connection: TypeAlias = Link
+Connect: TypeAlias = Callable[[], Awaitable[DriverConnection]]
 
 _SCHEMES: Final = frozenset({"postgresql", "postgres"})
 # SQLAlchemy's words in a URL for what the driver takes as an argument, and those that mean nothing to the driver.
@@ -21,8 +24,24 @@ _MEANINGLESS: Final = frozenset({"prepared_statement_cache_size", "prepared_stat
 
 
 def connector(source: str | AsyncEngine) -> Connect:
-    """A function that opens one more connection to this database, on the event loop that calls it."""
-    return _from_url(source) if isinstance(source, str) else _from_engine(source)
+    """A function that opens one more connection to this database, on the event loop that calls it.
+
+    It raises `StoreUnavailable` when that fails, and says where and why.
+    """
+    connect, where = (
+        (_from_url(source), _where_of_url(source))
+        if isinstance(source, str)
+        else (_from_engine(source), _where_of_engine(source))
+    )
+
+    async def connect_or_say_why() -> DriverConnection:
+        try:
+            return await connect()
+        except Exception as error:
+            # A ValueError is about the URL, and may quote the password in it.
+            raise unreachable(error, where) from (None if isinstance(error, ValueError) else error)
+
+    return connect_or_say_why
 
 
 def _from_url(url: str) -> Connect:
@@ -36,7 +55,7 @@ def _from_url(url: str) -> Connect:
     query, arguments = _split_query(parts.query)
     dsn = parts._replace(scheme="postgresql", query=query).geturl()
 
-    async def connect() -> Connection:
+    async def connect() -> DriverConnection:
         # A statement is prepared once and for good: our few are used all the time.
         return await asyncpg.connect(dsn, max_cached_statement_lifetime=0, **arguments)
 
@@ -58,14 +77,45 @@ def _from_engine(engine: AsyncEngine) -> Connect:
             f"not {dialect.name}+{dialect.driver}"
         )
 
-    async def connect() -> Connection:
+    async def connect() -> DriverConnection:
         from sqlalchemy.util import greenlet_spawn
 
         # A pool of our own with the engine's way of connecting: its arguments, its events, its credentials.
         pool = engine.sync_engine.pool.recreate()
         fairy = await greenlet_spawn(pool.connect)
         connection: Any = fairy.driver_connection
+        # A listener may have run a statement, which begins a transaction that would never be committed.
+        # Committed and not rolled back: what it has SET shall last.
+        await greenlet_spawn(fairy.commit)
         fairy.detach()
         return connection  # type: ignore[no-any-return]
 
     return connect
+
+
+def _where_of_url(url: str) -> str:
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    try:
+        port: object = parts.port
+    except ValueError:
+        port = None
+    return _where(
+        given.get("host", parts.hostname),
+        given.get("port", port),
+        given.get("dbname", given.get("database", unquote(parts.path.removeprefix("/")))),
+        given.get("user", unquote(parts.username or "")),
+    )
+
+
+def _where_of_engine(engine: AsyncEngine) -> str:
+    url = engine.url
+    return _where(url.host, url.port, url.database, url.username)
+
+
+def _where(host: object, port: object, database: object, user: object) -> str:
+    """In words, and without the password. What is not given is chosen by the driver, from the environment."""
+    address = f"{host or 'the default host'}:{port or 5432}"
+    return ", ".join(
+        [address, *(f"{what} {name!r}" for what, name in (("database", database), ("user", user)) if name)]
+    )
