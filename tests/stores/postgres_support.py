@@ -194,6 +194,12 @@ async def done(store: PostgresStore, deliveries: list[Delivery]) -> list[Standin
     return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
 
 
+async def channel(own: Any, table: str = "nightmail_meta") -> str:
+    """On which channel the store of these tables is woken."""
+    identity = await own.fetchval(f"select identity from {table}")
+    return f"nightmail_{identity.hex}"
+
+
 class Watch:
     """The connections that a store opens, and the statements it sends on them. Begin before it is opened."""
 

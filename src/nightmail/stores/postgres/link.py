@@ -95,7 +95,9 @@ class Link:
             f" from (values {values}) as s(name, value)"
         )
         # The server reports this one. What was set for one transaction only is what it was.
-        self.pooled = getattr(self.driver.get_settings(), "application_name", "") != settings["application_name"]
+        self.pooled = (
+            getattr(self.driver.get_settings(), "application_name", "") != settings["application_name"]
+        )
         self._path_is_set = "search_path" in settings
         await self.find_tables()
 
@@ -165,6 +167,20 @@ class Link:
                 await self._send(self.driver.execute, text, timeout=timeout)
         else:
             await self._send(self.driver.execute, text, timeout=timeout)
+
+    async def execute_alone(self, text: str) -> None:
+        """Run a statement that must not be inside a transaction, however long it takes."""
+        if self.pooled:
+            await self._send(self.driver.execute, text)
+            return
+        await self._send(self.driver.execute, "set statement_timeout to 0")
+        try:
+            await self._send(self.driver.execute, text)
+        finally:
+            if not self.driver.is_closed():
+                await self.driver.execute(
+                    f"set statement_timeout to '{self._role.settings['statement_timeout']}'"
+                )
 
     @asynccontextmanager
     async def transaction(self, *, readonly: bool = False, isolation: str = ISOLATION) -> AsyncIterator[None]:

@@ -46,13 +46,18 @@ class Place:
         """Our table of this name, with its schema if that is known."""
         return self.qualified(self._names.quoted(table))
 
+    def beside(self, index: str) -> str:
+        """An index of ours, quoted already, with the schema of its table if that is known."""
+        schema = self._names.schema or self._schema
+        return index if schema is None else f"{_quoted(schema)}.{index}"
+
     def qualified(self, text: str) -> str:
         """This text with the schema before each of our tables. A statement is looked up, not read again."""
         if self._schema is None or self._names.schema is not None:
             return text
         known = self._texts.get(text)
         if known is None:
-            schema = '"' + self._schema.replace('"', '""') + '"'
+            schema = _quoted(self._schema)
             known = self._texts[text] = self._table.sub(lambda match: f"{schema}.{match[0]}", text)
         return known
 
@@ -62,3 +67,7 @@ class Place:
         if known is None:
             known = self._statements[statement] = replace(statement, text=self.qualified(statement.text))
         return known
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

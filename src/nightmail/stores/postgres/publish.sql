@@ -28,6 +28,12 @@ with meta as materialized (
 )
 select meta.ours,
        array(select id from stored order by id) as ids,
+       -- A trigger may keep a row out without an error. Which one is not known here, so none is stored: cast to a
+       -- number, the words end the statement.
+       case when meta.ours and (select count(*) from stored) < pg_catalog.cardinality(:queues::text[])
+            then (select 'a trigger kept ' || pg_catalog.cardinality(:queues::text[]) - count(*) || ' of '
+                         || pg_catalog.cardinality(:queues::text[]) || ' messages out' from stored)::integer
+       end as kept_out,
        array(
            select pg_notify(:channel, soon.queue)::text
            from (select distinct queue from stored, moment where due_at < now + meta.notice_horizon) as soon
@@ -154,12 +160,23 @@ delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
 
 -- name: there
 -- Whether the session sees tables of our names: to name one that is not there would end the caller's transaction.
-select to_regclass(:meta::text) is not null as there;
+select pg_catalog.to_regclass(:meta::text) is not null as there;
+
+-- name: place
+-- In which schema our tables are, seen from this session.
+select n.nspname::text as schema
+from pg_catalog.pg_class as c
+join pg_catalog.pg_namespace as n on n.oid operator(pg_catalog.=) c.relnamespace
+where c.oid operator(pg_catalog.=) pg_catalog.to_regclass(:meta::text)::oid;
 
 -- name: identity
 -- Which tables these are.
 select identity from nightmail_meta;
 
+-- name: channel
+-- On which channel these tables notify.
+select :channel as channel;
+
 -- name: ring
 -- Notify a channel.
-select pg_notify(:channel, :queue)::text;
+select pg_catalog.pg_notify(:on_channel, :queue)::text;
