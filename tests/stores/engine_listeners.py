@@ -14,6 +14,7 @@ import pytest_asyncio
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from nightmail.outcome import Done, Standing
 from nightmail.store import FullStore
 from nightmail.stores import open_store
 from nightmail.testing.conformance.build import (
@@ -27,7 +28,6 @@ from nightmail.testing.conformance.build import (
     stored,
     timer,
 )
-from nightmail.outcome import Done, Standing
 
 When = Literal["connect", "checkout"]
 

@@ -1,4 +1,4 @@
-"""A program that forks with a store open: `python -m tests.stores.forking <url>`. It tells, line by line, what it saw."""
+"""A program that forks with a store open: `python -m tests.stores.forking <url>`. It tells what it saw."""
 
 from __future__ import annotations
 

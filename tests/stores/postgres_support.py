@@ -52,14 +52,19 @@ class PostgresHarness(Harness):
         self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES
     ) -> PostgresStore:
         store = PostgresStore(
-            self.url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+            self.store_url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
         )
         await store.open()
         await store.migrate()
         return store
 
     def unopened(self) -> PostgresStore:
-        return PostgresStore(self.url, clock=self.clock)
+        return PostgresStore(self.store_url, clock=self.clock)
+
+    @property
+    def store_url(self) -> str:
+        """How the store goes to the database: as everybody else does, unless a pooler is in between."""
+        return self.url
 
     async def make_empty(self) -> None:
         await self._migrate_once()

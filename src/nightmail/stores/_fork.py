@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from nightmail.errors import NotOpen, WrongEventLoop, WrongProcess
 
-O = TypeVar("O")
+Opened = TypeVar("Opened")
 
 _inherited: Final[list[object]] = []
 """What the parent had opened. Never closed here, not even by the garbage collector."""
@@ -36,18 +36,18 @@ class Origin:
             raise WrongProcess
 
 
-class Opening(Generic[O]):
+class Opening(Generic[Opened]):
     """What exists while a store is open, and who may use it."""
 
-    def __init__(self, make: Callable[[], O]) -> None:
+    def __init__(self, make: Callable[[], Opened]) -> None:
         """`make` opens; it is called on the event loop that will use what it returns, and waits for nothing."""
         self._make = make
-        self._opened: O | None = None
+        self._opened: Opened | None = None
         self._origin = Origin()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def now(self) -> O | None:
+    def now(self) -> Opened | None:
         """What is open, wherever that was done."""
         return self._opened
 
@@ -61,7 +61,7 @@ class Opening(Generic[O]):
         self._origin = Origin()
         self._loop = _running_loop()
 
-    def here(self) -> O:
+    def here(self) -> Opened:
         """What is open, for whoever wants to use it now."""
         if self._opened is None:
             raise NotOpen
@@ -72,7 +72,7 @@ class Opening(Generic[O]):
         self._refuse_on_another_loop()
         return self._opened
 
-    def end(self) -> O | None:
+    def end(self) -> Opened | None:
         """What is to be closed, once: nothing of a parent process, or of an event loop that has ended."""
         if self._opened is not None and self._origin.is_here and not self._loop_has_ended():
             self._refuse_on_another_loop()

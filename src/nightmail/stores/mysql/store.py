@@ -27,8 +27,8 @@ from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
-from nightmail.stores._sql import Statement, load
 from nightmail.stores._fork import Opening
+from nightmail.stores._sql import Statement, load
 from nightmail.stores.mysql import migrate
 from nightmail.stores.mysql.blocking import BlockingCallers
 from nightmail.stores.mysql.callers import CallersSession, Known

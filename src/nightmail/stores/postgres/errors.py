@@ -133,12 +133,14 @@ def _sentence(error: asyncpg.PostgresError) -> str:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, asyncpg.PostgresError):
-        return str(error.args[0])
-    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-        return error.strerror or str(error) or type(error).__name__
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
+    """The reason in words: the server's, or the system's. An engine's error has the driver's as its cause."""
+    for link in chain(error):
+        if isinstance(link, asyncpg.PostgresError):
+            return str(link.args[0])
+        if isinstance(link, TimeoutError):
+            return "no answer in time"
+        if isinstance(link, OSError):
+            return link.strerror or str(link) or type(link).__name__
     # Only the kind of error: the driver's text about a URL may quote the password in it.
     return type(error).__name__
 

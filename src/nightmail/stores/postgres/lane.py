@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores.postgres.connect import Connect
+from nightmail.stores.postgres.connect import Connect, Connector
 from nightmail.stores.postgres.errors import Locked, is_undefined, leaves_connection_usable, translated
 from nightmail.stores.postgres.link import Link, NotSent, Role
 from nightmail.stores.postgres.place import Place
@@ -45,6 +45,11 @@ async def connected(connect: Connect, role: Role, place: Place | None = None) ->
         async with asyncio.timeout(CONNECT_SECONDS):
             link = Link(await connect(), role, place)
             await link.prepare()
+            if link.pooled and isinstance(connect, Connector) and connect.forgo_names():
+                link.terminate()
+                link = Link(await connect(), role, place)
+                await link.prepare()
+            await link.find_tables()
     except BaseException as error:
         if link is not None:
             link.terminate()
@@ -85,6 +90,7 @@ class Lane:
         """
         await self._free.acquire()
         task = asyncio.create_task(self._run(work, lost))
+        task.add_done_callback(_seen)
         self._task = task
         return await asyncio.shield(task)
 
@@ -163,3 +169,9 @@ class Lane:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
+
+
+def _seen(task: asyncio.Task[object]) -> None:
+    """Whoever waits for it is told its error; after a cancellation nobody is, and asyncio must not log it."""
+    if not task.cancelled():
+        task.exception()

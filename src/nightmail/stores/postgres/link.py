@@ -57,7 +57,8 @@ class Role:
             "enable_bitmapscan": "off",
             # The plan does not depend on the arguments, and planning costs more than most claims.
             "plan_cache_mode": "force_generic_plan",
-            "jit": "off",
+            # Not by `jit`: the driver itself sets that now and then, and would leave it as it found it here.
+            "jit_above_cost": "-1",
         }
 
 
@@ -66,7 +67,7 @@ class NotSent(StoreUnavailable):
 
 
 class Link:
-    """A connection of the driver's, in a role. Where our tables are, `place` knows; without it names stay as written."""
+    """A connection of the driver's, in a role. `place` knows where our tables are; without it names stay as written."""
 
     def __init__(self, connection: DriverConnection, role: Role, place: Place | None = None) -> None:
         self.driver = connection
@@ -90,7 +91,7 @@ class Link:
             settings["search_path"] = SEARCH_PATH
         values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
         await self.driver.execute(
-            "select pg_catalog.set_config(s.name, s.value,"
+            "select pg_catalog.set_config(s.name, s.value,"  # noqa: S608 - our own names and values
             f" pg_catalog.pg_backend_pid() operator(pg_catalog.<>) {self.driver.get_server_pid()})"
             f" from (values {values}) as s(name, value)"
         )
@@ -99,7 +100,6 @@ class Link:
             getattr(self.driver.get_settings(), "application_name", "") != settings["application_name"]
         )
         self._path_is_set = "search_path" in settings
-        await self.find_tables()
 
     async def find_tables(self) -> None:
         """Learn in which schema our tables are, unless that is known; and leave the others' schemas."""
