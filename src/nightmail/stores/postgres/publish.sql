@@ -2,7 +2,9 @@
 -- this store: a session of another database that has tables of the same names writes nothing. Days are added in UTC:
 -- in the time zone of a caller's session a day may have 23 hours, and a message would be early. `limit 1` is for the
 -- planner: it expects a thousand rows in a table it has no statistics of, and on a caller's connection would then spend
--- a second compiling the statement.
+-- a second compiling the statement. Functions that take values of any type are named with their schema: a caller's
+-- session may know one of the same name for just our types, and would take that. (`unnest` of several arrays is the
+-- server's own, always.)
 
 -- name: publish_batch
 -- Store messages without timer ids, in the order given, and ring the queues that get something due soon.
@@ -31,8 +33,8 @@ select meta.ours,
        -- A trigger may keep a row out without an error. Which one is not known here, so none is stored: cast to a
        -- number, the words end the statement.
        case when meta.ours and (select count(*) from stored) < pg_catalog.cardinality(:queues::text[])
-            then (select 'a trigger kept ' || pg_catalog.cardinality(:queues::text[]) - count(*) || ' of '
-                         || pg_catalog.cardinality(:queues::text[]) || ' messages out' from stored)::integer
+            then (select pg_catalog.concat('a trigger left out ', pg_catalog.cardinality(:queues::text[]) - count(*))
+                  from stored)::integer
        end as kept_out,
        array(
            select pg_notify(:channel, soon.queue)::text
