@@ -152,7 +152,7 @@ async def test_nothing_stays_on_the_connections_of_the_pool(
         for client in clients:
             await client.execute("begin")
             pids.add(await client.fetchval("select pg_backend_pid()"))
-            assert dict(await client.fetchrow(f"select {current}")) == fresh
+            assert dict((await client.fetch(f"select {current}"))[0]) == fresh
             assert await client.fetch("select pg_listening_channels()") == []
             # The driver of this client asks without a name, and so do we.
             assert await client.fetchval("select count(*) from pg_prepared_statements where name <> ''") == 0

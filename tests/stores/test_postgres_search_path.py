@@ -11,7 +11,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from nightmail.outcome import Dead, Done, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from tests.stores.postgres_support import (
@@ -60,7 +60,7 @@ async def test_functions_that_others_put_into_a_schema_are_not_run_by_ours(postg
             await store.cancel(QUEUE, "t")
             deliveries = await claim(store)
             await store.extend(deliveries, LEASE)
-            outcomes = (Done(), Retry(), Dead("rejected"), Dead("rejected"), Release())
+            outcomes: tuple[Outcome, ...] = (Done(), Retry(), Dead("rejected"), Dead("rejected"), Release())
             await store.settle(
                 [
                     Settlement(delivery, outcome)

@@ -32,7 +32,7 @@ from nightmail.stores.postgres import migrate
 from nightmail.stores.postgres.blocking import join_blocking
 from nightmail.stores.postgres.callers import Tables
 from nightmail.stores.postgres.check import LOOK_INTERVAL, check
-from nightmail.stores.postgres.connect import Connection, connector
+from nightmail.stores.postgres.connect import Connect, Connection, connector
 from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.leases import UnderLease
 from nightmail.stores.postgres.letters import Letters
@@ -92,7 +92,7 @@ class PostgresStore(ForOperators):
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self._max_body_bytes = check_max_body_bytes(max_body_bytes)
-        self._connect = connector(source)
+        self._connect: Connect = connector(source)
         self._names = TableNames.parse(tables)
         self._clock = clock
         self._statements: dict[str, Statement] = {}
