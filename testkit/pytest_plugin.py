@@ -28,7 +28,7 @@ TOGETHER: Final = {
         "tests/stores/test_galera*",
         "tests/stores/test_redis_cluster*",
     ),
-    "postgres": ("tests/*/test_postgres*",),
+    "postgres": ("tests/*/test_postgres*", "tests/stores/test_pgbouncer.py"),
     "mysql": ("tests/*/test_mysql*",),
     "redis": ("tests/*/test_redis*", "tests/examples/test_reminders.py"),
     "brokers": ("tests/relay/test_rabbitmq.py", "tests/relay/test_nats.py"),

@@ -59,7 +59,23 @@ class TimerExists(NightmailError):
         super().__init__(f"queue {queue!r} already has a message with the timer id {timer_id!r}")
 
 
-class StoreUnavailable(NightmailError):
+class StoreError(NightmailError):
+    """The store could not do what it was asked. Nothing was written."""
+
+
+class Refused(StoreError):
+    """The database refused this message, by a constraint or a trigger. It would refuse it again."""
+
+
+class WrongProcess(StoreError):
+    """The store was opened before the process forked: open it in the child instead."""
+
+
+class WrongEventLoop(StoreError):
+    """The store is open on another event loop that is still running: use it there, or open another store here."""
+
+
+class StoreUnavailable(StoreError):
     """The store cannot be reached or did not answer. Nothing is lost: try again."""
 
 

@@ -220,7 +220,8 @@ class Store(Source, Protocol):
         When `own`, the delivery of the handler that publishes, bears it: this is a re-arm, whatever
         `on_conflict` says. A new message takes the name; the running one goes on without a name and keeps
         its retries. `own` fences every publish it is given to: if its lease no longer holds, `LeaseLost` is
-        raised and nothing is stored. When `own` does not bear the name (any more), the rules above apply.
+        raised and nothing is stored. When `own` does not bear the name (any more), the rules above apply. A
+        `DeadDelivery` fences by the lease on its letter, and never bears a name.
 
         With `dedup_for` the timer id also counts as taken for that long after a publish that stored
         something, even when the message is gone by then; a publish without it sees the window too, a

@@ -52,14 +52,19 @@ class PostgresHarness(Harness):
         self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES
     ) -> PostgresStore:
         store = PostgresStore(
-            self.url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+            self.store_url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
         )
         await store.open()
         await store.migrate()
         return store
 
     def unopened(self) -> PostgresStore:
-        return PostgresStore(self.url, clock=self.clock)
+        return PostgresStore(self.store_url, clock=self.clock)
+
+    @property
+    def store_url(self) -> str:
+        """How the store goes to the database: as everybody else does, unless a pooler is in between."""
+        return self.url
 
     async def make_empty(self) -> None:
         await self._migrate_once()
@@ -192,6 +197,12 @@ async def claim(store: PostgresStore, *, limit: int = 10, queue: str = QUEUE) ->
 
 async def done(store: PostgresStore, deliveries: list[Delivery]) -> list[Standing]:
     return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
+
+
+async def channel(own: Any, table: str = "nightmail_meta") -> str:
+    """On which channel the store of these tables is woken."""
+    identity = await own.fetchval(f"select identity from {table}")
+    return f"nightmail_{identity.hex}"
 
 
 class Watch:

@@ -11,7 +11,7 @@ from nightmail.outcome import Dead, Done, Retry
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore, check
-from tests.stores.postgres_support import QUEUE, claim, connection, done, message, open_store, until
+from tests.stores.postgres_support import QUEUE, channel, claim, connection, done, message, open_store, until
 
 pytestmark = pytest.mark.postgres
 
@@ -211,7 +211,21 @@ async def test_tables_may_have_another_prefix_and_live_in_a_schema_of_their_own(
             "public.jobs_messages",
             "public.nightmail_messages",
         ]
-        assert len({store._channel for store in stores.values()}) == 3
+        tables = ("public.nightmail_meta", "public.jobs_meta", "mail.jobs_meta")
+        assert len({await channel(own, table) for table in tables}) == 3
+
+
+async def test_tables_named_with_and_without_their_schema_wake_each_other(postgres_url: str) -> None:
+    async with open_store(postgres_url) as plain, open_store(postgres_url, tables="public.nightmail") as full:
+        with plain.listen([QUEUE]) as plainly, full.listen([QUEUE]) as fully:
+            await until(lambda: plain.listening and full.listening)
+            plainly.clear()
+            fully.clear()
+
+            await plain.publish(message())
+
+            assert await fully.wait(10)
+            assert await plainly.wait(10)
 
 
 async def test_a_bell_hears_its_own_tables_and_no_others(postgres_url: str) -> None:

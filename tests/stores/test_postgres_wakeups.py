@@ -19,6 +19,7 @@ from tests.stores.postgres_support import (
     HOUR,
     QUEUE,
     backends,
+    channel,
     claim,
     connection,
     message,
@@ -51,7 +52,7 @@ class Ear:
 @asynccontextmanager
 async def listening(url: str, store: PostgresStore) -> AsyncIterator[Ear]:
     async with connection(url) as own:
-        ear = Ear(own, store._channel)
+        ear = Ear(own, await channel(own))
         await ear.open()
         yield ear
         await own.reset()
@@ -105,7 +106,7 @@ async def test_a_notification_that_is_not_ours_rings_every_bell(postgres_url: st
             await until(lambda: store.listening)
             bell.clear()
 
-            await own.execute(f"notify {store._channel}")
+            await own.execute(f"notify {await channel(own)}")
 
             assert await bell.wait(10)
 

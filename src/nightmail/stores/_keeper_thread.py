@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
@@ -20,6 +20,8 @@ from nightmail.outcome import Standing
 from nightmail.store import Extend
 
 T = TypeVar("T")
+
+LAST_SECONDS: Final = 0.5
 
 
 class Line(Protocol):
@@ -50,6 +52,7 @@ class _Thread(Generic[L]):
     async def stop(self) -> None:
         """Close the connection, end the loop and the thread."""
         await self.run(self.line.close())
+        await self.run(_end_the_rest())
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
         self._loop.close()
@@ -141,6 +144,14 @@ async def _started(work: Callable[[Extend], Awaitable[None]], extend: Extend) ->
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+async def _end_the_rest() -> None:
+    """End what is still under way on this loop, such as a statement that a hanging server never answered."""
+    if rest := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in rest:
+            task.cancel()
+        await asyncio.wait(rest, timeout=LAST_SECONDS)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:

@@ -41,9 +41,16 @@ class Statement:
         return tuple([values[name] for name in self.parameters])
 
 
-def load(package: str, file: str, names: TableNames, *, numbered: bool) -> dict[str, Statement]:
-    """The statements of a file by name, with our table names, and `$1` for the first parameter if `numbered`."""
+def load(
+    package: str, file: str, names: TableNames, *, numbered: bool, parts: Mapping[str, str] | None = None
+) -> dict[str, Statement]:
+    """The statements of a file by name, with our table names, and `$1` for the first parameter if `numbered`.
+
+    `parts` are pieces of SQL that stand for a parameter of that name.
+    """
     text = resources.files(package).joinpath(file).read_text("utf-8")
+    if parts:
+        text = _PARAMETER.sub(lambda match: parts.get(match[1], match[0]), text)
     return {name: _prepared(name, body, names, numbered=numbered) for name, body in _sections(text)}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
-from nightmail.errors import PublishUncertain, StoreUnavailable
+from nightmail.errors import PublishUncertain, StoreError, StoreUnavailable
 from nightmail.message import Message
 
 MOST_MESSAGES: Final = 500
@@ -84,6 +84,9 @@ class Together(Generic[C]):
     async def _answer(self, batch: list[_Waiting], send: Callable[[C], Awaitable[list[int]]]) -> None:
         try:
             ids = await self._lane.run_patiently(send, lost=PublishUncertain)
+            if len(ids) != len(batch):
+                # Never so. Whose they are is not known, and an id must not go to another's message.
+                raise PublishUncertain(f"the store answered with {len(ids)} ids for {len(batch)} messages")
         except Exception as error:  # noqa: BLE001 - it is the publishers'
             if self._is_refusal(error) and len(batch) > 1:
                 # One of them is refused, and all were rolled back: each for itself then.
@@ -121,7 +124,7 @@ def _fail(batch: Sequence[_Waiting], error: Exception) -> None:
     for waiting in batch:
         if waiting.stored.done():
             continue
-        if isinstance(error, StoreUnavailable):
+        if isinstance(error, StoreError):
             # One for each: raised in several tasks, a single error would gather all their tracebacks.
             own = type(error)(str(error))
             own.__cause__ = error.__cause__

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
-from nightmail.errors import PublishUncertain, StoreUnavailable
+from nightmail.errors import PublishUncertain, StoreUnavailable, WrongProcess
 from nightmail.message import Message
 from nightmail.outcome import Done, Standing
 from nightmail.store import Settlement
@@ -92,7 +92,7 @@ def in_a_child(store: SQLiteStore, writing: int) -> None:
     async def use() -> None:
         try:
             await store.publish(Message(queue="orders", body=b"never"))
-        except StoreUnavailable as error:
+        except WrongProcess as error:
             os.write(writing, f"{error}\n".encode())
         await store.open()
         await store.publish(Message(queue="orders", body=b"child"))

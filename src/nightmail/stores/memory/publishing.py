@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from nightmail.errors import LeaseLost, TimerExists
-from nightmail.message import Delivery, Message
+from nightmail.message import DeadDelivery, Delivery, Message
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.moments import after, due_moment
 from nightmail.stores.memory.rows import Row
@@ -13,7 +13,11 @@ from nightmail.stores.memory.rows import Row
 
 def publish(changes: Changes, message: Message, own: Delivery | None, now: datetime) -> int | None:
     """Store a message by the rules of `Store.publish`; its id, or `None`."""
-    if own is not None and changes.leased(own) is None:
+    if isinstance(own, DeadDelivery):
+        if changes.leased_letter(own) is None:
+            raise LeaseLost([own.id])
+        own = None  # A dead letter bears no name.
+    elif own is not None and changes.leased(own) is None:
         raise LeaseLost([own.id])
     if message.timer_id is None:
         return changes.add(message, now).id

@@ -21,12 +21,13 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import LeaseLost, NotOpen, PublishUncertain, StoreUnavailable
+from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
+from nightmail.stores._fork import Opening
 from nightmail.stores._sql import Statement, load
 from nightmail.stores.mysql import migrate
 from nightmail.stores.mysql.blocking import BlockingCallers
@@ -115,7 +116,7 @@ class MySQLStore:
         self._inspecting = Inspecting(self._statements, clock)
         self._redriving = Redriving(self._statements, clock)
         self._sweeping = Sweeping(self._statements, clock)
-        self._opened: Opened | None = None
+        self._opening = Opening(self._make)
 
     # ------------------------------------------------------------------------------------ its life
 
@@ -137,23 +138,11 @@ class MySQLStore:
 
     async def open(self) -> None:
         """See `Store.open`. Connections are made when they are needed."""
-        if self._opened is None:
-            self._known.opened = True
-            self._opened = Opened(
-                self._connect,
-                self._statements,
-                self._letters,
-                self._clock,
-                self._retries,
-                self._known,
-                max_body_bytes=self._max_body_bytes,
-                send=self._publishing.publish_together,
-                extend=self._extend,
-            )
+        self._opening.open()
 
     async def close(self) -> None:
         """See `Store.close`."""
-        opened, self._opened = self._opened, None
+        opened = self._opening.end()
         if opened is not None:
             await opened.close()
 
@@ -434,11 +423,27 @@ class MySQLStore:
 
     # ------------------------------------------------------------------------------------- inside
 
+    def _make(self) -> Opened:
+        self._known.opened = True
+        return Opened(
+            self._connect,
+            self._statements,
+            self._letters,
+            self._clock,
+            self._retries,
+            self._known,
+            max_body_bytes=self._max_body_bytes,
+            send=self._publishing.publish_together,
+            extend=self._extend,
+        )
+
+    @property
+    def _opened(self) -> Opened | None:
+        return self._opening.now
+
     @property
     def _here(self) -> Opened:
-        if self._opened is None:
-            raise NotOpen
-        return self._opened
+        return self._opening.here()
 
     def _ring(self, queues: Iterable[str]) -> None:
         if self._opened is not None:

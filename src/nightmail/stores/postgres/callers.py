@@ -12,6 +12,7 @@ from nightmail.stores._names import TableNames
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.lane import Lane
+from nightmail.stores.postgres.place import Place
 from nightmail.stores.postgres.transaction import Direct, Joined, Session, join
 
 T = TypeVar("T")
@@ -21,12 +22,21 @@ class Tables:
     """Which tables are ours, and who sees such tables. Known for as long as the store lives, open or not."""
 
     def __init__(self, statements: Mapping[str, Statement], names: TableNames) -> None:
+        self.place = Place(names, statements)
         self.statement = statements["identity"]
         self.identity: UUID | None = None
         """`None` until it was asked for."""
         self._there = statements["there"]
+        self._channel = statements["channel"]
         self._meta = names.quoted("meta")
         self._seen_from: WeakSet[object] = WeakSet()
+
+    async def channel(self, connection: Connection) -> str:
+        """The channel of wake-ups: one for these tables, however they are named."""
+        (row,) = await Direct(connection).rows(self._channel, {})
+        if row["channel"] is None:
+            raise SchemaMissing
+        return str(row["channel"])
 
     async def learn(self, connection: Connection) -> UUID:
         """Ask for it, on a connection of ours."""
@@ -35,6 +45,7 @@ class Tables:
             raise SchemaMissing
         identity: UUID = found[0]["identity"]
         self.identity = identity
+        await connection.find_tables()
         return identity
 
     async def refuse_unless_seen(self, session: Joined) -> None:
@@ -45,7 +56,8 @@ class Tables:
         """
         if session.connection in self._seen_from:
             return
-        (row,) = await session.rows(self._there, {"meta": self._meta})
+        meta = self.place.quoted("meta") if session.place is not None else self._meta
+        (row,) = await session.rows(self._there, {"meta": meta})
         if not row["there"]:
             raise OtherDatabase("the session's database does not have our tables")
         self._seen_from.add(session.connection)
@@ -67,7 +79,9 @@ class Callers:
         session = await join(transaction)
         known = self._tables.identity
         try:
-            return await work(session, known or await self._read())
+            identity = known or await self._read()
+            session.place = self._tables.place
+            return await work(session, identity)
         except OtherDatabase:
             # Unless the tables were made anew since we learned which they are.
             if known is None or await self._read() == known:

@@ -11,6 +11,7 @@ from nightmail.stores._names import TABLES, TableNames
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.migrate import VERSION, version
+from nightmail.stores.postgres.place import Place
 
 LOOK_INTERVAL: Final = timedelta(seconds=5)
 NOTICE_HORIZON: Final = timedelta(seconds=60)
@@ -127,7 +128,9 @@ CONSTRAINTS: Final[dict[str, str]] = {
 }
 
 
-async def check(connection: Connection, names: TableNames, statements: Mapping[str, Statement]) -> None:
+async def check(
+    connection: Connection, names: TableNames, statements: Mapping[str, Statement], place: Place
+) -> None:
     """Raise unless the tables are what this version makes."""
     found = await version(connection, names)
     if found == 0:
@@ -136,22 +139,26 @@ async def check(connection: Connection, names: TableNames, statements: Mapping[s
         raise SchemaOutdated(found, VERSION)
     if found > VERSION:
         raise SchemaDrift([f"they are at version {found}, made by newer code than this (version {VERSION})"])
-    differences = [difference async for difference in _differences(connection, names, statements)]
+    differences = [difference async for difference in _differences(connection, names, statements, place)]
     if differences:
         raise SchemaDrift(differences)
 
 
-async def _differences(connection: Connection, names: TableNames, statements: Mapping[str, Statement]) -> Any:
-    tables = [names.quoted(table) for table in sorted(TABLES)]
+async def _differences(
+    connection: Connection, names: TableNames, statements: Mapping[str, Statement], place: Place
+) -> Any:
+    tables = {table: place.quoted(table) for table in sorted(TABLES)}
     missing = [
-        table for table in tables if await connection.fetchval("select to_regclass($1)", table) is None
+        table
+        for table, quoted in tables.items()
+        if await connection.fetchval("select to_regclass($1)", quoted) is None
     ]
     for table in missing:
-        yield f"the table {table} is missing"
+        yield f"the table {names.quoted(table)} is missing"
     values = {
         "prefix": names.prefix,
-        "tables": [table for table in tables if table not in missing],
-        "messages": names.quoted("messages"),
+        "tables": [quoted for table, quoted in tables.items() if table not in missing],
+        "messages": place.quoted("messages"),
     }
 
     async def ask(name: str) -> list[Any]:
@@ -166,10 +173,7 @@ async def _differences(connection: Connection, names: TableNames, statements: Ma
         f"the constraint {names.prefix}_", CONSTRAINTS, _named(await ask("constraints"))
     ):
         yield difference
-    if (
-        names.quoted("messages") not in missing
-        and "fillfactor=50" not in (await ask("options"))[0]["options"]
-    ):
+    if "messages" not in missing and "fillfactor=50" not in (await ask("options"))[0]["options"]:
         yield "the messages have another fillfactor than 50"
     meta = (await ask("meta"))[0]
     if (meta["look_interval"], meta["notice_horizon"]) != (LOOK_INTERVAL, NOTICE_HORIZON):

@@ -73,14 +73,12 @@ class Claims:
         self,
         lane: Lane,
         statements: Mapping[str, Statement],
-        channel: str,
         clock: Clock,
         *,
         max_body_bytes: int,
     ) -> None:
         self._lane = lane
         self._statements = statements
-        self._channel = channel
         self._clock = clock
         self._max_body_bytes = max_body_bytes
         self._marks: Marks[Place] = Marks()
@@ -106,7 +104,7 @@ class Claims:
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        values = {"queues": list(dict.fromkeys(queues)), "token": token, "channel": self._channel}
+        values = {"queues": list(dict.fromkeys(queues)), "token": token}
         values["most"] = PASSED_OVER
         (row,) = await self._lane.run(lambda connection: self._fetch(connection, "recall", values))
         many: int = row["many"]
@@ -177,7 +175,6 @@ class Claims:
                 "ids": told["large"],
                 "reason": Reason.TOO_LARGE.value,
                 "max_body_bytes": self._max_body_bytes,
-                "channel": self._channel,
                 "now": self._clock.now(),
             }
             await self._fetch(connection, "bury_large", values)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import asyncpg
+
+from nightmail.stores.postgres.errors import unreachable
+from nightmail.stores.postgres.link import DriverConnection, Link
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
-Connect: TypeAlias = Callable[[], Awaitable[Connection]]
+Connection: TypeAlias = Link
+Connect: TypeAlias = Callable[[], Awaitable[DriverConnection]]
 
 _SCHEMES: Final = frozenset({"postgresql", "postgres"})
 # SQLAlchemy's words in a URL for what the driver takes as an argument, and those that mean nothing to the driver.
@@ -20,12 +23,42 @@ _ARGUMENTS: Final[dict[str, Callable[[str], Any]]] = {"ssl": str, "statement_cac
 _MEANINGLESS: Final = frozenset({"prepared_statement_cache_size", "prepared_statement_name_func"})
 
 
-def connector(source: str | AsyncEngine) -> Connect:
-    """A function that opens one more connection to this database, on the event loop that calls it."""
-    return _from_url(source) if isinstance(source, str) else _from_engine(source)
+class Connector:
+    """Opens one more connection to a database, on the event loop that calls it.
+
+    It raises `StoreUnavailable` when that fails, and says where and why.
+    """
+
+    def __init__(
+        self, connect: Callable[[Mapping[str, Any]], Awaitable[DriverConnection]], where: str
+    ) -> None:
+        """`connect` takes further arguments of the driver's."""
+        self._connect = connect
+        self._where = where
+        self._arguments: dict[str, Any] = {}
+
+    async def __call__(self) -> DriverConnection:
+        """Open one."""
+        try:
+            return await self._connect(self._arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is no connection
+            # A ValueError is about the URL, and may quote the password in it.
+            raise unreachable(error, self._where) from (None if isinstance(error, ValueError) else error)
+
+    def forgo_names(self) -> bool:
+        """Let the driver prepare no statement under a name from now on; whether that changes anything."""
+        before, self._arguments = self._arguments, {"statement_cache_size": 0}
+        return before != self._arguments
 
 
-def _from_url(url: str) -> Connect:
+def connector(source: str | AsyncEngine) -> Connector:
+    """How to connect to this database."""
+    if isinstance(source, str):
+        return Connector(_from_url(source), _where_of_url(source))
+    return Connector(_from_engine(source), _where_of_engine(source))
+
+
+def _from_url(url: str) -> Callable[[Mapping[str, Any]], Awaitable[DriverConnection]]:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -33,12 +66,12 @@ def _from_url(url: str) -> Connect:
     if parts.scheme.partition("+")[0] not in _SCHEMES:
         # Neither the URL nor the parser's opinion of it: both may quote the password.
         raise ValueError("a Postgres URL looks like postgresql://user@host/database")
-    query, arguments = _split_query(parts.query)
+    query, given = _split_query(parts.query)
     dsn = parts._replace(scheme="postgresql", query=query).geturl()
 
-    async def connect() -> Connection:
+    async def connect(arguments: Mapping[str, Any]) -> DriverConnection:
         # A statement is prepared once and for good: our few are used all the time.
-        return await asyncpg.connect(dsn, max_cached_statement_lifetime=0, **arguments)
+        return await asyncpg.connect(dsn, max_cached_statement_lifetime=0, **{**given, **arguments})
 
     return connect
 
@@ -50,7 +83,7 @@ def _split_query(query: str) -> tuple[str, dict[str, Any]]:
     return urlencode(rest), arguments
 
 
-def _from_engine(engine: AsyncEngine) -> Connect:
+def _from_engine(engine: AsyncEngine) -> Callable[[Mapping[str, Any]], Awaitable[DriverConnection]]:
     dialect = engine.dialect
     if (dialect.name, dialect.driver) != ("postgresql", "asyncpg"):
         raise ValueError(
@@ -58,14 +91,45 @@ def _from_engine(engine: AsyncEngine) -> Connect:
             f"not {dialect.name}+{dialect.driver}"
         )
 
-    async def connect() -> Connection:
+    async def connect(_: Mapping[str, Any]) -> DriverConnection:
         from sqlalchemy.util import greenlet_spawn
 
         # A pool of our own with the engine's way of connecting: its arguments, its events, its credentials.
         pool = engine.sync_engine.pool.recreate()
         fairy = await greenlet_spawn(pool.connect)
         connection: Any = fairy.driver_connection
+        # A listener may have run a statement, which begins a transaction that would never be committed.
+        # Committed and not rolled back: what it has SET shall last.
+        await greenlet_spawn(fairy.commit)
         fairy.detach()
         return connection  # type: ignore[no-any-return]
 
     return connect
+
+
+def _where_of_url(url: str) -> str:
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    try:
+        port: object = parts.port
+    except ValueError:
+        port = None
+    return _where(
+        given.get("host", parts.hostname),
+        given.get("port", port),
+        given.get("dbname", given.get("database", unquote(parts.path.removeprefix("/")))),
+        given.get("user", unquote(parts.username or "")),
+    )
+
+
+def _where_of_engine(engine: AsyncEngine) -> str:
+    url = engine.url
+    return _where(url.host, url.port, url.database, url.username)
+
+
+def _where(host: object, port: object, database: object, user: object) -> str:
+    """In words, and without the password. What is not given is chosen by the driver, from the environment."""
+    address = f"{host or 'the default host'}:{port or 5432}"
+    return ", ".join(
+        [address, *(f"{what} {name!r}" for what, name in (("database", database), ("user", user)) if name)]
+    )

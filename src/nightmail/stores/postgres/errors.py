@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import asyncpg
 
-from nightmail.errors import NightmailError, SchemaMissing, StoreUnavailable
+from nightmail.errors import NightmailError, Refused, SchemaMissing, StoreError, StoreUnavailable
 
-# By class of SQLSTATE. The server has answered, its transaction is rolled back, the connection can be used:
-# bad data, broken constraint, serialization or deadlock, unknown table, too much, not now.
-_ANSWERED = ("22", "23", "40", "42", "54", "55")
-_CANCELED = "57014"
-# The server has answered that it cannot: nothing was written, and it may well be able to later.
-# 25: a read-only server, as after a failover. 53: out of memory, disk or connections.
-_CANNOT = ("25", "40", "53")
+# By class of SQLSTATE, or by the whole of it.
+# The server cannot do it now, and nothing was written. 25: a read-only server, as after a failover; 26: a prepared
+# statement is gone, as behind a pooler; 40: a conflict or a deadlock; 53: no memory, disk or connection left; 55: not
+# in this state; 57014: it took too long; 57P03: the server is starting.
+_NOT_NOW: Final = ("25", "26", "40", "53", "55", "57014", "57P03")
 # The connection is gone, or the server is going down or broken, and may have committed before it said so.
-_LOST = ("08", "57", "58", "XX")
-_UNDEFINED = frozenset({"42P01", "3F000"})
+_LOST: Final = ("08", "57", "58", "F0", "XX")
+# The statement is at fault, or our rights, not a row: 0A: not supported, 28 and 3D: login, 42: unknown or forbidden.
+_STATEMENT: Final = ("0A", "28", "3D", "3F", "42")
+# After these the connection can be used: the server has answered, and its transaction is rolled back.
+_FORBIDDEN: Final = "42501"
+_CANCELED: Final = "57014"
+_UNDEFINED: Final = frozenset({"42P01", "3F000"})
+_DETAIL: Final = "\nDETAIL:"
 
 
 class Locked(StoreUnavailable):
@@ -30,13 +37,18 @@ def leaves_connection_usable(error: BaseException) -> bool:
     """Whether the connection on which this happened is in no doubt."""
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
-        return state.startswith(_ANSWERED) or state == _CANCELED
-    return isinstance(error, NightmailError) or _refused_argument(error)
+        if is_undefined(error) or state.startswith(("25", "26", "53", "0A")):
+            return False
+        return _is_answer(error) and (state == _CANCELED or not state.startswith(_LOST))
+    return isinstance(error, NightmailError | asyncpg.DataError)
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the server refused what it was given, for good: a value or a constraint."""
-    return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(("22", "23"))
+    """Whether the server refused a row that it was given, for good: a value, a constraint, a trigger."""
+    if isinstance(error, asyncpg.PostgresError):
+        state = error.sqlstate or ""
+        return _is_answer(error) and not state.startswith((*_NOT_NOW, *_LOST, *_STATEMENT))
+    return isinstance(error, Refused)
 
 
 def is_undefined(error: BaseException) -> bool:
@@ -46,32 +58,94 @@ def is_undefined(error: BaseException) -> bool:
 
 def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
     """What to raise instead; `lost` when it cannot be known whether the statement was carried out."""
-    if isinstance(error, NightmailError) or _refused_argument(error):
+    without_data(error)
+    if isinstance(error, NightmailError):
         return error
+    if isinstance(error, asyncpg.DataError):
+        # Refused by the driver itself: nothing was sent. Its text quotes the value.
+        return Refused("Postgres cannot store this message: a value in it is of the wrong kind or too large")
     if is_undefined(error):
         return SchemaMissing()
+    if isinstance(error, asyncpg.LockNotAvailableError):
+        return Locked()
     if isinstance(error, asyncpg.PostgresError):
-        state = error.sqlstate or ""
-        if isinstance(error, asyncpg.LockNotAvailableError):
-            return Locked()
-        if state.startswith(_CANNOT) or state == _CANCELED:
-            return StoreUnavailable(f"Postgres refused for now: {type(error).__name__} ({state})")
-        return lost(_lost(error)) if state.startswith(_LOST) else error
-    if isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError | EOFError):
-        return lost(_lost(error))
+        return _meaning(error, lost)
+    if isinstance(error, OSError | EOFError | asyncpg.InterfaceError | asyncpg.InternalClientError):
+        return lost(f"the connection to Postgres was lost: {type(error).__name__}")
     return error
 
 
-def unreachable(error: Exception) -> StoreUnavailable:
+def _meaning(error: asyncpg.PostgresError, lost: type[StoreUnavailable]) -> NightmailError:
+    state = error.sqlstate or ""
+    said = f"{type(error).__name__} ({state})"
+    if is_refusal(error):
+        return Refused(f"Postgres refused the message: {_sentence(error)}")
+    if state.startswith(_NOT_NOW) or isinstance(error, asyncpg.InvalidCachedStatementError):
+        return StoreUnavailable(f"Postgres refused for now: {said}")
+    if state.startswith(_LOST) or not _is_answer(error):
+        return lost(f"the connection to Postgres was lost: {said}")
+    return StoreError(f"Postgres refused the statement: {_sentence(error)}")
+
+
+def unreachable(error: Exception, where: str) -> StoreUnavailable:
     """For a connection that could not be made."""
+    if isinstance(error, StoreUnavailable):
+        return error
+    return StoreUnavailable(f"cannot connect to Postgres at {where}: {_why(error)}")
+
+
+def without_data(error: BaseException) -> None:
+    """Take out of the texts of these errors what may quote a message: a row in a DETAIL, the parameters."""
+    for link in chain(error):
+        if isinstance(link, asyncpg.PostgresError):
+            link.detail = None
+        elif type(link).__module__.startswith(("sqlalchemy.", "psycopg")):
+            if hasattr(link, "hide_parameters"):
+                link.hide_parameters = True
+            if link.args and isinstance(link.args[0], str):
+                link.args = (_first_lines(link.args[0]), *link.args[1:])
+
+
+def chain(error: BaseException | None) -> Sequence[BaseException]:
+    """An error and what it was raised from: SQLAlchemy's has the driver's as the cause of its cause."""
+    links: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        link = waiting.pop()
+        if link is not None and link not in links:
+            links.append(link)
+            waiting += [link.__cause__, getattr(link, "orig", None), link.__context__]
+    return links
+
+
+def _is_answer(error: asyncpg.PostgresError) -> bool:
+    """Whether the server goes on after it."""
+    severity = getattr(error, "severity_en", None) or getattr(error, "severity", None)
+    return severity in (None, "ERROR")
+
+
+def _sentence(error: asyncpg.PostgresError) -> str:
+    """What the server said, in its own words where these cannot quote a value."""
+    state = error.sqlstate or ""
+    # 22 is about values, and its words often quote them.
+    words = type(error).__name__ if state.startswith("22") else str(error.args[0])
+    return f"{words} ({state})"
+
+
+def _why(error: Exception) -> str:
+    """The reason in words: the server's, or the system's. An engine's error has the driver's as its cause."""
+    for link in chain(error):
+        if isinstance(link, asyncpg.PostgresError):
+            return str(link.args[0])
+        if isinstance(link, TimeoutError):
+            return "no answer in time"
+        if isinstance(link, OSError):
+            return link.strerror or str(link) or type(link).__name__
     # Only the kind of error: the driver's text about a URL may quote the password in it.
-    return StoreUnavailable(f"cannot connect to Postgres: {type(error).__name__}")
+    return type(error).__name__
 
 
-def _refused_argument(error: BaseException) -> bool:
-    """Whether the driver itself refused an argument: nothing was sent."""
-    return isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
-
-
-def _lost(error: Exception) -> str:
-    return f"the connection to Postgres was lost: {type(error).__name__}"
+def _first_lines(text: str) -> str:
+    """Without the server's DETAIL, which is one line, and with the rest of the text."""
+    before, found, after = text.partition(_DETAIL)
+    return before + "".join(after.partition("\n")[1:]) if found else text

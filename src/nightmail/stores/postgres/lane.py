@@ -10,97 +10,79 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
-import asyncpg
-
 from nightmail.errors import StoreUnavailable
-from nightmail.stores.postgres.connect import Connect, Connection
-from nightmail.stores.postgres.errors import Locked, leaves_connection_usable, translated, unreachable
+from nightmail.stores.postgres.connect import Connect, Connector
+from nightmail.stores.postgres.errors import Locked, is_undefined, leaves_connection_usable, translated
+from nightmail.stores.postgres.link import Link, NotSent, Role
+from nightmail.stores.postgres.place import Place
+
+__all__ = ["CLAIM", "KEEPER", "LISTEN", "PUBLISH", "SETTLE", "TIMERS", "Lane", "Role", "connected"]
 
 T = TypeVar("T")
 
 CONNECT_SECONDS: Final = 10.0
-FAREWELL_SECONDS: Final = 5.0
+FAREWELL_SECONDS: Final = 1.5
+"""All connections of a store are closed at the same time, and within two seconds."""
 SHORTEST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """What a connection is for, and how long it may wait there."""
-
-    name: str
-    statement_seconds: int = 10
-    """After this the server gives up a statement, and nothing of it happens."""
-    lock_milliseconds: int = 0
-    """After this the server gives up waiting for a row that somebody has locked; 0: only with the statement."""
-
-    @property
-    def patience(self) -> float:
-        """Seconds after which we stop waiting for the server's word: the network must be gone, or the server."""
-        return self.statement_seconds + 5.0
-
-    @property
-    def settings(self) -> str:
-        """To be run on a new connection. Not startup parameters: connection poolers refuse them."""
-        settings = {
-            "application_name": f"nightmail {self.name}",
-            "statement_timeout": f"{self.statement_seconds}s",
-            "lock_timeout": f"{self.lock_milliseconds}ms",
-            # A plan made for a small table stays in use while the table grows; these keep it off the whole table.
-            "enable_seqscan": "off",
-            "enable_bitmapscan": "off",
-            # The plan does not depend on the arguments, and planning costs more than most claims.
-            "plan_cache_mode": "force_generic_plan",
-            "jit": "off",
-        }
-        return "; ".join(f"set {name} to '{value}'" for name, value in settings.items())
 
 
 CLAIM: Final = Role("claim", lock_milliseconds=200)
 SETTLE: Final = Role("settle", lock_milliseconds=200)
 PUBLISH: Final = Role("publish", statement_seconds=30, lock_milliseconds=100)
+# Short: whoever waits for a name keeps the others waiting who publish under theirs.
+TIMERS: Final = Role("timers", statement_seconds=30, lock_milliseconds=20)
 LISTEN: Final = Role("listen", statement_seconds=5)
 KEEPER: Final = Role("keeper", statement_seconds=5, lock_milliseconds=200)
 
 
-async def connected(connect: Connect, role: Role) -> Connection:
+async def connected(connect: Connect, role: Role, place: Place | None = None) -> Link:
     """A new connection, ready for its role."""
-    connection: Connection | None = None
+    link: Link | None = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            connection = await connect()
-            await connection.execute(role.settings)
+            link = Link(await connect(), role, place)
+            await link.prepare()
+            if link.pooled and isinstance(connect, Connector) and connect.forgo_names():
+                link.terminate()
+                link = Link(await connect(), role, place)
+                await link.prepare()
+            await link.find_tables()
     except BaseException as error:
-        if connection is not None:
-            connection.terminate()
+        if link is not None:
+            link.terminate()
+        if isinstance(error, TimeoutError):
+            raise StoreUnavailable("cannot connect to Postgres: no answer in time") from error
         if isinstance(error, Exception):
-            # A ValueError is about the URL, and may quote the password in it.
-            raise unreachable(error) from (None if isinstance(error, ValueError) else error)
+            better = translated(error, StoreUnavailable)
+            if better is not error:
+                raise better from error
         raise
-    return connection
+    return link
 
 
 class Lane:
     """One connection, and who may use it next."""
 
-    def __init__(self, role: Role, connect: Connect) -> None:
+    def __init__(self, role: Role, connect: Connect, place: Place | None = None) -> None:
+        """`place` knows in which schema our tables are; without it, statements are sent as they are written."""
         self._role = role
         self._connect = connect
+        self._place = place
         self._free = asyncio.Lock()
-        self._connection: Connection | None = None
+        self._connection: Link | None = None
         self._closed = False
         self._task: asyncio.Task[object] | None = None
 
     @property
-    def connection(self) -> Connection | None:
+    def connection(self) -> Link | None:
         """The connection, if it is open."""
         return self._connection
 
     async def run(
-        self, work: Callable[[Connection], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
+        self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
     ) -> T:
         """Do this on the connection; `lost` is raised when nobody knows whether it was done.
 
@@ -108,11 +90,12 @@ class Lane:
         """
         await self._free.acquire()
         task = asyncio.create_task(self._run(work, lost))
+        task.add_done_callback(_seen)
         self._task = task
         return await asyncio.shield(task)
 
     async def run_patiently(
-        self, work: Callable[[Connection], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
+        self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
     ) -> T:
         """The same, again and again while somebody's open transaction is in the way, and letting others go first."""
         pause = SHORTEST_PAUSE
@@ -129,36 +112,52 @@ class Lane:
     async def close(self) -> None:
         """Finish what was begun, within reason, and close the connection for good."""
         self._closed = True
-        with suppress(TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        with suppress(Exception):
             async with asyncio.timeout(FAREWELL_SECONDS), self._free:
                 if self._connection is not None:
                     await self._connection.close()
         self._drop()
 
-    async def _run(self, work: Callable[[Connection], Awaitable[T]], lost: type[StoreUnavailable]) -> T:
+    async def _run(self, work: Callable[[Link], Awaitable[T]], lost: type[StoreUnavailable]) -> T:
         try:
-            connection = await self._usable()
             try:
-                async with asyncio.timeout(self._role.patience):
-                    return await work(connection)
-            except BaseException as error:
-                if not leaves_connection_usable(error):
-                    self._drop()
-                if isinstance(error, Exception):
-                    better = translated(error, lost)
-                    if better is not error:
-                        raise better from error
-                raise
+                return await self._once(work, lost)
+            except NotSent:
+                # The server had hung up, and nothing was sent: over another connection then.
+                return await self._once(work, lost)
         finally:
             self._free.release()
 
-    async def _usable(self) -> Connection:
-        if self._connection is None or self._connection.is_closed():
+    async def _once(self, work: Callable[[Link], Awaitable[T]], lost: type[StoreUnavailable]) -> T:
+        link = await self._usable()
+        link.begin()
+        try:
+            async with asyncio.timeout(self._role.patience):
+                done = await work(link)
+            if link.in_transaction:
+                # Never so: whatever it did is not committed, though it looks done.
+                raise lost("a transaction was left open on a connection to Postgres")
+        except BaseException as error:
+            if not leaves_connection_usable(error) or link.in_transaction:
+                self._drop()
+            if self._place is not None and is_undefined(error):
+                self._place.found(None)
+            if isinstance(error, Exception):
+                better = translated(error, lost)
+                if better is not error:
+                    raise better from error
+            raise
+        return done
+
+    async def _usable(self) -> Link:
+        link = self._connection
+        if link is None or link.is_closed() or link.in_transaction:
             self._drop()
             self._refuse_if_closed()
-            self._connection = await connected(self._connect, self._role)
+            link = self._connection = await connected(self._connect, self._role, self._place)
         self._refuse_if_closed()
-        return self._connection
+        await link.find_tables()
+        return link
 
     def _refuse_if_closed(self) -> None:
         # Whoever still stood in line would leave a connection behind that nobody closes.
@@ -170,3 +169,9 @@ class Lane:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
+
+
+def _seen(task: asyncio.Task[object]) -> None:
+    """Whoever waits for it is told its error; after a cancellation nobody is, and asyncio must not log it."""
+    if not task.cancelled():
+        task.exception()

@@ -66,9 +66,8 @@ class UnderLease(ABC):
 
     names: ClassVar[Names]
 
-    def __init__(self, statements: Mapping[str, Statement], channel: str, clock: Clock) -> None:
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._statements = statements
-        self._channel = channel
         self._clock = clock
 
     @abstractmethod
@@ -96,9 +95,10 @@ class UnderLease(ABC):
 
     async def _settle(self, connection: Connection, batch: Sequence[Settlement]) -> list[Standing]:
         try:
-            settled = await self._write(connection, batch)
-        except asyncpg.LockNotAvailableError:
-            settled = await self._write_unlocked(connection, batch)
+            try:
+                settled = await self._write(connection, batch)
+            except asyncpg.LockNotAvailableError:
+                settled = await self._write_unlocked(connection, batch)
         except asyncpg.PostgresError as error:
             if not is_refusal(error):
                 raise
@@ -164,7 +164,7 @@ class UnderLease(ABC):
 
     # ------------------------------------------------------------------ in the caller's transaction
 
-    async def hold(self, session: Session, deliveries: Sequence[Delivery], identity: UUID) -> None:
+    async def hold(self, session: Session, deliveries: Sequence[Delivery], identity: UUID | None) -> None:
         """See `Store.hold`."""
         await self._all_or_none(session, self.names.hold, deliveries, {"identity": identity})
 

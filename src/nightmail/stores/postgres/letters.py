@@ -68,7 +68,6 @@ class Letters(UnderLease):
         values = {
             "queues": list(dict.fromkeys(queues)),
             "token": token,
-            "channel": self._channel,
             "most": PASSED_OVER,
         }
         (row,) = await lane.run(lambda connection: self._fetch(connection, "recall_dead", values))
@@ -80,7 +79,6 @@ class Letters(UnderLease):
         gone = [settlement for settlement in ordered if isinstance(settlement.outcome, Done)]
         values = {
             "now": self._clock.now(),
-            "channel": self._channel,
             "ids": [settlement.delivery.id for settlement in gone],
             "tokens": [settlement.delivery.token for settlement in gone],
             **brought_back(

@@ -209,7 +209,7 @@ with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), held as materialized (
     select d.id from nightmail_dead as d
-    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
+    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[pg_catalog.width_bucket(d.id, :ids::bigint[])]
       and (select ours from meta)
     order by d.id
     for update
@@ -222,13 +222,13 @@ with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), held as materialized (
     select d.id from nightmail_dead as d
-    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
+    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[pg_catalog.width_bucket(d.id, :ids::bigint[])]
       and (select ours from meta)
     order by d.id
     for update
 ), gone as (
     delete from nightmail_dead as d
     where d.id = any(array(select held.id from held))
-      and (select count(*) from held) = cardinality(:ids::bigint[])
+      and (select count(*) from held) = pg_catalog.cardinality(:ids::bigint[])
 )
 select meta.ours, array(select id from held) as ids from meta;

@@ -17,8 +17,10 @@ from typing import Any, Final
 
 from nightmail.bell import Bell, BellTower
 from nightmail.errors import StoreUnavailable
-from nightmail.stores.postgres.connect import Connect, Connection
-from nightmail.stores.postgres.lane import LISTEN, connected
+from nightmail.stores.postgres.connect import Connect
+from nightmail.stores.postgres.lane import FAREWELL_SECONDS, LISTEN, connected
+from nightmail.stores.postgres.link import Link
+from nightmail.stores.postgres.place import Place
 
 logger = logging.getLogger(__name__)
 
@@ -33,17 +35,28 @@ class _Silent(Exception):
     """LISTEN was accepted, and yet no notification arrives."""
 
 
+class _Pooled(Exception):
+    """There is a pooler: LISTEN would stay on a connection that others use, and notifications would reach them."""
+
+
 class Listener(BellTower):
     """Bells that notifications ring. It begins to listen when the first bell is hung."""
 
-    def __init__(self, connect: Connect, channel: str, ring: Callable[[str], Awaitable[None]]) -> None:
-        """`ring` notifies a channel, on some other connection."""
+    def __init__(
+        self,
+        connect: Connect,
+        place: Place,
+        channel: Callable[[Link], Awaitable[str]],
+        ring: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`channel` asks for the name of the tables' channel; `ring` notifies one, on some other connection."""
         super().__init__()
         self._connect = connect
+        self._place = place
         self._channel = channel
         self._ring = ring
         self._task: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
+        self._connection: Link | None = None
         self._listening = False
         self._warned = False
         self._closed = False
@@ -75,7 +88,9 @@ class Listener(BellTower):
             await asyncio.wait([task])
             if connection is not None:
                 with suppress(Exception):
-                    await connection.close(timeout=PROBE_SECONDS)
+                    async with asyncio.timeout(FAREWELL_SECONDS):
+                        await connection.close()
+                connection.terminate()
 
     async def _listen(self) -> None:
         pause = SHORTEST_PAUSE
@@ -83,6 +98,9 @@ class Listener(BellTower):
             try:
                 await self._listen_until_lost()
                 pause = SHORTEST_PAUSE
+            except _Pooled:
+                self._warn("there is a connection pooler, and through it none arrive")
+                return
             except _Silent:
                 pause = LONGEST_PAUSE
                 self._warn("notifications do not arrive (is there a connection pooler?)")
@@ -98,34 +116,37 @@ class Listener(BellTower):
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _listen_until_lost(self) -> None:
-        self._connection = connection = await connected(self._connect, LISTEN)
+        self._connection = link = await connected(self._connect, LISTEN, self._place)
+        if link.pooled:
+            raise _Pooled
         lost = asyncio.Event()
-        connection.add_termination_listener(lambda *_: lost.set())
+        link.driver.add_termination_listener(lambda *_: lost.set())
         async with asyncio.timeout(PROBE_SECONDS):
-            await connection.add_listener(self._channel, self._heard)
-        await self._hear_an_echo(connection)
+            channel = await self._channel(link)
+            await link.driver.add_listener(channel, self._heard)
+        await self._hear_an_echo(link, channel)
         self._listening = True
         self._warned = False
         # Whatever was published while nobody listened rang nobody.
         self.ring_all()
         while not await _happens(lost, within=PROBE_EVERY):
             async with asyncio.timeout(PROBE_SECONDS):
-                await connection.execute("select 1")
+                await link.execute("select 1")
 
-    async def _hear_an_echo(self, connection: Connection) -> None:
-        channel = f"{self._channel}_{secrets.token_hex(8)}"
+    async def _hear_an_echo(self, link: Link, channel: str) -> None:
+        channel = f"{channel}_{secrets.token_hex(8)}"
         heard = asyncio.Event()
 
         def echo(*_: Any) -> None:
             heard.set()
 
         async with asyncio.timeout(PROBE_SECONDS):
-            await connection.add_listener(channel, echo)
+            await link.driver.add_listener(channel, echo)
         await self._ring(channel)
         if not await _happens(heard, within=ECHO_SECONDS):
             raise _Silent
         async with asyncio.timeout(PROBE_SECONDS):
-            await connection.remove_listener(channel, echo)
+            await link.driver.remove_listener(channel, echo)
 
     def _heard(self, _connection: object, _pid: int, _channel: str, queue: object) -> None:
         if not self._listening:

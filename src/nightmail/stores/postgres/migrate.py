@@ -11,6 +11,7 @@ from nightmail.errors import NotAllowed
 from nightmail.stores._names import TableNames
 from nightmail.stores._sql import load_script
 from nightmail.stores.postgres.connect import Connection
+from nightmail.stores.postgres.place import Place
 
 PACKAGE: Final = "nightmail.stores.postgres"
 VERSION: Final = 1
@@ -44,10 +45,10 @@ def script(names: TableNames) -> str:
     return schema + "\n".join(load_script(PACKAGE, file, names) for file in STEPS.values()).rstrip()
 
 
-async def migrate(connection: Connection, names: TableNames) -> None:
+async def migrate(connection: Connection, names: TableNames, place: Place) -> None:
     """Bring the tables up to this version: all steps in one transaction, by one process at a time."""
     try:
-        await _migrate(connection, names)
+        await _migrate(connection, names, place)
     except asyncpg.InsufficientPrivilegeError as error:
         where = await connection.fetchval("select coalesce($1, current_schema(), 'public')", names.schema)
         user = await connection.fetchval("select current_user")
@@ -58,26 +59,22 @@ async def migrate(connection: Connection, names: TableNames) -> None:
         ) from error
 
 
-async def repair(connection: Connection, names: TableNames) -> None:
+async def repair(connection: Connection, names: TableNames, place: Place) -> None:
     """Make indexes again that were dropped, or that a failed attempt left unusable, while others go on writing."""
-    await connection.execute("set statement_timeout = 0")
-    try:
-        for unique, index, rest in _INDEX.findall(script(names)):
-            place = index if names.schema is None else f'"{names.schema}".{index}'
-            usable = await connection.fetchval(
-                "select i.indisvalid and i.indisready from pg_catalog.pg_index as i "
-                "where i.indexrelid = pg_catalog.to_regclass($1)",
-                place,
-            )
-            if usable is False:
-                await connection.execute(f"drop index concurrently {place}")
-            if not usable:
-                await connection.execute(f"create {unique}index concurrently {index} on {rest}")
-    finally:
-        await connection.execute("reset statement_timeout")
+    for unique, index, rest in _INDEX.findall(script(names)):
+        name = place.beside(index)
+        usable = await connection.fetchval(
+            "select i.indisvalid and i.indisready from pg_catalog.pg_index as i "
+            "where i.indexrelid = pg_catalog.to_regclass($1)",
+            name,
+        )
+        if usable is False:
+            await connection.execute_alone(f"drop index concurrently {name}")
+        if not usable:
+            await connection.execute_alone(f"create {unique}index concurrently {index} on {rest}")
 
 
-async def _migrate(connection: Connection, names: TableNames) -> None:
+async def _migrate(connection: Connection, names: TableNames, place: Place) -> None:
     async with connection.transaction():
         # A waiting migration keeps everybody else from the tables: better to give up, and try again later.
         await connection.execute(
@@ -87,7 +84,7 @@ async def _migrate(connection: Connection, names: TableNames) -> None:
             "select pg_advisory_xact_lock(hashtext('nightmail migrate'), hashtext($1))", names.quoted("meta")
         )
         await _make_schema(connection, names)
-        found = await _version_in_transaction(connection, names)
+        found = await _version_in_transaction(connection, names, place)
         for step in range(found + 1, VERSION + 1):
             await connection.execute(load_script(PACKAGE, STEPS[step], names))
 
@@ -99,7 +96,7 @@ async def _make_schema(connection: Connection, names: TableNames) -> None:
     await connection.execute(f'create schema "{names.schema}"')
 
 
-async def _version_in_transaction(connection: Connection, names: TableNames) -> int:
-    if await connection.fetchval("select to_regclass($1)", names.quoted("meta")) is None:
+async def _version_in_transaction(connection: Connection, names: TableNames, place: Place) -> int:
+    if await connection.fetchval("select to_regclass($1)", place.quoted("meta")) is None:
         return 0
     return await version(connection, names)

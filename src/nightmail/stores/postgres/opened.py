@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
@@ -16,7 +17,7 @@ from nightmail.stores.postgres.callers import Callers, Tables
 from nightmail.stores.postgres.claiming import Claims
 from nightmail.stores.postgres.connect import Connect, Connection
 from nightmail.stores.postgres.errors import is_refusal
-from nightmail.stores.postgres.lane import CLAIM, KEEPER, PUBLISH, SETTLE, Lane
+from nightmail.stores.postgres.lane import CLAIM, KEEPER, PUBLISH, SETTLE, TIMERS, Lane
 from nightmail.stores.postgres.listen import Listener
 from nightmail.stores.postgres.transaction import Direct
 
@@ -30,7 +31,6 @@ class Opened:
         self,
         connect: Connect,
         statements: Mapping[str, Statement],
-        channel: str,
         clock: Clock,
         tables: Tables,
         *,
@@ -38,21 +38,22 @@ class Opened:
         extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
         max_body_bytes: int,
     ) -> None:
-        self.claim, self.settle, self.publish = (Lane(role, connect) for role in (CLAIM, SETTLE, PUBLISH))
-        self.claims = Claims(self.claim, statements, channel, clock, max_body_bytes=max_body_bytes)
+        place = tables.place
+        self.claim, self.settle, self.publish, self.timers = (
+            Lane(role, connect, place) for role in (CLAIM, SETTLE, PUBLISH, TIMERS)
+        )
+        self.claims = Claims(self.claim, statements, clock, max_body_bytes=max_body_bytes)
         self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
         self.callers = Callers(self.publish, tables)
-        self.listener = Listener(connect, channel, self._ring)
-        self.keeper = KeeperThread(lambda: Lane(KEEPER, connect), extend)
+        self.listener = Listener(connect, place, tables.channel, self._ring)
+        self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, place), extend)
         self._ring_statement = statements["ring"]
 
     async def close(self) -> None:
-        """Give back every connection and the thread."""
-        await self.listener.close()
-        await self.keeper.close()
-        for lane in (self.claim, self.publish, self.settle):
-            await lane.close()
+        """Give back every connection and the thread: all at once, and soon even if the server does not answer."""
+        lanes = (self.claim, self.publish, self.timers, self.settle)
+        await asyncio.gather(self.listener.close(), self.keeper.close(), *(lane.close() for lane in lanes))
 
     async def _ring(self, channel: str) -> None:
-        values = {"channel": channel, "queue": ""}
+        values = {"on_channel": channel, "queue": ""}
         await self.publish.run(lambda connection: Direct(connection).rows(self._ring_statement, values))

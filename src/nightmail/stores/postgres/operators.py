@@ -22,9 +22,9 @@ from nightmail.stores.postgres.transaction import Direct, Session
 class ForOperators(ABC):
     """One side of the store. Everything here uses the connection for publishing."""
 
-    def __init__(self, statements: Mapping[str, Statement], channel: str, clock: Clock) -> None:
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._inspecting = Inspecting(statements, clock)
-        self._redriving = Redriving(statements, channel, clock)
+        self._redriving = Redriving(statements, clock)
         self._sweeping = Sweeping(statements, clock)
 
     @property

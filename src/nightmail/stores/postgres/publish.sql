@@ -2,7 +2,9 @@
 -- this store: a session of another database that has tables of the same names writes nothing. Days are added in UTC:
 -- in the time zone of a caller's session a day may have 23 hours, and a message would be early. `limit 1` is for the
 -- planner: it expects a thousand rows in a table it has no statistics of, and on a caller's connection would then spend
--- a second compiling the statement.
+-- a second compiling the statement. Functions that take values of any type are named with their schema: a caller's
+-- session may know one of the same name for just our types, and would take that. (`unnest` of several arrays is the
+-- server's own, always.)
 
 -- name: publish_batch
 -- Store messages without timer ids, in the order given, and ring the queues that get something due soon.
@@ -28,6 +30,12 @@ with meta as materialized (
 )
 select meta.ours,
        array(select id from stored order by id) as ids,
+       -- A trigger may keep a row out without an error. Which one is not known here, so none is stored: cast to a
+       -- number, the words end the statement.
+       case when meta.ours and (select count(*) from stored) < pg_catalog.cardinality(:queues::text[])
+            then (select pg_catalog.concat('a trigger left out ', pg_catalog.cardinality(:queues::text[]) - count(*))
+                  from stored)::integer
+       end as kept_out,
        array(
            select pg_notify(:channel, soon.queue)::text
            from (select distinct queue from stored, moment where due_at < now + meta.notice_horizon) as soon
@@ -154,12 +162,23 @@ delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
 
 -- name: there
 -- Whether the session sees tables of our names: to name one that is not there would end the caller's transaction.
-select to_regclass(:meta::text) is not null as there;
+select pg_catalog.to_regclass(:meta::text) is not null as there;
+
+-- name: place
+-- In which schema our tables are, seen from this session.
+select n.nspname::text as schema
+from pg_catalog.pg_class as c
+join pg_catalog.pg_namespace as n on n.oid operator(pg_catalog.=) c.relnamespace
+where c.oid operator(pg_catalog.=) pg_catalog.to_regclass(:meta::text)::oid;
 
 -- name: identity
 -- Which tables these are.
 select identity from nightmail_meta;
 
+-- name: channel
+-- On which channel these tables notify.
+select :channel as channel;
+
 -- name: ring
 -- Notify a channel.
-select pg_notify(:channel, :queue)::text;
+select pg_catalog.pg_notify(:on_channel, :queue)::text;

@@ -20,12 +20,11 @@ TRIES: Final = 10
 class Publishing:
     """The statements of publish, on any session. `identity` is that of our tables, or `None` on our own connections."""
 
-    def __init__(self, statements: Mapping[str, Statement], channel: str, clock: Clock) -> None:
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._batch = statements["publish_batch"]
         self._timer = statements["publish_timer"]
         self._over = statements["publish_over"]
         self._reopen_window = statements["reopen_window"]
-        self._channel = channel
         self._clock = clock
 
     async def publish(
@@ -48,7 +47,6 @@ class Publishing:
         values = {
             "identity": identity,
             "now": self._clock.now(),
-            "channel": self._channel,
             "queues": [message.queue for message in messages],
             "priorities": [message.priority for message in messages],
             "due_ats": [moment["due_at"] for moment in moments],
@@ -90,7 +88,6 @@ class Publishing:
     def _values(self, message: Message, own: Delivery | None) -> dict[str, Any]:
         return {
             "now": self._clock.now(),
-            "channel": self._channel,
             "queue": message.queue,
             "priority": message.priority,
             **due_values(message.due),

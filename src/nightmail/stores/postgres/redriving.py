@@ -14,9 +14,8 @@ from nightmail.stores.postgres.transaction import Session
 class Redriving:
     """The statement of redrive: however many letters, one round trip."""
 
-    def __init__(self, statements: Mapping[str, Statement], channel: str, clock: Clock) -> None:
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._statement = statements["redrive"]
-        self._channel = channel
         self._clock = clock
 
     async def redrive(
@@ -28,7 +27,6 @@ class Redriving:
         ids = sorted(places)
         values = {
             "now": self._clock.now(),
-            "channel": self._channel,
             "to": to,
             "keep_names": keep_names,
             "ids": ids,

@@ -115,7 +115,7 @@ with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), held as materialized (
     select m.id from nightmail_messages as m
-    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
+    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[pg_catalog.width_bucket(m.id, :ids::bigint[])]
       and (select ours from meta)
     order by m.id
     for update
@@ -128,14 +128,14 @@ with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), held as materialized (
     select m.id from nightmail_messages as m
-    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
+    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[pg_catalog.width_bucket(m.id, :ids::bigint[])]
       and (select ours from meta)
     order by m.id
     for update
 ), gone as (
     delete from nightmail_messages as m
     where m.id = any(array(select held.id from held))
-      and (select count(*) from held) = cardinality(:ids::bigint[])
+      and (select count(*) from held) = pg_catalog.cardinality(:ids::bigint[])
     returning m.*
 ), kept as (
     insert into nightmail_delivered

@@ -22,16 +22,14 @@ class Settling(UnderLease):
 
     names = Names("message", "lock_leased", "still_leased", "extend", "hold", "ack")
 
-    def __init__(
-        self, statements: Mapping[str, Statement], channel: str, clock: Clock, *, keep_delivered: bool
-    ) -> None:
-        super().__init__(statements, channel, clock)
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock, *, keep_delivered: bool) -> None:
+        super().__init__(statements, clock)
         self._keep_delivered = keep_delivered
 
     async def _write(self, connection: Connection, batch: Sequence[Settlement]) -> set[int]:
         if not self._keep_delivered and all(isinstance(settlement.outcome, Done) for settlement in batch):
             leases = Leases.of([settlement.delivery for settlement in batch])
-            values = {**leases.values, "channel": self._channel, "now": self._clock.now()}
+            values = {**leases.values, "now": self._clock.now()}
             found = await self._fetch(connection, "settle_done", values)
         else:
             found = await self._fetch(connection, "settle", self._mixed(batch))
@@ -55,7 +53,7 @@ class Settling(UnderLease):
         }
 
     def _ending(self) -> dict[str, Any]:
-        return {"channel": self._channel, "keep": self._keep_delivered, "now": self._clock.now()}
+        return {"keep": self._keep_delivered, "now": self._clock.now()}
 
 
 def brought_back(batch: Sequence[Settlement]) -> dict[str, list[Any]]:

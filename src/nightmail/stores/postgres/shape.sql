@@ -13,7 +13,7 @@ from pg_class as c
 join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
 join pg_type as t on t.oid = a.atttypid
 left join pg_collation as l on l.oid = a.attcollation
-where c.oid = any(:tables::regclass[])
+where c.oid = any(:tables::text[]::regclass[])
 order by 1, 2;
 
 -- name: indexes
@@ -26,20 +26,20 @@ select substr(c.relname, length(:prefix::text) + 2) as name,
 from pg_index as i
 join pg_class as c on c.oid = i.indexrelid
 join pg_class as n on n.oid = i.indrelid
-where i.indrelid = any(:tables::regclass[]) and i.indisvalid and i.indisready
+where i.indrelid = any(:tables::text[]::regclass[]) and i.indisvalid and i.indisready
 order by 1;
 
 -- name: constraints
 -- Every condition on the rows of our tables.
 select substr(k.conname, length(:prefix::text) + 2) as name, pg_get_constraintdef(k.oid) as definition
 from pg_constraint as k
-where k.conrelid = any(:tables::regclass[]) and k.contype = 'c'
+where k.conrelid = any(:tables::text[]::regclass[]) and k.contype = 'c'
 order by 1;
 
 -- name: options
 -- How full the pages of the messages are made.
 select coalesce(array_to_string(c.reloptions, ' '), '') as options from pg_class as c
-where c.oid = :messages::regclass;
+where c.oid = :messages::text::regclass;
 
 -- name: meta
 -- What every process must agree on.

@@ -2,7 +2,8 @@
 
     claim     one at a time, for all subscribers of the process
     settle    settlements, and renewals asked for on the event loop
-    publish   publishes by their own commit, timers, and what an operator asks
+    publish   publishes by their own commit, and what an operator asks
+    timers    publishes under a timer id, and what changes those: they may wait for somebody's open transaction
     listen    notifications; opened when somebody listens
     keeper    renewals, on a thread of its own; open while anybody works beside the event loop
 
@@ -11,27 +12,27 @@ What runs in a caller's transaction uses none of these.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import NotOpen, PublishUncertain
+from nightmail.errors import PublishUncertain
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
 from nightmail.outcome import Release, Standing
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
+from nightmail.stores._fork import Opening
 from nightmail.stores._names import TableNames
 from nightmail.stores._sql import Statement, load
 from nightmail.stores.postgres import migrate
 from nightmail.stores.postgres.blocking import join_blocking
 from nightmail.stores.postgres.callers import Tables
 from nightmail.stores.postgres.check import LOOK_INTERVAL, check
-from nightmail.stores.postgres.connect import Connection, connector
+from nightmail.stores.postgres.connect import Connect, Connection, connector
 from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.leases import UnderLease
 from nightmail.stores.postgres.letters import Letters
@@ -58,6 +59,10 @@ FILES: Final = (
     "sweep.sql",
     "shape.sql",
 )
+CHANNEL: Final = """(
+    select pg_catalog.concat('nightmail_', pg_catalog.replace(identity::text, '-', '')) from nightmail_meta limit 1
+)"""
+"""Where a statement says `:channel`: wake-ups belong to the tables, by whatever name a store knows them."""
 WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
 
@@ -74,7 +79,7 @@ class PostgresStore(ForOperators):
         blocking=True,
         pushes_wakeups=True,
         embedded=False,
-        connections=5,
+        connections=6,
     )
 
     def __init__(
@@ -87,19 +92,20 @@ class PostgresStore(ForOperators):
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self._max_body_bytes = check_max_body_bytes(max_body_bytes)
-        self._connect = connector(source)
+        self._connect: Connect = connector(source)
         self._names = TableNames.parse(tables)
         self._clock = clock
         self._statements: dict[str, Statement] = {}
         for file in FILES:
-            self._statements |= load(migrate.PACKAGE, file, self._names, numbered=True)
-        self._channel = _channel(self._names)
-        self._publishing = Publishing(self._statements, self._channel, clock)
-        self._settling = Settling(self._statements, self._channel, clock, keep_delivered=keep_delivered)
-        self._letters = Letters(self._statements, self._channel, clock)
-        super().__init__(self._statements, self._channel, clock)
+            self._statements |= load(
+                migrate.PACKAGE, file, self._names, numbered=True, parts={"channel": CHANNEL}
+            )
+        self._publishing = Publishing(self._statements, clock)
+        self._settling = Settling(self._statements, clock, keep_delivered=keep_delivered)
+        self._letters = Letters(self._statements, clock)
+        super().__init__(self._statements, clock)
         self._tables = Tables(self._statements, self._names)
-        self._opened: Opened | None = None
+        self._opening = Opening(self._make)
 
     # ------------------------------------------------------------------------------------ its life
 
@@ -121,21 +127,11 @@ class PostgresStore(ForOperators):
 
     async def open(self) -> None:
         """See `Store.open`. Connections are made when they are needed."""
-        if self._opened is None:
-            self._opened = Opened(
-                self._connect,
-                self._statements,
-                self._channel,
-                self._clock,
-                self._tables,
-                send=self._publish_together,
-                extend=self._extend,
-                max_body_bytes=self._max_body_bytes,
-            )
+        self._opening.open()
 
     async def close(self) -> None:
         """See `Store.close`."""
-        opened, self._opened = self._opened, None
+        opened = self._opening.end()
         if opened is not None:
             await opened.close()
 
@@ -151,9 +147,9 @@ class PostgresStore(ForOperators):
         """See `Store.migrate`."""
 
         async def work(connection: Connection) -> None:
-            await migrate.migrate(connection, self._names)
+            await migrate.migrate(connection, self._names, self._tables.place)
             if repair:
-                await migrate.repair(connection, self._names)
+                await migrate.repair(connection, self._names, self._tables.place)
             await self._tables.learn(connection)
 
         await self._here.publish.run(work)
@@ -162,7 +158,7 @@ class PostgresStore(ForOperators):
         """See `Store.check`."""
 
         async def work(connection: Connection) -> None:
-            await check(connection, self._names, self._statements)
+            await check(connection, self._names, self._statements, self._tables.place)
             await self._tables.learn(connection)
 
         await self._here.publish.run(work)
@@ -177,13 +173,12 @@ class PostgresStore(ForOperators):
         if transaction is not None:
             return await self._join(
                 transaction,
-                lambda session, identity: self._publishing.publish(session, message, own, identity),
+                lambda session, identity: self._publish_in(session, message, own, identity),
             )
         if message.timer_id is None and own is None:
             return await self._here.together.publish(message)
-        return await self._here.publish.run_patiently(
-            lambda connection: self._publishing.publish(Direct(connection), message, own, None),
-            lost=PublishUncertain,
+        return await self._here.timers.run_patiently(
+            lambda connection: self._publish_one(connection, message, own), lost=PublishUncertain
         )
 
     async def publish_batch(
@@ -201,6 +196,23 @@ class PostgresStore(ForOperators):
         return await self._here.publish.run_patiently(
             lambda connection: self._publish_together(connection, messages), lost=PublishUncertain
         )
+
+    async def _publish_one(
+        self, connection: Connection, message: Message, own: Delivery | None
+    ) -> int | None:
+        # The window and the message of one publish are written together, or a lost connection leaves the window alone.
+        several = message.dedup_for is not None or isinstance(own, DeadDelivery)
+        async with connection.transaction() if several else nullcontext():
+            return await self._publish_in(Direct(connection), message, own, None)
+
+    async def _publish_in(
+        self, session: Session, message: Message, own: Delivery | None, identity: UUID | None
+    ) -> int | None:
+        if isinstance(own, DeadDelivery):
+            # Who looks after a dead letter is fenced by its lease. It has no timer id that could be taken over.
+            await self._letters.hold(session, [own], identity)
+            own = None
+        return await self._publishing.publish(session, message, own, identity)
 
     async def _publish_together(self, connection: Connection, messages: Sequence[Message]) -> list[int]:
         return await self._publishing.publish_batch(Direct(connection), messages, None)
@@ -310,11 +322,24 @@ class PostgresStore(ForOperators):
 
     # ------------------------------------------------------------------------------------- inside
 
+    def _make(self) -> Opened:
+        return Opened(
+            self._connect,
+            self._statements,
+            self._clock,
+            self._tables,
+            send=self._publish_together,
+            extend=self._extend,
+            max_body_bytes=self._max_body_bytes,
+        )
+
+    @property
+    def _opened(self) -> Opened | None:
+        return self._opening.now
+
     @property
     def _here(self) -> Opened:
-        if self._opened is None:
-            raise NotOpen
-        return self._opened
+        return self._opening.here()
 
     async def _join(self, transaction: object, work: Callable[[Session, UUID | None], Awaitable[T]]) -> T:
         """Do this in the caller's transaction: what may be done in synchronous code as well."""
@@ -324,7 +349,10 @@ class PostgresStore(ForOperators):
             return await work(session, identity)
 
         if isinstance(transaction, Blocking):
-            return await work_if_seen(join_blocking(transaction.session), self._tables.identity)
+            session = join_blocking(transaction.session)
+            if self._tables.identity is not None:
+                session.place = self._tables.place
+            return await work_if_seen(session, self._tables.identity)
         return await self._here.callers.join(transaction, work_if_seen)
 
     async def _ask(self, name: str, values: dict[str, Any], transaction: object | None) -> Any:
@@ -333,22 +361,16 @@ class PostgresStore(ForOperators):
         if "timer_id" in values:
             check_name("timer_id", values["timer_id"])
         statement = self._statements[name]
-        values |= {"now": self._clock.now(), "channel": self._channel}
+        values["now"] = self._clock.now()
         if transaction is not None:
             return await self._join(
                 transaction,
                 lambda session, identity: _answered(session, statement, {**values, "identity": identity}),
             )
-        return await self._here.publish.run_patiently(
+        return await self._here.timers.run_patiently(
             lambda connection: _answered(Direct(connection), statement, {**values, "identity": None})
         )
 
 
 async def _answered(session: Session, statement: Statement, values: dict[str, Any]) -> Any:
     return answer(await session.rows(statement, values))
-
-
-def _channel(names: TableNames) -> str:
-    """The channel of these tables: as long as a channel may be, and no two tables' alike."""
-    digest = hashlib.sha256(names.quoted("messages").encode()).hexdigest()
-    return f"nightmail_{digest[:16]}"

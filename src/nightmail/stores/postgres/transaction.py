@@ -15,8 +15,8 @@ from asyncpg.pool import PoolConnectionProxy
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
 from nightmail.stores._sql import Statement
 from nightmail.stores._transaction import sqlalchemy_connection, synchronous
-from nightmail.stores.postgres.connect import Connection
-from nightmail.stores.postgres.errors import is_undefined
+from nightmail.stores.postgres.errors import chain, is_undefined, without_data
+from nightmail.stores.postgres.place import Place
 
 if TYPE_CHECKING:
     import psycopg
@@ -37,10 +37,18 @@ class Session(Protocol):
         ...
 
 
-class Direct:
-    """A connection of the driver's: ours, or one inside the caller's transaction."""
+class Fetches(Protocol):
+    """A connection of ours, or one of the driver's."""
 
-    def __init__(self, connection: Connection) -> None:
+    async def fetch(self, text: str, /, *arguments: Any) -> list[Any]:
+        """The rows a statement gives."""
+        ...
+
+
+class Direct:
+    """A connection of ours, or one of the driver's inside the caller's transaction."""
+
+    def __init__(self, connection: Fetches) -> None:
         self._connection = connection
 
     async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
@@ -83,14 +91,18 @@ class Joined:
         """`connection` is that of the driver: the same one is recognized, whatever it comes in."""
         self._session = session
         self.connection = connection
+        self.place: Place | None = None
+        """Where our tables are, once that is known: the session's own search path does not matter then."""
 
     async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
         """See `Session.rows`."""
+        if self.place is not None:
+            statement = self.place.statement(statement)
         try:
             return await self._session.rows(statement, values)
         except Exception as error:
-            # SQLAlchemy's error has the driver's as the cause of its cause.
-            if any(is_undefined(link) for link in _chain(error)):
+            without_data(error)
+            if any(is_undefined(link) for link in chain(error)):
                 raise OtherDatabase("the session's database does not have our tables") from error
             raise
 
@@ -158,7 +170,7 @@ def refuse_unless_in_transaction(connection: Any) -> None:
         )
 
 
-def _in_transaction(connection: Any) -> Connection:
+def _in_transaction(connection: Any) -> Fetches:
     try:
         inside = not connection.is_closed() and connection.is_in_transaction()
     except asyncpg.InterfaceError:
@@ -168,11 +180,3 @@ def _in_transaction(connection: Any) -> Connection:
             "this asyncpg connection is not in a transaction: use `async with connection.transaction()`"
         )
     return connection  # type: ignore[no-any-return]
-
-
-def _chain(error: BaseException | None) -> Sequence[BaseException]:
-    links: list[BaseException] = []
-    while error is not None and error not in links:
-        links.append(error)
-        error = error.__cause__ or getattr(error, "orig", None)
-    return links

@@ -20,12 +20,13 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import CannotJoin, NotOpen
+from nightmail.errors import CannotJoin
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, Settlement
+from nightmail.stores._fork import Opening
 from nightmail.stores.redis import schema
 from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.keys import Keys
@@ -88,7 +89,7 @@ class RedisStore:
         self._keys = Keys.named(tables, self._source.database)
         self._asking = Asking(self._keys, clock, sharded=self._source.cluster is not None)
         self._keep_delivered = keep_delivered
-        self._opened: Opened | None = None
+        self._opening = Opening(self._make)
 
     def tag(self, queue: str) -> str:
         """What the keys of this queue begin with: in a cluster, keys that begin with it go into one MULTI with it."""
@@ -115,18 +116,11 @@ class RedisStore:
 
     async def open(self) -> None:
         """See `Store.open`. Connections are made when they are needed."""
-        if self._opened is None:
-            self._opened = Opened(
-                self._source,
-                self._keys,
-                self._asking,
-                keep_delivered=self._keep_delivered,
-                max_body_bytes=self._max_body_bytes,
-            )
+        self._opening.open()
 
     async def close(self) -> None:
         """See `Store.close`. A client that was given stays open: it was never used."""
-        opened, self._opened = self._opened, None
+        opened = self._opening.end()
         if opened is not None:
             await opened.close()
 
@@ -342,11 +336,22 @@ class RedisStore:
     async def _whole(self, verb: Coroutine[Any, Any, T]) -> T:
         return await self._here.whole.run(verb)
 
+    def _make(self) -> Opened:
+        return Opened(
+            self._source,
+            self._keys,
+            self._asking,
+            keep_delivered=self._keep_delivered,
+            max_body_bytes=self._max_body_bytes,
+        )
+
+    @property
+    def _opened(self) -> Opened | None:
+        return self._opening.now
+
     @property
     def _here(self) -> Opened:
-        if self._opened is None:
-            raise NotOpen
-        return self._opened
+        return self._opening.here()
 
 
 def _check_named(queue: str, timer_id: str) -> None:

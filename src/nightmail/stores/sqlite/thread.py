@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sqlite3
 import threading
 import time
@@ -27,6 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from nightmail.errors import StoreUnavailable
+from nightmail.stores._fork import Origin
 from nightmail.stores.sqlite.connect import PATIENCE_SECONDS
 from nightmail.stores.sqlite.errors import in_doubt, is_busy, translated
 from nightmail.stores.sqlite.jobs import (
@@ -70,7 +70,7 @@ class ConnectionThread:
         self._line = Line(connect, file)
         self._tower = tower
         self._jobs: SimpleQueue[Job | Errand | Stop] = SimpleQueue()
-        self._process = os.getpid()
+        self._origin = Origin()
         self._open = True
         self._thread = threading.Thread(target=self._serve, name=f"nightmail-sqlite-{name}", daemon=True)
         self._thread.start()
@@ -78,7 +78,7 @@ class ConnectionThread:
     @property
     def usable(self) -> bool:
         """Whether it takes work. A forked child has the object but not the thread."""
-        return self._open and self._process == os.getpid()
+        return self._open and self._origin.is_here
 
     @property
     def locked_out(self) -> float:
@@ -144,10 +144,7 @@ class ConnectionThread:
             logger.warning("thread %s did not stop in time; it ends with the process", self._thread.name)
 
     def _submit(self, job: Job) -> None:
-        if self._process != os.getpid():
-            raise StoreUnavailable(
-                "this store was opened before the process forked: open it in the child instead"
-            )
+        self._origin.refuse_elsewhere()
         if not self._open:
             raise StoreUnavailable("this store is closed: open it first")
         self._jobs.put(job)

@@ -17,7 +17,9 @@ from nightmail.testing.conformance.inspect import InspectConformance
 from nightmail.testing.conformance.lease import LeaseConformance
 from nightmail.testing.conformance.locked import LockedConformance
 from nightmail.testing.conformance.looking import LookingConformance
+from nightmail.testing.conformance.loops import LoopsConformance
 from nightmail.testing.conformance.ordering import OrderingConformance
+from nightmail.testing.conformance.own_letter import OwnLetterConformance
 from nightmail.testing.conformance.priority import PriorityConformance
 from nightmail.testing.conformance.publish import PublishConformance
 from nightmail.testing.conformance.rearm import RearmConformance
@@ -59,6 +61,8 @@ class StoreConformance(
     ReservedHeadersConformance,
     SweepConformance,
     SchemaConformance,
+    LoopsConformance,
+    OwnLetterConformance,
     SizesConformance,
     StoreFixtures,
 ):

@@ -1,0 +1,102 @@
+"""What a store has opened belongs to one process and to one event loop.
+
+A forked child has copies of its parent's connections: whatever it sends over them mixes with what the parent sends,
+and closing them, or only forgetting them, may end the parent's. So the child keeps them, and touches them never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from nightmail.errors import NotOpen, WrongEventLoop, WrongProcess
+
+Opened = TypeVar("Opened")
+
+_inherited: Final[list[object]] = []
+"""What the parent had opened. Never closed here, not even by the garbage collector."""
+
+
+class Origin:
+    """The process in which something was made."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it was made in this process, and not in the one this was forked from."""
+        return self._process == os.getpid()
+
+    def refuse_elsewhere(self) -> None:
+        """Raise `WrongProcess` in a forked child."""
+        if not self.is_here:
+            raise WrongProcess
+
+
+class Opening(Generic[Opened]):
+    """What exists while a store is open, and who may use it."""
+
+    def __init__(self, make: Callable[[], Opened]) -> None:
+        """`make` opens; it is called on the event loop that will use what it returns, and waits for nothing."""
+        self._make = make
+        self._opened: Opened | None = None
+        self._origin = Origin()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def now(self) -> Opened | None:
+        """What is open, wherever that was done."""
+        return self._opened
+
+    def open(self) -> None:
+        """Open, unless it is open here. What a parent process or an ended event loop has opened is left alone."""
+        if self._opened is not None and self._origin.is_here and not self._loop_has_ended():
+            self._refuse_on_another_loop()
+            return
+        self._leave()
+        self._opened = self._make()
+        self._origin = Origin()
+        self._loop = _running_loop()
+
+    def here(self) -> Opened:
+        """What is open, for whoever wants to use it now."""
+        if self._opened is None:
+            raise NotOpen
+        self._origin.refuse_elsewhere()
+        if self._loop_has_ended():
+            # As after `asyncio.run`: its connections ended with the event loop.
+            self.open()
+        self._refuse_on_another_loop()
+        return self._opened
+
+    def end(self) -> Opened | None:
+        """What is to be closed, once: nothing of a parent process, or of an event loop that has ended."""
+        if self._opened is not None and self._origin.is_here and not self._loop_has_ended():
+            self._refuse_on_another_loop()
+            opened, self._opened = self._opened, None
+            return opened
+        self._leave()
+        return None
+
+    def _leave(self) -> None:
+        if self._opened is not None and not self._origin.is_here:
+            _inherited.append(self._opened)
+        self._opened = None
+
+    def _loop_has_ended(self) -> bool:
+        return self._loop is not None and self._loop.is_closed()
+
+    def _refuse_on_another_loop(self) -> None:
+        running = _running_loop()
+        if running is not None and self._loop is not None and running is not self._loop:
+            raise WrongEventLoop
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,222 @@
+"""One of our connections, as it is set up and used.
+
+Behind a connection pooler (PgBouncer and its like, in transaction mode) each transaction may run on another server
+connection, which other clients use before and after. So there nothing is set for longer than a transaction, and no
+statement is prepared under a name. A pooler is recognized by the process id that it tells at login: it is not the one
+that the server itself tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import asyncpg
+
+from nightmail.errors import NightmailError, StoreUnavailable
+from nightmail.stores.postgres.place import SEARCH_PATH, Place
+
+DriverConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+ISOLATION: Final = "read committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a connection is for, and how long it may wait there."""
+
+    name: str
+    statement_seconds: int = 10
+    """After this the server gives up a statement, and nothing of it happens."""
+    lock_milliseconds: int = 0
+    """After this the server gives up waiting for a row that somebody has locked; 0: only with the statement."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which we stop waiting for the server's word: the network must be gone, or the server."""
+        return self.statement_seconds + 5.0
+
+    @property
+    def application_name(self) -> str:
+        """How operators see the connection."""
+        return f"nightmail {self.name}"
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What is set on a connection. Not startup parameters: connection poolers refuse them."""
+        return {
+            "application_name": self.application_name,
+            "statement_timeout": f"{self.statement_seconds}s",
+            "lock_timeout": f"{self.lock_milliseconds}ms",
+            # The statements are written for it: at higher levels the server may refuse them at any time.
+            "default_transaction_isolation": ISOLATION,
+            # A plan made for a small table stays in use while the table grows; these keep it off the whole table.
+            "enable_seqscan": "off",
+            "enable_bitmapscan": "off",
+            # The plan does not depend on the arguments, and planning costs more than most claims.
+            "plan_cache_mode": "force_generic_plan",
+            # Not by `jit`: the driver itself sets that now and then, and would leave it as it found it here.
+            "jit_above_cost": "-1",
+        }
+
+
+class NotSent(StoreUnavailable):
+    """The connection to Postgres was closed before the statement was sent. Nothing was written: try again."""
+
+
+class Link:
+    """A connection of the driver's, in a role. `place` knows where our tables are; without it names stay as written."""
+
+    def __init__(self, connection: DriverConnection, role: Role, place: Place | None = None) -> None:
+        self.driver = connection
+        self.pooled = False
+        """Whether a pooler is in between."""
+        self.sent = False
+        """Whether anything was sent since `begin`."""
+        self._role = role
+        self._place = place
+        self._path_is_set = False
+        self._in_own_transaction = False
+
+    # ------------------------------------------------------------------------------------ its life
+
+    async def prepare(self) -> None:
+        """Set what the role needs: for good on a server's own connection, for nothing behind a pooler."""
+        # One that the driver gives us may be in a transaction: a listener of an SQLAlchemy engine ran a statement.
+        self._refuse_in_transaction()
+        settings = dict(self._role.settings)
+        if self._place is not None and self._place.known:
+            settings["search_path"] = SEARCH_PATH
+        values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
+        await self.driver.execute(
+            "select pg_catalog.set_config(s.name, s.value,"  # noqa: S608 - our own names and values
+            f" pg_catalog.pg_backend_pid() operator(pg_catalog.<>) {self.driver.get_server_pid()})"
+            f" from (values {values}) as s(name, value)"
+        )
+        # The server reports this one. What was set for one transaction only is what it was.
+        self.pooled = (
+            getattr(self.driver.get_settings(), "application_name", "") != settings["application_name"]
+        )
+        self._path_is_set = "search_path" in settings
+
+    async def find_tables(self) -> None:
+        """Learn in which schema our tables are, unless that is known; and leave the others' schemas."""
+        if self._place is None or self._path_is_set:
+            return
+        if not self._place.known:
+            statement = self._place.find
+            found = await self.fetch(
+                statement.text, *statement.arguments({"meta": self._place.quoted("meta")})
+            )
+            if not found:
+                return
+            self._place.found(found[0]["schema"])
+        if not self.pooled:
+            await self.driver.execute(f"set search_path to {SEARCH_PATH}")
+        self._path_is_set = True
+
+    def begin(self) -> None:
+        """Another piece of work begins."""
+        self.sent = False
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open on it."""
+        return not self.driver.is_closed() and self.driver.is_in_transaction()
+
+    def is_closed(self) -> bool:
+        """Whether it is closed on either side, as far as is known."""
+        return self.driver.is_closed()
+
+    def terminate(self) -> None:
+        """Hang up without a word."""
+        self.driver.terminate()
+
+    async def close(self) -> None:
+        """Take leave, and hang up."""
+        await self.driver.close()
+
+    # ---------------------------------------------------------------------------------- statements
+
+    async def fetch(self, text: str, *arguments: Any) -> list[Any]:
+        """The rows that a statement gives."""
+        if not self.pooled:
+            rows: list[Any] = await self._send(self.driver.fetch, text, *arguments)
+            return rows
+        if not self._in_own_transaction:
+            async with self.transaction():
+                return await self.fetch(text, *arguments)
+        # Without a name it is gone with the next one: nothing of ours stays on a connection that others use, too.
+        statement = await self._send(self.driver.prepare, text, name="")
+        found: list[Any] = await statement.fetch(*arguments)
+        return found
+
+    async def fetchval(self, text: str, *arguments: Any) -> Any:
+        """The first value of the first row, if there is one."""
+        rows = await self.fetch(text, *arguments)
+        return rows[0][0] if rows else None
+
+    async def execute(self, text: str, *arguments: Any, timeout: float | None = None) -> None:
+        """Run a statement for its effect; without arguments there may be several in one text."""
+        if arguments:
+            await self.fetch(text, *arguments)
+        elif self.pooled and not self._in_own_transaction:
+            async with self.transaction():
+                await self._send(self.driver.execute, text, timeout=timeout)
+        else:
+            await self._send(self.driver.execute, text, timeout=timeout)
+
+    async def execute_alone(self, text: str) -> None:
+        """Run a statement that must not be inside a transaction, however long it takes."""
+        if self.pooled:
+            await self._send(self.driver.execute, text)
+            return
+        await self._send(self.driver.execute, "set statement_timeout to 0")
+        try:
+            await self._send(self.driver.execute, text)
+        finally:
+            if not self.driver.is_closed():
+                await self.driver.execute(
+                    f"set statement_timeout to '{self._role.settings['statement_timeout']}'"
+                )
+
+    @asynccontextmanager
+    async def transaction(self, *, readonly: bool = False, isolation: str = ISOLATION) -> AsyncIterator[None]:
+        """A transaction of our own around several statements."""
+        begin = f"begin isolation level {isolation.replace('_', ' ')}{' read only' if readonly else ''}"
+        if self.pooled:
+            settings = dict(self._role.settings)
+            if self._path_is_set:
+                settings["search_path"] = SEARCH_PATH
+            begin += "".join(
+                f"; set local {name} to {value if name == 'search_path' else repr(value)}"
+                for name, value in settings.items()
+            )
+        await self._send(self.driver.execute, begin)
+        self._in_own_transaction = True
+        try:
+            yield
+        except (asyncpg.PostgresError, NightmailError):
+            # After any other error the connection is thrown away.
+            if self.in_transaction:
+                await self.driver.execute("rollback")
+            raise
+        else:
+            if await self._send(self.driver.execute, "commit") != "COMMIT":
+                raise StoreUnavailable("Postgres rolled the transaction back: nothing was written")
+        finally:
+            self._in_own_transaction = False
+
+    async def _send(self, how: Any, text: str, *arguments: Any, **options: Any) -> Any:
+        if self.driver.is_closed() and not self.sent:
+            raise NotSent
+        self.sent = True
+        return await how(text if self._place is None else self._place.qualified(text), *arguments, **options)
+
+    def _refuse_in_transaction(self) -> None:
+        if self.in_transaction:
+            raise StoreUnavailable(
+                "a new connection to Postgres is inside a transaction: a listener of the engine's pool began it"
+            )
