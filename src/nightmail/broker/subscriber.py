@@ -25,6 +25,7 @@ from faststream.middlewares import AckPolicy
 from nightmail.attempt import Attempt, Batched, decide, is_own
 from nightmail.broker._upstream import (
     AsyncCallable,
+    BatchCodecProto,
     CallsCollection,
     CustomCallable,
     FakePublisher,
@@ -370,9 +371,20 @@ class OutboxSubscriber(SubscriberWithAssertions):
         parser, decoder = self._for_one(item_parser, item_decoder)
         if self._config.max_batch is None:
             return parser, decoder
+        codec: Any = self._call_options.codec or self._outer_config.broker_codec
+        if codec and not isinstance(codec, BatchCodecProto):
+            raise ValueError(
+                f"a subscriber with batch=True needs a codec that implements BatchCodecProto: {type(codec).__name__} "
+                "has no encode_batch and decode_batch"
+            )
         return (
             partial(parse_batch, parse=parser, describe=self._described),
-            partial(decode_batch, decode=decoder, describe=self._described),
+            partial(
+                decode_batch,
+                decode=decoder,
+                describe=self._described,
+                together=codec.decode_batch if codec else None,
+            ),
         )
 
     def _for_one(
