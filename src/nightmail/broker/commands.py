@@ -9,6 +9,7 @@ from typing import Any, Final, Unpack, cast
 from faststream.response import BatchPublishCommand, PublishCommand, Response
 from faststream.response.publish_type import PublishType
 
+from nightmail.broker.joining import check_session
 from nightmail.broker.options import PublishOptions, TimerOptions, check_known
 from nightmail.durations import Duration, as_timedelta
 from nightmail.message import Due, Message, OnConflict, check_due
@@ -46,6 +47,7 @@ class OutboxPublishCommand(BatchPublishCommand):
             correlation_id=correlation_id,
             reply_to=reply_to,
         )
+        check_session(session)
         self._given: TimerOptions = {}
         self._is_empty = not bodies
         self.session = session
