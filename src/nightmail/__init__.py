@@ -1,6 +1,7 @@
 """Durable messages, delivered when they are due, from the database you already have."""
 
 from nightmail._version import __version__
+from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
 from nightmail.attempt import Batched
 from nightmail.broker import (
     OutboxBroker,
@@ -10,48 +11,102 @@ from nightmail.broker import (
     OutboxRouter,
     PostponeMessage,
     SyncPublisher,
+    TestOutboxBroker,
 )
 from nightmail.cleaner import Cleaner
 from nightmail.dead_letters import DeadLetters
-from nightmail.errors import LeaseLost, NightmailError, StoreUnavailable, TimerExists
+from nightmail.errors import (
+    BatchTooLarge,
+    CannotJoin,
+    DriverMissing,
+    LeaseLost,
+    MessageTooLarge,
+    NightmailError,
+    NotAllowed,
+    NotInTransaction,
+    NotOpen,
+    NotTaken,
+    NoVerdict,
+    OtherDatabase,
+    PublishUncertain,
+    SchemaDrift,
+    SchemaMissing,
+    SchemaOutdated,
+    SessionClosed,
+    StaleTransaction,
+    StoreUnavailable,
+    TimerExists,
+    Undecodable,
+)
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
+from nightmail.observe import LoggingObserver, Observer, Observers
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
+from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.relay import Relay
-from nightmail.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry
+from nightmail.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryPolicy
 from nightmail.settings import WorkerSettings
 from nightmail.store import Store
 from nightmail.stores import open_store
 from nightmail.worker import Worker
 
 __all__ = [
+    "BatchTooLarge",
     "Batched",
+    "CannotJoin",
     "Cleaner",
     "ConstantRetry",
     "Dead",
+    "DeadLetter",
     "DeadLetters",
     "Delivery",
     "Done",
+    "DriverMissing",
     "ExponentialRetry",
     "LeaseLost",
     "LinearRetry",
+    "LoggingObserver",
     "Message",
+    "MessageTooLarge",
     "NightmailError",
     "NoRetry",
+    "NoVerdict",
+    "NotAllowed",
+    "NotInTransaction",
+    "NotOpen",
+    "NotTaken",
+    "Observer",
+    "Observers",
+    "OtherDatabase",
+    "OutboxBatchMessage",
     "OutboxBroker",
+    "OutboxMessage",
     "OutboxResponse",
     "OutboxRoute",
     "OutboxRoutePublisher",
     "OutboxRouter",
+    "OutboxSession",
     "Outcome",
+    "PendingMessage",
     "Postpone",
     "PostponeMessage",
+    "PublishUncertain",
+    "QueueStats",
+    "Reason",
     "Relay",
     "Release",
     "Retry",
+    "RetryPolicy",
+    "SchemaDrift",
+    "SchemaMissing",
+    "SchemaOutdated",
+    "SessionClosed",
+    "StaleTransaction",
     "Store",
     "StoreUnavailable",
     "SyncPublisher",
+    "TestOutboxBroker",
     "TimerExists",
+    "Undecodable",
     "Worker",
     "WorkerSettings",
     "__version__",

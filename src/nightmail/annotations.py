@@ -10,6 +10,7 @@ from faststream.params import NoCast
 from nightmail.broker import _upstream
 from nightmail.broker import broker as _broker
 from nightmail.broker import message as _message
+from nightmail.broker.applications import ForSessions
 from nightmail.broker.sessions import open_session
 
 __all__ = [
@@ -30,7 +31,7 @@ class _AsyncContext(_upstream.Context):
         return super().use(**kwargs)
 
 
-class _HandlersSession(_upstream.Context):
+class _HandlersSession(_upstream.Context, ForSessions):
     """The session of the delivery now being handled, opened when a handler asks for it."""
 
     async def use(self, /, **kwargs: Any) -> Any:  # type: ignore[override]

@@ -27,5 +27,10 @@ def as_positive(name: str, value: Duration) -> timedelta:
     """The same for what must be longer than nothing."""
     duration = as_timedelta(name, value)
     if duration <= timedelta(0):
-        raise ValueError(f"{name} must be longer than nothing, not {duration}")
+        raise ValueError(f"{name} must be longer than nothing, not {spoken(duration)}")
     return duration
+
+
+def spoken(duration: timedelta) -> str:
+    """As an error shows it: `timedelta` itself calls a second less than nothing "-1 day, 23:59:59"."""
+    return f"{duration.total_seconds():g} s"

@@ -77,13 +77,17 @@ class Message:
         if self.on_conflict not in ("skip", "raise"):
             raise ValueError(f"dedup_for goes with on_conflict 'skip' or 'raise', not {self.on_conflict!r}")
         if self.dedup_for <= timedelta(0):
-            raise ValueError(f"dedup_for must be longer than nothing, not {self.dedup_for}")
+            raise ValueError(
+                f"dedup_for must be longer than nothing, not {self.dedup_for.total_seconds():g} s"
+            )
 
     def _check_expiry(self) -> None:
         if self.expires_in is None:
             return
         if self.expires_in <= timedelta(0):
-            raise ValueError(f"expires_in must be longer than nothing, not {self.expires_in}")
+            raise ValueError(
+                f"expires_in must be longer than nothing, not {self.expires_in.total_seconds():g} s"
+            )
         if isinstance(self.due, timedelta) and self.due >= self.expires_in:
             raise ValueError(f"the message would expire ({self.expires_in}) before it is due ({self.due})")
 

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
-from nightmail.durations import Duration, as_timedelta
+from nightmail.durations import Duration, as_timedelta, spoken
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Outcome, Reason, Retry
 
@@ -35,6 +35,18 @@ class _Backoff:
     max_attempts: int | None = 10
     """How many times the handler runs in all; `None` is for ever."""
     chance: Callable[[], float] = field(default=random.random, repr=False, compare=False)
+
+    def __new__(cls, *unnamed: Any, **_named: Any) -> Self:
+        """Refuse `ConstantRetry(5)`: five seconds, or five attempts?"""
+        if unnamed:
+            delay = cls._first_delay
+            raise TypeError(
+                f"{cls.__name__} takes its arguments by name: {cls.__name__}({delay}={unnamed[0]!r}) waits so long, "
+                f"{cls.__name__}(max_attempts={unnamed[0]!r}) tries so often"
+            )
+        return super().__new__(cls)
+
+    _first_delay: ClassVar[str] = "initial"
 
     def __post_init__(self) -> None:
         if self.maximum is not None:
@@ -103,6 +115,7 @@ class ConstantRetry(_Backoff):
     """Wait the same time after each failure."""
 
     delay: Duration = timedelta(seconds=1)
+    _first_delay: ClassVar[str] = "delay"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,4 +135,4 @@ class NoRetry:
 
 def _not_negative(name: str, value: Duration) -> None:
     if as_timedelta(name, value) < timedelta(0):
-        raise ValueError(f"{name} must not be negative, not {value}")
+        raise ValueError(f"{name} must not be negative, not {spoken(as_timedelta(name, value))}")

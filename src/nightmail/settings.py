@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from nightmail.describing import describe
+from nightmail.durations import spoken
 from nightmail.retry import ExponentialRetry, RetryPolicy
 
 SHORTEST_LEASE: Final = timedelta(milliseconds=50)
@@ -52,7 +53,7 @@ class WorkerSettings:
         if self.give_up_after is not None:
             _longer_than("give_up_after", self.give_up_after, _NOTHING, "no message could be delivered")
         if self.graceful_timeout < _NOTHING:
-            raise ValueError(f"graceful_timeout must not be negative, not {self.graceful_timeout}")
+            raise ValueError(f"graceful_timeout must not be negative, not {spoken(self.graceful_timeout)}")
         if isinstance(self.retry, type):
             # A class is callable too, and would bury each message that fails.
             raise TypeError(f"retry must be a policy, not its class: {self.retry.__name__}()")
@@ -71,4 +72,4 @@ def _at_least_one(name: str, value: int) -> None:
 
 def _longer_than(name: str, value: timedelta, bound: timedelta, otherwise: str) -> None:
     if value <= bound:
-        raise ValueError(f"{name} must be longer than {bound}, not {value}: {otherwise}")
+        raise ValueError(f"{name} must be longer than {spoken(bound)}, not {spoken(value)}: {otherwise}")

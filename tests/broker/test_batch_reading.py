@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import timedelta
@@ -274,6 +274,14 @@ class Zipped:
         unpacked = copy(msg)
         unpacked.body = zlib.decompress(msg.body)
         return decode_message(unpacked)
+
+    async def encode_batch(
+        self, msgs: Sequence[Any], serializer: Any = None
+    ) -> list[tuple[bytes, str | None]]:
+        return [await self.encode(each, serializer) for each in msgs]
+
+    async def decode_batch(self, msg: Any) -> list[Any]:
+        return [await self.decode(each) for each in msg.items]
 
 
 @in_memory

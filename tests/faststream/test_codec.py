@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from faststream.message.utils import decode_message, encode_message
 
 from nightmail import OutboxRouter
+from nightmail.broker._upstream import DefaultCodec
 from tests.broker.support import Heard, Make, started
 from tests.faststream.support import Calls, on_every_store
 
@@ -23,6 +25,14 @@ class Zipped:
     async def decode(self, msg: Any) -> Any:
         msg.body = zlib.decompress(msg.body)
         return decode_message(msg)
+
+    async def encode_batch(
+        self, msgs: Sequence[Any], serializer: Any = None
+    ) -> list[tuple[bytes, str | None]]:
+        return [await self.encode(each, serializer) for each in msgs]
+
+    async def decode_batch(self, msg: Any) -> list[Any]:
+        return [await self.decode(each) for each in msg.items]
 
 
 @on_every_store
@@ -93,7 +103,7 @@ async def test_the_usual_codec_stores_what_faststream_encodes(make: Make, body: 
         assert stored.headers.get("content-type") == content_type
 
 
-async def test_a_batch_is_decoded_by_the_codec_one_by_one(make: Make, calls: Calls) -> None:
+async def test_a_batch_is_encoded_and_decoded_by_the_codec(make: Make, calls: Calls) -> None:
     broker = make(codec=Zipped())
     broker.subscriber("q", batch=True)(calls.handler)
 
@@ -102,6 +112,15 @@ async def test_a_batch_is_decoded_by_the_codec_one_by_one(make: Make, calls: Cal
         await broker.start()
 
         assert await calls.times(1) == [["a", "b"]]
+
+
+async def test_a_codec_that_knows_no_batches_is_refused_for_one(make: Make) -> None:
+    broker = make(codec=DefaultCodec())
+    broker.subscriber("q", batch=True)(Calls().handler)
+
+    with pytest.raises(ValueError, match="BatchCodecProto"):
+        await broker.start()
+    await broker.stop()
 
 
 async def test_the_codec_is_used_for_replies_and_return_values(make: Make, heard: Heard) -> None:

@@ -186,7 +186,7 @@ async def test_a_subscriber_with_a_handler_cannot_be_taken_from(make: Make) -> N
     subscriber = broker.subscriber("q")
 
     @subscriber
-    async def take() -> None: ...
+    async def take(_: Any) -> None: ...
 
     async with started(broker):
         # FastStream's own brokers have an assertion here, which `python -O` would leave out.

@@ -73,7 +73,7 @@ async def test_a_response_carries_its_headers_and_its_correlation_id(make: Make,
 
     @broker.subscriber("q")
     @broker.publisher("next")
-    async def answer() -> Response:
+    async def answer(_: Any) -> Response:
         return Response(1, headers={"custom": "1"}, correlation_id="cor-1")
 
     @broker.subscriber("next")
@@ -91,7 +91,7 @@ async def test_a_response_of_ours_says_when(make: Make, heard: Heard) -> None:
 
     @broker.subscriber("q")
     @broker.publisher("later")
-    async def answer() -> OutboxResponse:
+    async def answer(_: Any) -> OutboxResponse:
         return OutboxResponse("x", activate_in=HOUR, timer_id="t")
 
     async with started(broker):
@@ -107,7 +107,7 @@ async def test_an_answer_keeps_the_correlation_id_of_the_question(make: Make, ca
 
     @broker.subscriber("q")
     @broker.publisher("next")
-    async def answer() -> str:
+    async def answer(_: Any) -> str:
         return "x"
 
     @broker.subscriber("next")
@@ -152,7 +152,7 @@ async def test_a_publisher_decorates_a_handler(make: Make, calls: Calls) -> None
 
     @broker.subscriber("q")
     @broker.publisher("next")
-    async def answer() -> str:
+    async def answer(_: Any) -> str:
         return ""
 
     broker.subscriber("next")(calls.handler)
@@ -169,7 +169,7 @@ async def test_a_publisher_may_be_an_object_above_the_subscriber(make: Make, cal
 
     @publisher
     @broker.subscriber("q")
-    async def answer() -> str:
+    async def answer(_: Any) -> str:
         return ""
 
     broker.subscriber("next")(calls.handler)
@@ -185,7 +185,7 @@ async def test_a_handler_publishes_by_itself(make: Make, calls: Calls) -> None:
     publisher = broker.publisher("next")
 
     @broker.subscriber("q")
-    async def answer() -> None:
+    async def answer(_: Any) -> None:
         await publisher.publish("by hand")
 
     broker.subscriber("next")(calls.handler)
@@ -203,7 +203,7 @@ async def test_a_return_value_goes_to_every_publisher(make: Make) -> None:
     @broker.publisher("second")
     @broker.subscriber("q")
     @broker.publisher("first")
-    async def answer() -> str:
+    async def answer(_: Any) -> str:
         return "x"
 
     broker.subscriber("first")(first.handler)
@@ -222,12 +222,12 @@ async def test_one_publisher_decorates_several_handlers(make: Make, calls: Calls
 
     @publisher
     @broker.subscriber("a")
-    async def one() -> str:
+    async def one(_: Any) -> str:
         return "from a"
 
     @publisher
     @broker.subscriber("b")
-    async def two() -> str:
+    async def two(_: Any) -> str:
         return "from b"
 
     broker.subscriber("next")(calls.handler)
@@ -314,7 +314,7 @@ async def test_what_a_publisher_says_holds_for_a_return_value_too(make: Make, he
 
     @broker.publisher("later", activate_in=HOUR, priority=9)
     @broker.subscriber("q")
-    async def answer() -> str:
+    async def answer(_: Any) -> str:
         return "x"
 
     async with started(broker):
@@ -337,7 +337,7 @@ async def test_a_middleware_counts_the_message_as_published_by_the_handler(make:
 
     @broker.publisher("next")
     @broker.subscriber("q")
-    async def answer() -> str:
+    async def answer(_: Any) -> str:
         return "x"
 
     async with started(broker):

@@ -135,3 +135,66 @@ async def test_a_relay_uses_the_stand_in_of_rabbitmq_too(heard: Patient) -> None
     assert message.body == b'{"tea":1}'
     assert message.content_type == "application/json"
     assert message.headers == {"shop": "north"}
+
+
+HARMLESS = {"shop": "north", "x-request-id": "7"}
+COMMANDS = {
+    "CC": ["other-queue"],
+    "BCC": ["other-queue"],
+    "x-delay": 1000,
+    "x-death": [],
+    "Nats-Rollup": "all",
+    "nats-expected-stream": "orders",
+}
+
+
+@pytest.mark.parametrize("returned", [False, True])
+async def test_headers_that_rabbitmq_would_obey_stay_behind(heard: Patient, returned: bool) -> None:
+    other, outbox, taken = rabbit.RabbitBroker(logger=None), box(heard), Taken()
+    other.subscriber("orders-queue")(taken.take)
+    if returned:
+
+        @other.publisher("orders-queue")
+        @outbox.subscriber("orders", propagate_headers=True)
+        async def handle(body: str) -> str:
+            return body
+    else:
+        outbox.relay("orders", to=other.publisher("orders-queue"))
+
+    async with rabbit.TestRabbitBroker(other), started(outbox):
+        sent = await outbox.publish("tea", "orders", headers={**HARMLESS, **COMMANDS})
+        await heard.until(lambda: heard.of(sent) == [Done()])
+
+    (message,) = taken.messages
+    assert {name: message.headers.get(name) for name in HARMLESS} == HARMLESS
+    assert not COMMANDS.keys() & message.headers.keys()
+
+
+async def test_a_handler_may_command_the_other_side_itself(heard: Patient) -> None:
+    other, outbox, taken = rabbit.RabbitBroker(logger=None), box(heard), Taken()
+    other.subscriber("orders-queue")(taken.take)
+
+    @other.publisher("orders-queue")
+    @outbox.subscriber("orders", propagate_headers=True)
+    async def handle(body: str) -> rabbit.RabbitResponse:
+        return rabbit.RabbitResponse(body, headers={"x-delay": 5})
+
+    async with rabbit.TestRabbitBroker(other), started(outbox):
+        sent = await outbox.publish("tea", "orders", headers=COMMANDS)
+        await heard.until(lambda: heard.of(sent) == [Done()])
+
+    (message,) = taken.messages
+    assert message.headers["x-delay"] == 5
+    assert "CC" not in message.headers
+
+
+async def test_another_outbox_gets_every_header(heard: Patient) -> None:
+    other, outbox = box(heard), box(heard)
+    outbox.relay("orders", to=other.publisher("orders"))
+
+    async with other, started(outbox):
+        sent = await outbox.publish("tea", "orders", headers={**HARMLESS, **COMMANDS})
+        await heard.until(lambda: heard.of(sent) == [Done()])
+        (waiting,) = await other.pending("orders")
+
+    assert {name: waiting.headers.get(name) for name in COMMANDS} == COMMANDS

@@ -34,7 +34,7 @@ from faststream._internal.endpoint.utils import ParserComposition, process_msg
 from faststream._internal.logger import DefaultLoggerStorage, LoggerState, make_logger_state
 from faststream._internal.logger.logger_proxy import EmptyLoggerObject
 from faststream._internal.logger.logging import get_broker_logger
-from faststream._internal.parser import CodecProto, DefaultCodec
+from faststream._internal.parser import BatchCodecProto, CodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream._internal.testing.broker import EnterType, TestBroker
 from faststream._internal.testing.calls import BrokerFields, CallAssertions, ExpectedCall
@@ -53,6 +53,7 @@ __all__ = [
     "EMPTY",
     "ArgsContainer",
     "AsyncCallable",
+    "BatchCodecProto",
     "BrokerConfig",
     "BrokerFields",
     "BrokerMiddleware",

@@ -25,7 +25,9 @@ from nightmail.broker._upstream import (
 )
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from
 from nightmail.broker.config import OutboxBrokerConfig
+from nightmail.broker.joining import check_session_factory
 from nightmail.broker.logging import log_of, make_outbox_logger_state
+from nightmail.broker.mistakes import NEVER_STARTED, shared_queues
 from nightmail.broker.operating import Operating
 from nightmail.broker.options import (
     BrokerOptions,
@@ -40,6 +42,7 @@ from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.registrator import OutboxRegistrator
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.broker.timers import Timers
+from nightmail.describing import one_line
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.observe import LoggingObserver, Observer, Observers
@@ -80,9 +83,11 @@ class OutboxBroker(
                 "ACK_FIRST would delete messages before their handlers ran: leave it out to retry"
             )
         worker_settings(worker_options(options), options.get("graceful_timeout"))
+        check_session_factory(options.get("session_factory"))
         self._is_ours = not isinstance(store, FullStore)
         self._is_starting = False
         self._stop_came = False
+        self._was_started = False
         self._store = (
             store
             if isinstance(store, FullStore)
@@ -166,13 +171,16 @@ class OutboxBroker(
     def _setup_logger(self) -> None:
         super()._setup_logger()
         if (log := log_of(self.config.logger)) is not None:
-            cast("OutboxBrokerConfig", self.config.broker_config).observer.log_through(log)
+            self._own_config.observer.log_through(log)
 
     async def start(self) -> None:
         """Connect, and start every subscriber. If it fails or is cancelled, those that run are stopped again."""
         self._is_starting, self._stop_came = True, False
+        self._was_started = True
         try:
             await self.connect()
+            for line in shared_queues(cast("list[OutboxSubscriber]", self.subscribers)):
+                self._say(logging.WARNING, line)
             # Loads what FastStream would load with the first message, which would be late by that.
             await anyio.lowlevel.checkpoint()
             if not self._stop_came:
@@ -185,6 +193,29 @@ class OutboxBroker(
         if self._stop_came:
             # As an ASGI server does that is told to end while it starts: what has started since must not run on.
             await self._stop()
+
+    def _say(self, level: int, line: str) -> None:
+        (log_of(self.config.logger) or logging.getLogger("nightmail").log)(level, one_line(line, 1000))
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        if exc_val is None and not self._was_started and any(sub.calls for sub in self.subscribers):
+            self._say(logging.INFO, NEVER_STARTED)
+        await super().__aexit__(exc_type, exc_val, exc_tb)
+
+    def _update_fd_config(self, config: FastDependsConfig) -> None:
+        super()._update_fd_config(config)
+        if config.get_dependent:
+            # FastAPI's dependencies look into the application's own context, where FastStream puts nothing.
+            self._own_config.application_contexts += (config.context,)
+
+    @property
+    def _own_config(self) -> OutboxBrokerConfig:
+        return cast("OutboxBrokerConfig", self.config.broker_config)
 
     async def stop(
         self,

@@ -9,9 +9,10 @@ from typing import Any, Final, Unpack, cast
 from faststream.response import BatchPublishCommand, PublishCommand, Response
 from faststream.response.publish_type import PublishType
 
+from nightmail.broker.joining import check_session
 from nightmail.broker.options import PublishOptions, TimerOptions, check_known
 from nightmail.durations import Duration, as_timedelta
-from nightmail.message import Due, Message, OnConflict, check_due
+from nightmail.message import Due, Message, OnConflict, check_due, check_name
 
 _ANY_QUEUE: Final = "-"
 """Where a return value goes is known only to the publishers that it is given to."""
@@ -46,6 +47,9 @@ class OutboxPublishCommand(BatchPublishCommand):
             correlation_id=correlation_id,
             reply_to=reply_to,
         )
+        check_session(session)
+        if reply_to:
+            check_name("reply_to", reply_to)
         self._given: TimerOptions = {}
         self._is_empty = not bodies
         self.session = session

@@ -11,6 +11,7 @@ from faststream.middlewares import AckPolicy
 from nightmail.broker._upstream import (
     EMPTY,
     BrokerConfig,
+    ContextRepo,
     PublisherUsecaseConfig,
     SubscriberUsecaseConfig,
 )
@@ -31,6 +32,8 @@ class OutboxBrokerConfig(BrokerConfig):
     worker_options: WorkerOptions = field(default_factory=WorkerOptions)
     observer: Observer = field(default_factory=LoggingObserver)
     solitude: Solitude = field(default_factory=Solitude)
+    application_contexts: tuple[ContextRepo, ...] = ()
+    """Contexts of applications that do not look into the broker's own."""
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=what_to_import)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from faststream.exceptions import FeatureNotSupportedException
 from faststream.message import StreamMessage
@@ -14,7 +14,7 @@ from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch,
 from nightmail.current import promise
 from nightmail.durations import Duration, as_positive, as_timedelta
 from nightmail.errors import LeaseLost, Undecodable
-from nightmail.message import DeadDelivery, Delivery
+from nightmail.message import DeadDelivery, Delivery, check_name
 from nightmail.outcome import Dead, Done, Postpone, Reason, Standing
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def message_of(received: Received) -> OutboxMessage:
         received,
         delivery.body,
         headers=headers,
-        reply_to=headers.get("reply_to") or "",
+        reply_to=_reply_to(headers.get("reply_to")),
         content_type=headers.get("content-type"),
         # The same for every delivery of a message that brought none.
         correlation_id=correlation_id
@@ -285,6 +285,17 @@ def message_of(received: Received) -> OutboxMessage:
         else f"nightmail-{delivery.id}",
         message_id=str(delivery.id),
     )
+
+
+def _reply_to(queue: Any) -> str:
+    """Where the answer goes; checked before the handler runs, which would otherwise run again and again."""
+    if not queue:
+        return ""
+    try:
+        check_name("reply_to", queue)
+    except (TypeError, ValueError) as error:
+        raise Undecodable(str(error)) from error
+    return cast("str", queue)
 
 
 def headers_of(delivery: Delivery) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from nightmail.durations import Duration, as_positive, as_timedelta
 from nightmail.message import OnConflict
@@ -182,14 +182,43 @@ class BrokerOptions(WorkerOptions, GroupOptions, total=False):
     tags: Iterable[Tag | TagDict]
 
 
+_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
+    **dict.fromkeys(
+        ("max_retries", "retries", "max_attempts", "max_tries", "attempts"),
+        ("retry", "retry=ExponentialRetry(max_attempts=...)"),
+    ),
+    **dict.fromkeys(("retry_delay", "backoff", "retry_policy", "retry_strategy"), ("retry", "retry=")),
+    **dict.fromkeys(("concurrency", "workers", "threads", "prefetch"), ("max_workers", "max_workers=")),
+    **dict.fromkeys(
+        ("lease", "lease_ttl", "visibility_timeout"), ("lease_ttl_seconds", "lease_ttl_seconds=")
+    ),
+    **dict.fromkeys(("timeout", "time_limit"), ("handler_timeout", "handler_timeout=")),
+    **dict.fromkeys(("delay", "countdown", "delay_seconds"), ("activate_in", "activate_in=")),
+    **dict.fromkeys(("eta", "run_at", "scheduled_at", "due_at"), ("activate_at", "activate_at=")),
+    **dict.fromkeys(("ttl", "expires", "expiration"), ("expires_in", "expires_in=")),
+    **dict.fromkeys(("unique_key", "dedup_id", "deduplication_id", "message_id"), ("timer_id", "timer_id=")),
+    **dict.fromkeys(("key", "group_id", "partition_key"), ("ordering_key", "ordering_key=")),
+    **dict.fromkeys(("transaction", "connection", "conn"), ("session", "session=")),
+    **dict.fromkeys(("batch_size", "max_records"), ("max_batch", "batch=True, max_batch=")),
+}
+"""What other libraries call an option of ours: the option, and what to write."""
+_CLOSE: Final = 0.75
+"""How alike two names must be to be taken for each other: at 0.6 `max_retries` is a `max_workers`."""
+
+
 def check_known(what: str, options: Mapping[str, Any], known: type[Any]) -> None:
     """Refuse a misspelled option: taken in silence, it would look as if it had been obeyed."""
     names = known.__annotations__.keys()
     for name in options:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f": did you mean {close[0]!r}?" if close else ""
-            raise TypeError(f"{what} has no option {name!r}{hint}")
+            raise TypeError(f"{what} has no option {name!r}{_hint(name, names)}")
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    if name in _ELSEWHERE and _ELSEWHERE[name][0] in names:
+        return f": write {_ELSEWHERE[name][1]}"
+    close = difflib.get_close_matches(name, names, n=1, cutoff=_CLOSE)
+    return f": did you mean {close[0]!r}?" if close else ""
 
 
 def publish_defaults(options: PublisherOptions) -> TimerOptions:

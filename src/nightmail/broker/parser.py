@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from faststream.exceptions import SkipMessage
@@ -39,9 +40,23 @@ async def parse_batch(batch: ReceivedBatch, parse: AsyncCallable, describe: Desc
     return OutboxBatchMessage(batch, unparsed=unparsed)
 
 
-async def decode_batch(message: OutboxBatchMessage, decode: AsyncCallable, describe: Describe) -> list[Any]:
-    """What each of the messages says. What cannot be decoded is left out of `items` too, and buried."""
+async def decode_batch(
+    message: OutboxBatchMessage,
+    decode: AsyncCallable,
+    describe: Describe,
+    together: AsyncCallable | None = None,
+) -> list[Any]:
+    """What each of the messages says. What cannot be decoded is left out of `items` too, and buried.
+
+    `together` decodes all at once. Where it fails they are decoded one by one, to find those that it fails for.
+    """
     bodies: list[Any] = []
+    if together is not None:
+        with suppress(Exception):
+            bodies = list(await together(message))
+            if len(bodies) == len(message.body):
+                return bodies
+        bodies = []
 
     async def take(item: OutboxMessage) -> OutboxMessage:
         bodies.append(await decode(item))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from faststream.exceptions import FeatureNotSupportedException
 
-from nightmail.broker._upstream import CodecProto, DefaultCodec, ParserComposition, ProducerProto
+from nightmail.broker._upstream import (
+    BatchCodecProto,
+    CodecProto,
+    DefaultCodec,
+    ParserComposition,
+    ProducerProto,
+)
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.parser import decode_body, parse_delivery
 from nightmail.broker.sessions import current_session
@@ -66,19 +73,30 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
             # Refused before anything was written: the handler's transaction goes on as if it had not been asked.
             stored = await store.publish(message)
         if stored is not None:
-            self._observer.published(message.queue, 1)
+            await self._stored([message], [stored])
         return stored
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
         """Store all or none; their ids."""
-        stored = await self._store().publish_batch(await self.encoded(cmd), transaction=cmd.session)
+        messages = await self.encoded(cmd)
+        stored = await self._store().publish_batch(messages, transaction=cmd.session)
         if stored:
-            self._observer.published(cmd.destination, len(stored))
+            await self._stored(messages, stored)
         return stored
 
     async def encoded(self, cmd: OutboxPublishCommand) -> list[Message]:
         """The messages that a command asks to store."""
-        return [await self._encoded(cmd, body) for body in cmd.batch_bodies]
+        bodies = cmd.batch_bodies
+        if len(bodies) > 1 and isinstance(self.codec, BatchCodecProto):
+            with _naming(bodies[0]):
+                encoded = await self.codec.encode_batch(bodies, self._serializer)
+                pairs = [pair for pair, _ in zip(encoded, bodies, strict=True)]
+            return [cmd.message(body, content_type) for body, content_type in pairs]
+        return [await self._encoded(cmd, body) for body in bodies]
+
+    async def _stored(self, messages: list[Message], ids: list[int]) -> None:
+        """These were stored, all in one queue, under these ids."""
+        self._observer.published(messages[0].queue, len(ids))
 
     async def request(self, cmd: OutboxPublishCommand) -> Any:
         """Not offered: a durable message may be handled days later, when nobody waits for an answer."""
@@ -87,12 +105,18 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         )
 
     async def _encoded(self, cmd: OutboxPublishCommand, body: Any) -> Message:
-        try:
+        with _naming(body):
             encoded, content_type = await self.codec.encode(body, self._serializer)
-        except Exception as error:
-            # The body itself stays out of the message: it may hold secrets.
-            raise TypeError(
-                f"a {type(body).__name__} cannot be encoded ({type(error).__name__}): "
-                "publish what JSON can hold, a str or bytes"
-            ) from error
         return cmd.message(encoded, content_type)
+
+
+@contextmanager
+def _naming(body: Any) -> Iterator[None]:
+    """What a codec raises, told without the body: that may hold secrets."""
+    try:
+        yield
+    except Exception as error:
+        raise TypeError(
+            f"a {type(body).__name__} cannot be encoded ({type(error).__name__}): "
+            "publish what JSON can hold, a str or bytes"
+        ) from error

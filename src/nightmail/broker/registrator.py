@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Unpack, cast
 
 from faststream.exceptions import SetupError
@@ -43,6 +44,7 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
     ) -> OutboxSubscriber:
         """Deliver the messages of these queues to the decorated handler."""
         check_known("subscriber()", options, SubscriberOptions)
+        _refuse_handlers("subscriber", queues)
         if queues and isinstance(queues[0], list | tuple):
             raise TypeError('subscriber() takes the names one by one: subscriber("orders", "returns")')
         if options.get("ack_policy") is AckPolicy.ACK_FIRST:
@@ -89,6 +91,7 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
         What `publish` takes may be given here too, and holds for each message that does not say otherwise.
         """
         check_known("publisher()", options, PublisherOptions)
+        _refuse_handlers("publisher", (queue,))
         check_queue(queue)
         defaults = publish_defaults(options)
         OutboxPublishCommand.of((None,), queue, defaults)  # So that a bad one is refused where it is given.
@@ -121,6 +124,14 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
         subscriber = self.subscriber(*queues, **subscriber_options(options))
         to(subscriber(handler))
         return subscriber
+
+
+def _refuse_handlers(what: str, queues: Sequence[object]) -> None:
+    """Say what is missing to who decorates without brackets: the handler arrives as the name of a queue."""
+    if queues and callable(queues[0]):
+        raise TypeError(f'{what}() needs the name of a queue: write @broker.{what}("orders")')
+    if not queues:
+        raise TypeError(f'{what}() needs the name of a queue: {what}("orders")')
 
 
 def _propagate_headers(options: SubscriberOptions) -> bool:

@@ -7,6 +7,7 @@ the place where the other side looks for one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,15 @@ _OURS: Final = ("content-type", "correlation_id", "reply_to", MESSAGE_ID)
 
 The id too, from an earlier relay: two messages that bear one, because somebody copied the headers, would be taken for
 the same, and one of them dropped.
+"""
+
+_COMMANDS_OF_OTHERS: Final = re.compile(
+    r"cc|bcc|x-delay|x-death|x-(?:first|last)-death-.*|x-stream-filter-value|x-deduplication-header|nats-.*",
+    re.IGNORECASE,
+)
+"""Headers that the other side obeys: copies to other queues, delays, a stream that is emptied.
+
+Whoever may publish here need not be allowed all that there, so they stay behind.
 """
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -190,7 +200,7 @@ def _rabbit_command(parcel: _Parcel) -> PublishCommand:
     }
     made: PublishCommand = import_module("faststream.rabbit.response").RabbitPublishCommand(
         parcel.body,
-        headers=dict(parcel.headers),
+        headers=without_commands(parcel.headers),
         correlation_id=parcel.correlation_id,
         reply_to=parcel.reply_to,
         # What is not known is left to the publisher's own options.
@@ -250,7 +260,7 @@ _COMMANDS: Final[dict[str, Callable[[_Parcel], PublishCommand]]] = {
 def _headers(parcel: _Parcel, id_header: str) -> dict[str, str]:
     """For a system whose headers are text, the content type among them."""
     envelope = {} if parcel.content_type is None else {"content-type": parcel.content_type}
-    return {**as_text(parcel.headers), **envelope, id_header: parcel.id}
+    return {**as_text(without_commands(parcel.headers)), **envelope, id_header: parcel.id}
 
 
 def as_text(headers: Mapping[str, Any]) -> dict[str, str]:
@@ -261,6 +271,16 @@ def as_text(headers: Mapping[str, Any]) -> dict[str, str]:
 def without_envelope(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers that a message's publisher gave it."""
     return {name: value for name, value in headers.items() if name not in _OURS}
+
+
+def without_commands(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Of these, what another system does not take for a command."""
+    return {name: value for name, value in headers.items() if not is_command(name)}
+
+
+def is_command(header: str) -> bool:
+    """Whether another system obeys this header."""
+    return _COMMANDS_OF_OTHERS.fullmatch(header) is not None
 
 
 def system_of(thing: object) -> str:

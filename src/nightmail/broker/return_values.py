@@ -19,7 +19,7 @@ from faststream.middlewares import BaseMiddleware
 from faststream.response import PublishCommand, ensure_response
 
 from nightmail.broker.received import Received, ReceivedBatch, is_answer
-from nightmail.broker.relaying import NATS_ID, as_text, relayed_id, system_of, without_envelope
+from nightmail.broker.relaying import NATS_ID, as_text, is_command, relayed_id, system_of, without_envelope
 from nightmail.errors import LeaseLost, NotTaken
 from nightmail.message import DeadDelivery, Delivery
 
@@ -105,18 +105,30 @@ def _routed(cmd: Any) -> str:
 class PropagatesHeaders(BaseMiddleware):
     """Lets the headers of a message go on with what its handler returns; what that says itself counts.
 
-    An id for JetStream stays behind, as ours does: it named the message that it came with, not what was made of it.
+    What another system would take for a command stays behind. So does an id for JetStream, as ours does: it named the
+    message that it came with, not what was made of it.
     """
+
+    def __init__(self, msg: Any, /, *, context: ContextRepo) -> None:
+        super().__init__(msg, context=context)
+        self._commands: dict[str, Any] = {}
 
     async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
         # A copy: a handler may return the same object every time.
         response = copy.copy(ensure_response(await call_next(msg)))
         going_on = without_envelope(msg.headers)
         going_on.pop(NATS_ID, None)
-        response.headers = {**going_on, **response.headers}
+        own = response.headers
+        self._commands = {
+            name: value for name, value in going_on.items() if is_command(name) and name not in own
+        }
+        response.headers = {**going_on, **own}
         return response
 
     async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: PublishCommand) -> Any:
-        if system_of(cmd) not in ("rabbit", "nightmail"):
+        system = system_of(cmd)
+        if system != "nightmail" and self._commands:
+            cmd.headers = {name: value for name, value in cmd.headers.items() if name not in self._commands}
+        if system not in ("rabbit", "nightmail"):
             cmd.headers = as_text(cmd.headers)
         return await call_next(cmd)

@@ -25,6 +25,7 @@ from faststream.middlewares import AckPolicy
 from nightmail.attempt import Attempt, Batched, decide, is_own
 from nightmail.broker._upstream import (
     AsyncCallable,
+    BatchCodecProto,
     CallsCollection,
     CustomCallable,
     FakePublisher,
@@ -32,6 +33,7 @@ from nightmail.broker._upstream import (
     resolve_ack_policy,
 )
 from nightmail.broker.acknowledging import failed, obey, succeeded
+from nightmail.broker.applications import Shown, refuse_sessions
 from nightmail.broker.calls import SubscriberWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
@@ -117,6 +119,9 @@ class OutboxSubscriber(SubscriberWithAssertions):
         if self.running:
             return
         resolve_ack_policy(self, self._config.ack_policy)
+        if self._outer_config.fd_config.get_dependent:
+            for call in self.calls:
+                refuse_sessions(call.handler._declared_call)
         await super().start()
         # FastStream's counts the messages under way, for its own `stop`: the worker knows them, and costs nothing more.
         self.lock = nullcontext()
@@ -136,7 +141,15 @@ class OutboxSubscriber(SubscriberWithAssertions):
 
     @cached_property
     def _around_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
-        return (AccessLog(self._outer_config.logger),)
+        around: list[BrokerMiddleware[Any]] = [AccessLog(self._outer_config.logger)]
+        if contexts := self._broker_config.application_contexts:
+            around.append(Shown(contexts))
+        return around
+
+    @property
+    def takes_dead_letters(self) -> bool:
+        """Whether it looks after what died in its queues."""
+        return self._config.dead_letters
 
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
@@ -370,9 +383,20 @@ class OutboxSubscriber(SubscriberWithAssertions):
         parser, decoder = self._for_one(item_parser, item_decoder)
         if self._config.max_batch is None:
             return parser, decoder
+        codec: Any = self._call_options.codec or self._outer_config.broker_codec
+        if codec and not isinstance(codec, BatchCodecProto):
+            raise ValueError(
+                f"a subscriber with batch=True needs a codec that implements BatchCodecProto: {type(codec).__name__} "
+                "has no encode_batch and decode_batch"
+            )
         return (
             partial(parse_batch, parse=parser, describe=self._described),
-            partial(decode_batch, decode=decoder, describe=self._described),
+            partial(
+                decode_batch,
+                decode=decoder,
+                describe=self._described,
+                together=codec.decode_batch if codec else None,
+            ),
         )
 
     def _for_one(

@@ -16,7 +16,7 @@ from nightmail.broker.broker import OutboxBroker
 from nightmail.broker.options import DeadOptions
 from nightmail.broker.producer import OutboxProducer
 from nightmail.broker.testing_beside import StandIn, beside
-from nightmail.broker.testing_record import Published, RecordingProducer
+from nightmail.broker.testing_record import Published, RecordingProducer, observer_of
 from nightmail.durations import Duration, as_timedelta
 from nightmail.records import DeadLetter, PendingMessage
 from nightmail.testing.clock import ManualClock
@@ -279,7 +279,9 @@ class _HandlingProducer(OutboxProducer):
     __slots__ = ("_handle",)
 
     def __init__(self, broker: OutboxBroker, store: FullStore, handle: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(lambda: store, parser=broker._parser, decoder=broker._decoder)
+        super().__init__(
+            lambda: store, parser=broker._parser, decoder=broker._decoder, observer=observer_of(broker)
+        )
         self._handle = handle
 
     async def publish(self, cmd: OutboxPublishCommand) -> int | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -16,7 +19,8 @@ from nightmail.message import Delivery, Message
 
 if TYPE_CHECKING:
     from nightmail.broker.broker import OutboxBroker
-    from nightmail.broker.commands import OutboxPublishCommand
+    from nightmail.broker.config import OutboxBrokerConfig
+    from nightmail.observe import Observer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +29,6 @@ class Published:
 
     id: int
     queue: str
-    body: Any
-    """Decoded, as a handler without annotations would get it."""
     headers: dict[str, Any] = field(repr=False)
     published_at: datetime
     due_at: datetime
@@ -34,6 +36,12 @@ class Published:
     timer_id: str | None
     ordering_key: str | None
     priority: int
+    decode: Callable[[], Any] = field(repr=False, compare=False)
+
+    @property
+    def body(self) -> Any:
+        """Decoded, as a handler without annotations would get it; if that fails, as it is stored."""
+        return self.decode()
 
     @property
     def delay(self) -> timedelta:
@@ -44,19 +52,18 @@ class Published:
 class Record:
     """Everything that was published through some brokers, in order."""
 
-    def __init__(self, brokers: Iterable[OutboxBroker]) -> None:
+    def __init__(self, brokers: Iterable[OutboxBroker], failed: Callable[[Exception], None]) -> None:
         self.published: list[Published] = []
         self._brokers = tuple(brokers)
+        self._failed = failed
 
     async def note(self, broker: OutboxBroker, message: Message, id_: int, now: datetime) -> None:
         """Keep this, and show it to the publishers of its queue."""
-        seen = await as_seen(broker, message, id_, now)
-        delivery = seen.delivery
+        delivery = as_delivered(message, id_, now)
         self.published.append(
             Published(
                 id=id_,
                 queue=message.queue,
-                body=await seen.decode(),
                 headers=delivery.headers,
                 published_at=now,
                 due_at=delivery.due_at,
@@ -64,19 +71,32 @@ class Record:
                 timer_id=message.timer_id,
                 ordering_key=message.ordering_key,
                 priority=message.priority,
+                # Only for who looks: parsers and decoders may count how often they are called.
+                decode=cache(partial(_decoded, broker, delivery)),
             )
         )
-        for each in self._brokers:
-            for publisher in each.publishers:
-                if isinstance(publisher, OutboxPublisher) and publisher.queue == message.queue:
-                    # So that an assertion may ask for context={"message.timer_id": ...}.
-                    with each.context.scope("message", seen):
-                        await publisher._recorder.record(seen)
+        watching = [
+            (each, publisher)
+            for each in self._brokers
+            for publisher in each.publishers
+            if isinstance(publisher, OutboxPublisher) and publisher.queue == message.queue
+        ]
+        if watching:
+            try:
+                await self._show(watching, await as_seen(broker, delivery))
+            except Exception as error:  # noqa: BLE001 - no failure of the publish, whatever a decoder makes of it
+                self._failed(error)
+
+    async def _show(self, watching: list[tuple[OutboxBroker, OutboxPublisher]], seen: OutboxMessage) -> None:
+        for broker, publisher in watching:
+            # So that an assertion may ask for context={"message.timer_id": ...}.
+            with broker.context.scope("message", seen):
+                await publisher._recorder.record(seen)
 
 
-async def as_seen(broker: OutboxBroker, message: Message, id_: int, now: datetime) -> OutboxMessage:
-    """The message as a handler of this broker would see it."""
-    delivery = Delivery(
+def as_delivered(message: Message, id_: int, now: datetime) -> Delivery:
+    """The message as a worker would get it."""
+    return Delivery(
         id=id_,
         token=uuid4(),
         queue=message.queue,
@@ -95,10 +115,26 @@ async def as_seen(broker: OutboxBroker, message: Message, id_: int, now: datetim
         last_attempt_at=None,
         superseded=False,
     )
+
+
+async def as_seen(broker: OutboxBroker, delivery: Delivery) -> OutboxMessage:
+    """The delivery as a handler of this broker would see it."""
     producer, codec = broker.config.producer, broker.config.broker_codec
     seen = cast("OutboxMessage", await producer._parser(Received(delivery, broker.store)))
     seen.set_decoder(producer._decoder if codec is None else codec.decode)
     return seen
+
+
+def _decoded(broker: OutboxBroker, delivery: Delivery) -> Any:
+    async def decode() -> Any:
+        return await (await as_seen(broker, delivery)).decode()
+
+    # A decoder may wait for something, and a property cannot: another thread waits for it.
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            return thread.submit(asyncio.run, decode()).result()
+        except Exception:  # noqa: BLE001 - then it is shown as it is
+            return delivery.body
 
 
 def _due(message: Message, now: datetime) -> datetime:
@@ -113,24 +149,22 @@ class RecordingProducer(OutboxProducer):
     __slots__ = ("_broker", "_record")
 
     def __init__(self, broker: OutboxBroker, record: Record) -> None:
-        super().__init__(lambda: broker.store, parser=broker._parser, decoder=broker._decoder)
+        super().__init__(
+            lambda: broker.store,
+            parser=broker._parser,
+            decoder=broker._decoder,
+            observer=observer_of(broker),
+        )
         self._broker = broker
         self._record = record
 
-    async def publish(self, cmd: OutboxPublishCommand) -> int | None:
-        """Store one message, and keep it."""
-        stored = await super().publish(cmd)
-        if stored is not None:
-            await self._note(cmd, [stored])
-        return stored
-
-    async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
-        """Store all or none, and keep them."""
-        stored = await super().publish_batch(cmd)
-        await self._note(cmd, stored)
-        return stored
-
-    async def _note(self, cmd: OutboxPublishCommand, stored: list[int]) -> None:
+    async def _stored(self, messages: list[Message], ids: list[int]) -> None:
+        await super()._stored(messages, ids)
         now = datetime.now(UTC)
-        for message, id_ in zip(await self.encoded(cmd), stored, strict=True):
+        for message, id_ in zip(messages, ids, strict=True):
             await self._record.note(self._broker, message, id_, now)
+
+
+def observer_of(broker: OutboxBroker) -> Observer:
+    """Who hears of what this broker does."""
+    return cast("OutboxBrokerConfig", broker.config.broker_config).observer

@@ -51,11 +51,6 @@ class Shadow(OutboxSubscriber):
     _answered: Answered
 
     @property
-    def takes_dead_letters(self) -> bool:
-        """Whether it looks after what died in its queues."""
-        return self._config.dead_letters
-
-    @property
     def batch(self) -> int | None:
         """How many messages its handlers get at once, if they get several."""
         return self._config.max_batch

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from datetime import datetime
 
 from nightmail.broker.commands import due_from
+from nightmail.broker.joining import check_session
 from nightmail.durations import Duration
 from nightmail.message import check_name, check_queue
 from nightmail.records import PendingMessage
@@ -23,6 +24,7 @@ class Timers:
     async def cancel_timer(self, queue: str, timer_id: str, *, session: object | None = None) -> bool:
         """Remove a waiting timer; `True` only if this call removed it. A running one is never clobbered."""
         _check_timer(queue, timer_id)
+        check_session(session)
         return await self.store.cancel(queue, timer_id, transaction=session)
 
     async def reschedule_timer(
@@ -39,6 +41,7 @@ class Timers:
         due = due_from(activate_in, activate_at)
         if due is None:
             raise ValueError("say when: give activate_in or activate_at")
+        check_session(session)
         return await self.store.reschedule(queue, timer_id, due, transaction=session)
 
     async def has_pending(self, queue: str, timer_id: str) -> bool:
@@ -60,11 +63,13 @@ class Timers:
         check_limit(limit)
         if due_before is not None:
             due_from(None, due_before)
+        check_session(session)
         return await self.store.peek(queue, due_before=due_before, limit=limit, transaction=session)
 
     async def cancel_all(self, queue: str, *, session: object | None = None) -> int:
         """Remove every waiting message of a queue; how many. Running ones stay."""
         check_queue(queue)
+        check_session(session)
         return await self.store.cancel_all(queue, transaction=session)
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from nightmail.store import FullStore
 
@@ -27,11 +27,18 @@ def url_of(given: argparse.Namespace) -> str:
     url: str | None = given.url or os.environ.get(URL_VARIABLE)
     if not url:
         raise ValueError(f"which store? Give its URL, or set {URL_VARIABLE}")
-    if given.url and urlsplit(given.url).password:
+    if given.url and _has_password(given.url):
         raise ValueError(
             f"other users can read the arguments of a command: put a URL with a password in {URL_VARIABLE}"
         )
     return url
+
+
+def _has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password) or any(
+        "pass" in name.lower() or name.lower() == "pwd" for name in parse_qs(parts.query)
+    )
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet
@@ -57,11 +58,21 @@ def open_store(
 
 
 def public_url(source: object, store: FullStore) -> str:
-    """A URL of the store to show to people: no user, no password."""
+    """A URL of the store to show to people: no user, no password, no options, for those may have one too."""
     url = source if isinstance(source, str) else str(getattr(source, "url", f"{store.capabilities.name}://"))
     scheme, separator, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+    shown, *options = _OPTIONS.split(rest, maxsplit=1)
+    if shown.startswith("/"):
+        return f"{scheme}{separator}{shown}"  # A file: it has no user.
+    hosts, slash, path = shown.rpartition("@")[2].partition("/")
+    if not _HOSTS.fullmatch(hosts) or any("@" in each for each in options if "@" not in shown):
+        # Somebody's password has a character that ends it where it should not: better nothing than half of it.
+        return f"{scheme}{separator}"
+    return f"{scheme}{separator}{hosts}{slash}{path}"
+
+
+_OPTIONS: Final = re.compile(r"[?#]")
+_HOSTS: Final = re.compile(r"(?:(?:[\w.-]*|\[[0-9a-fA-F:.]+\])(?::\d+)?(?:,|$))*")
 
 
 def _dialect(source: StoreSource) -> str:

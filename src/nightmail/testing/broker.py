@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import anyio
 from faststream.exceptions import SubscriberNotFound
+from faststream.message import SourceType
 from faststream.response import Response
 
+from nightmail.broker._upstream import process_msg
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from
 from nightmail.broker.options import TimerOptions, check_known
 from nightmail.broker.producer import OutboxProducer
+from nightmail.broker.received import Received
 from nightmail.broker.subscriber import OutboxSubscriber
-from nightmail.broker.testing_record import Record, as_seen
+from nightmail.broker.testing_record import Record, as_delivered, observer_of
 from nightmail.broker.testing_shadow import Shadow, shadow_of
 from nightmail.message import Message
 from nightmail.testing.clock import ManualClock
@@ -30,8 +33,8 @@ class Stage:
     """Some brokers, their messages, and the time."""
 
     def __init__(self, brokers: tuple[OutboxBroker, ...], clock: ManualClock) -> None:
-        self.record = Record(brokers)
         self.timeline = Timeline(clock, self._parties)
+        self.record = Record(brokers, self.timeline.note)
         self._brokers = brokers
         self._clock = clock
         self._data: dict[str, VirtualData] = {}
@@ -89,7 +92,10 @@ class Stage:
         """A producer that only publishes, to the store which stands in for the broker's."""
         config = broker.config.broker_config
         producer = OutboxProducer(
-            lambda: self._stores[broker], parser=broker._parser, decoder=broker._decoder
+            lambda: self._stores[broker],
+            parser=broker._parser,
+            decoder=broker._decoder,
+            observer=observer_of(broker),
         )
         producer.connect(config.fd_config._serializer, config.broker_codec)
         return producer
@@ -102,7 +108,16 @@ class Stage:
             (answer.body,), queue="answers", headers=answer.headers, correlation_id=answer.correlation_id
         )
         (message,) = await producer.encoded(cmd)
-        return await as_seen(broker, message, 0, self._clock.now())
+        received = Received(as_delivered(message, 0, self._clock.now()), broker.store)
+        codec = broker.config.broker_codec
+        seen = await process_msg(
+            msg=received,
+            middlewares=(make(received, context=broker.context) for make in broker.middlewares),
+            parser=producer._parser,
+            decoder=producer._decoder if codec is None else codec.decode,
+            source_type=SourceType.RESPONSE,
+        )
+        return cast("OutboxMessage", seen)
 
     # ── subscribers ────────────────────────────────────────────────────────────────────────────────────────
 
