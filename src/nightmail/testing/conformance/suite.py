@@ -14,6 +14,7 @@ from nightmail.testing.conformance.fixtures import StoreFixtures
 from nightmail.testing.conformance.freed_keys import FreedKeysConformance
 from nightmail.testing.conformance.inspect import InspectConformance
 from nightmail.testing.conformance.lease import LeaseConformance
+from nightmail.testing.conformance.lines import LinesConformance
 from nightmail.testing.conformance.looking import LookingConformance
 from nightmail.testing.conformance.ordering import OrderingConformance
 from nightmail.testing.conformance.priority import PriorityConformance
@@ -40,6 +41,7 @@ class StoreConformance(
     CancelConformance,
     ClaimConformance,
     OrderingConformance,
+    LinesConformance,
     PriorityConformance,
     LookingConformance,
     LeaseConformance,
