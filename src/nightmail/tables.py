@@ -48,6 +48,13 @@ _MESSAGES_STORAGE: Final[dict[str, Any]] = {
 _LEASE: Final = "(token is null) = (lease_until is null) and (token is null) = (claimed_at is null)"
 
 
+def _times(*columns: str) -> str:
+    """The years 1 to 9999, which every client can read. Infinity cannot be reckoned with."""
+    return " and ".join(
+        f"{column} between to_timestamp(-62135510400) and to_timestamp(253402214400)" for column in columns
+    )
+
+
 class OutboxTables(NamedTuple):
     """Our tables in a `MetaData`."""
 
@@ -117,7 +124,6 @@ class _Maker:
             _moment("expires_at"),
             Column("priority", SmallInteger, nullable=False),
             Column("superseded", Boolean, nullable=False, server_default=text("false")),
-            Column("parked", Boolean, nullable=False, server_default=text("false")),
             _moment("due_at", required=True),
             _moment("lease_until"),
             Column("token", UUID),
@@ -136,19 +142,38 @@ class _Maker:
             PrimaryKeyConstraint("id", name=self._name("messages_pkey")),
             CheckConstraint("priority between 0 and 9", name=self._name("messages_priority")),
             CheckConstraint(_LEASE, name=self._name("messages_lease")),
-            self._index("claim", "queue", "priority", "parked", "due_at", "id", where="priority >= 0"),
-            self._index("timer", "queue", "timer_key", unique=True, where="timer_key is not null"),
-            self._index("head", "queue", "head_key", unique=True, where="head_key is not null"),
-            self._index("line", "queue", "ordering_key", text("(id + 0)"), where="ordering_key is not null"),
+            CheckConstraint("attempts >= 0 and deliveries >= 0", name=self._name("messages_counters")),
+            CheckConstraint(
+                _times(
+                    "due_at",
+                    "expires_at",
+                    "published_at",
+                    "lease_until",
+                    "claimed_at",
+                    "first_attempt_at",
+                    "last_attempt_at",
+                ),
+                name=self._name("messages_times"),
+            ),
             self._index(
-                "behind",
+                "claim",
                 "queue",
                 "priority",
                 "due_at",
-                text("(id + 0)"),
-                where="ordering_key is not null and head_key is null and not parked",
+                "id",
+                where="priority >= 0 and (ordering_key is null or head_key is not null)",
             ),
-            self._index("parked", "queue", "ordering_key", text("(id + 0)"), where="parked"),
+            self._index(
+                "waiting",
+                "queue",
+                "priority",
+                "due_at",
+                "id",
+                where="priority >= 0 and ordering_key is not null and head_key is null",
+            ),
+            self._index("timer", "queue", "timer_key", unique=True, where="timer_key is not null"),
+            self._index("head", "queue", "head_key", unique=True, where="head_key is not null"),
+            self._index("line", "queue", "ordering_key", text("(id + 0)"), where="ordering_key is not null"),
             postgresql_with=_MESSAGES_STORAGE,
         )
 
@@ -179,6 +204,19 @@ class _Maker:
             Column("body", BYTEA, nullable=False),
             PrimaryKeyConstraint("id", name=self._name("dead_pkey")),
             CheckConstraint(_LEASE, name=self._name("dead_lease")),
+            CheckConstraint("care_attempts >= 0 and care_deliveries >= 0", name=self._name("dead_counters")),
+            CheckConstraint(
+                _times(
+                    "died_at",
+                    "care_due_at",
+                    "published_at",
+                    "lease_until",
+                    "claimed_at",
+                    "first_attempt_at",
+                    "last_attempt_at",
+                ),
+                name=self._name("dead_times"),
+            ),
             self._index("dead_queue", "queue", "id"),
             self._index("dead_due", "queue", "care_due_at", "id", where="care_due_at is not null"),
             self._index("dead_at", "died_at"),

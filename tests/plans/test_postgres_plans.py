@@ -153,7 +153,8 @@ async def test_what_is_read_follows_the_batch_and_not_the_backlog(postgres_url: 
         for _ in range(4):
             claimed, plan = await claim()
             assert len(claimed.deliveries) == BATCH
-            assert_frugal(plan, rows=BATCH * 10, pages=BATCH * 40)
+            # Some of the pages are those of the 200 messages that might wait for their ordering key.
+            assert_frugal(plan, rows=BATCH * 10, pages=BATCH * 50)
 
         assert_frugal(await settle(Done()), rows=BATCH * 4, pages=BATCH * 40)
         assert_frugal(

@@ -116,12 +116,61 @@ def test_after_an_error_the_look_goes_from_end_to_end() -> None:
 
 def test_looks_from_end_to_end_that_take_long_get_rarer() -> None:
     marks: Marks[Place] = Marks()
-    marks.forward("orders", 0.0)
-    marks.took(["orders"], 0.0, 0.5)
+    for started in (0.0, 1.0):
+        marks.forward("orders", started)
+        marks.took(["orders"], started, started + 0.5)
     marks.found([("orders", 0, place(1, 1))])
 
-    assert starts(marks.forward("orders", 4.9)) == {0: place(1, 1)}
-    assert starts(marks.forward("orders", 5.0)) == {}
+    assert starts(marks.forward("orders", 5.9)) == {0: place(1, 1)}
+    assert starts(marks.forward("orders", 6.0)) == {}
+
+
+def test_one_slow_look_from_end_to_end_blinds_nothing() -> None:
+    """The server may have stood still for three seconds, and it is found a second later what came meanwhile."""
+    marks: Marks[Place] = Marks()
+    marks.forward("orders", 0.0)
+    marks.took(["orders"], 0.0, 0.01)
+    marks.forward("orders", 1.0)
+    marks.took(["orders"], 1.0, 4.0)
+    marks.found([("orders", 0, place(1, 1))])
+
+    assert starts(marks.forward("orders", 4.1)) == {}
+    marks.took(["orders"], 4.1, 4.2)
+    marks.found([("orders", 0, place(1, 1))])
+
+    assert starts(marks.forward("orders", 5.0)) == {0: place(1, 1)}
+    assert starts(marks.forward("orders", 5.2)) == {}
+
+
+def test_what_became_available_behind_the_mark_is_where_the_next_look_begins() -> None:
+    marks: Marks[Place] = Marks()
+    marks.forward("orders", 0.0)
+    marks.found([("orders", 0, place(60, 100))])
+    marks.lower([("orders", 0, place(5, 9)), ("orders", 0, place(7, 3)), ("refunds", 0, place(1, 1))])
+
+    assert starts(marks.forward("orders", 0.1)) == {0: place(5, 9)}
+
+
+def test_what_became_available_while_a_look_was_under_way_is_not_forgotten_by_what_that_finds() -> None:
+    marks: Marks[Place] = Marks()
+    marks.forward("orders", 0.0)
+    marks.lower([("orders", 0, place(5, 9))])
+    marks.found([("orders", 0, place(60, 100))])
+
+    assert starts(marks.forward("orders", 0.1)) == {0: place(5, 9)}
+    marks.found([("orders", 0, place(70, 200))])
+    assert starts(marks.forward("orders", 0.2)) == {0: place(70, 200)}
+
+
+def test_what_became_available_before_the_mark_changes_nothing() -> None:
+    marks: Marks[Place] = Marks()
+    marks.forward("orders", 0.0)
+    marks.lower([("orders", 0, place(90, 1))])
+    assert starts(marks.forward("orders", 0.1)) == {}
+    marks.found([("orders", 0, place(60, 100))])
+    marks.lower([("orders", 0, place(90, 1))])
+
+    assert starts(marks.forward("orders", 0.2)) == {0: place(60, 100)}
 
 
 def test_a_slow_look_from_the_marks_says_nothing_about_looks_from_end_to_end() -> None:

@@ -65,7 +65,8 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _prepared(name: str, body: str, names: TableNames, *, numbered: bool) -> Statement:
-    lines = [line for line in body.splitlines() if not line.lstrip().startswith("--")]
+    # Without indentation: drivers keep only statements up to a certain length prepared (asyncpg: 15 KB).
+    lines = [line.strip() for line in body.splitlines() if not line.lstrip().startswith("--")]
     text = _named("\n".join(lines).strip().removesuffix(";"), names)
     order = tuple(dict.fromkeys(_PARAMETER.findall(text)))
     if numbered:

@@ -25,6 +25,16 @@ _LEASE: Final = (
     "CHECK ((((token IS NULL) = (lease_until IS NULL)) AND ((token IS NULL) = (claimed_at IS NULL))))"
 )
 
+
+def _times(*columns: str) -> str:
+    """As Postgres writes the condition that these are in the years 1 to 9999."""
+    earliest, latest = (
+        f"to_timestamp(('{second}'::bigint)::double precision)" for second in (-62135510400, 253402214400)
+    )
+    within = (f"(({column} >= {earliest}) AND ({column} <= {latest}))" for column in columns)
+    return f"CHECK (({' AND '.join(within)}))"
+
+
 COLUMNS: Final[dict[str, dict[str, str]]] = {
     "meta": {
         "only_row": "boolean not null default",
@@ -39,7 +49,6 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "expires_at": _AT,
         "priority": "smallint not null",
         "superseded": "boolean not null default",
-        "parked": "boolean not null default",
         "due_at": _AT_SET,
         "lease_until": _AT,
         "token": "uuid",
@@ -101,15 +110,17 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
 INDEXES: Final[dict[str, str]] = {
     "meta_pkey": "unique btree (only_row)",
     "messages_pkey": "unique btree (id)",
-    "claim": "btree (queue, priority, parked, due_at, id) WHERE (priority >= 0)",
+    "claim": (
+        "btree (queue, priority, due_at, id) "
+        "WHERE ((priority >= 0) AND ((ordering_key IS NULL) OR (head_key IS NOT NULL)))"
+    ),
+    "waiting": (
+        "btree (queue, priority, due_at, id) "
+        "WHERE ((priority >= 0) AND (ordering_key IS NOT NULL) AND (head_key IS NULL))"
+    ),
     "timer": "unique btree (queue, timer_key) WHERE (timer_key IS NOT NULL)",
     "head": "unique btree (queue, head_key) WHERE (head_key IS NOT NULL)",
     "line": "btree (queue, ordering_key, ((id + 0))) WHERE (ordering_key IS NOT NULL)",
-    "behind": (
-        "btree (queue, priority, due_at, ((id + 0))) "
-        "WHERE ((ordering_key IS NOT NULL) AND (head_key IS NULL) AND (NOT parked))"
-    ),
-    "parked": "btree (queue, ordering_key, ((id + 0))) WHERE parked",
     "dead_pkey": "unique btree (id)",
     "dead_queue": "btree (queue, id)",
     "dead_due": "btree (queue, care_due_at, id) WHERE (care_due_at IS NOT NULL)",
@@ -124,7 +135,27 @@ CONSTRAINTS: Final[dict[str, str]] = {
     "meta_only_row_check": "CHECK (only_row)",
     "messages_priority": "CHECK (((priority >= 0) AND (priority <= 9)))",
     "messages_lease": _LEASE,
+    "messages_counters": "CHECK (((attempts >= 0) AND (deliveries >= 0)))",
+    "messages_times": _times(
+        "due_at",
+        "expires_at",
+        "published_at",
+        "lease_until",
+        "claimed_at",
+        "first_attempt_at",
+        "last_attempt_at",
+    ),
     "dead_lease": _LEASE,
+    "dead_counters": "CHECK (((care_attempts >= 0) AND (care_deliveries >= 0)))",
+    "dead_times": _times(
+        "died_at",
+        "care_due_at",
+        "published_at",
+        "lease_until",
+        "claimed_at",
+        "first_attempt_at",
+        "last_attempt_at",
+    ),
 }
 
 

@@ -1,6 +1,14 @@
+-- Two indexes lead a claim. One has what may be taken by itself: messages without an ordering key, and those that hold
+-- theirs because they were started before. The other has messages that wait for their key. Of all that wait for one key
+-- only the first can be next, so a claim asks for the first of each key and never walks along a line.
+--
+-- In all statements: sub-selects with a limit instead of `exists`, ids in an array instead of a join, `id + 0` instead of
+-- `id`. With statistics from an empty table the planner would hash the first, turn the second round, look for the third
+-- among all ids, and each time walk through all messages. `offset 0` keeps it from evaluating a sub-select for each row.
+
 -- name: claim
 -- Lease up to :limit available messages that have no more than :max_bytes together, looking through ranges in the order
--- given and no further than needed; and tell, only when that was not :full, when the next message of these queues is due
+-- given and no further than needed; and tell, only when that was not `full`, when the next message of these queues is due
 -- or the next lease ends.
 --
 -- Each queue has its turn, with ranges `first` to `last` of the arrays. A range is a level, and from where (inclusive) to
@@ -8,13 +16,9 @@
 -- the oldest of all levels. A turn is begun only when those before it gave too little, and exactly the rows that are
 -- taken are locked, except where :max_bytes ends the claim.
 --
--- Of the messages that wait for an ordering key and were never started, no more than :window are passed over in a range:
--- `cut` tells that there may be more behind them. `park` puts them aside. `parked` tells that messages are put aside:
--- `unpark` brings back the first of each free key.
---
--- Sub-selects with a limit instead of `exists`, ids in an array instead of a join, `id + 0` instead of `id`: with
--- statistics from an empty table the planner would hash the first, turn the second round, look for the third among all
--- ids, and each time walk through all messages. `offset 0` keeps it from evaluating a sub-select once per row.
+-- Of the first :window messages in a range that wait for an ordering key, those are taken that are the first of a free
+-- one; each divides what else is in the range. `cut` tells that others may wait behind the window; :extra_ids are first
+-- messages that were found in another way.
 with picked as materialized (
     select found.id, found.body_bytes, found.header_bytes
     from unnest(:queues::text[], :shares::integer[], :firsts::integer[], :lasts::integer[]) with ordinality
@@ -23,49 +27,65 @@ with picked as materialized (
         -- Where only one level has anything due, its oldest come first anyway.
         select case when turn.share > 0 and 1 < (
             select count(*)
-            from generate_series(turn.first, turn.first + 9) as r(i),
-            lateral (
+            from generate_series(turn.first, turn.first + 9) as r(i)
+            where (
                 select m.id
                 from nightmail_messages as m
-                where m.priority >= 0 and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
-                  and not m.parked
+                where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+                  and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
                   and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
                   and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                 order by m.due_at, m.id
                 limit 1
-            ) as due
+            ) is not null or (
+                select b.id
+                from nightmail_messages as b
+                where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+                  and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+                  and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                  and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                order by b.due_at, b.id
+                limit 1
+            ) is not null
         ) then array(
             select oldest.id
-            from generate_series(turn.first, turn.first + 9) as r(i)
-            left join lateral (
-                select b.due_at, b.id
-                from nightmail_messages as b
-                where b.ordering_key is not null and b.head_key is null and not b.parked
-                  and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-                  and (b.due_at, b.id + 0) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                  and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                order by b.due_at, b.id + 0
-                offset :window::integer limit 1
-            ) as edge on true,
+            from generate_series(turn.first, turn.first + 9) as r(i),
             lateral (
-                select m.id, m.due_at
-                from nightmail_messages as m
-                where m.priority >= 0 and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
-                  and not m.parked
-                  and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                  and (m.due_at, m.id) < (
-                      coalesce(edge.due_at, (:to_at::timestamptz[])[r.i]), coalesce(edge.id, (:to_id::bigint[])[r.i]))
-                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                  and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-                  and (m.ordering_key is null or m.head_key is not null or (
-                      (select h.id from nightmail_messages as h
-                       where h.queue = m.queue and h.head_key = m.ordering_key limit 1) is null
+                select free.id, free.due_at
+                from (
+                    select m.id, m.due_at
+                    from nightmail_messages as m
+                    where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+                      and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
+                      and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                      and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                      and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+                    order by m.due_at, m.id
+                    limit turn.share
+                ) as free
+                union all
+                select heads.id, heads.due_at
+                from (
+                    select b.id, b.due_at
+                    from (
+                        select b.id, b.due_at, b.ordering_key
+                        from nightmail_messages as b
+                        where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+                          and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+                          and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                          and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                          and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                        order by b.due_at, b.id
+                        limit :window::integer
+                    ) as b
+                    where (select h.id from nightmail_messages as h
+                           where h.queue = turn.queue and h.head_key = b.ordering_key limit 1) is null
                       and (select s.id from nightmail_messages as s
-                           where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id + 0 < m.id
+                           where s.queue = turn.queue and s.ordering_key = b.ordering_key
                              and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                           limit 1) is null))
-                order by m.due_at, m.id
-                limit turn.share
+                           order by s.id + 0 limit 1) = b.id
+                    limit turn.share
+                ) as heads
             ) as oldest
             order by oldest.due_at, oldest.id
             limit turn.share
@@ -80,53 +100,113 @@ with picked as materialized (
             where m.id = any(share.ids)
               and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
               and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-              -- Once more, now that it is locked: it may have been replaced by one with another key.
-              and (m.ordering_key is null or m.head_key is not null or (
-                  (select h.id from nightmail_messages as h
-                   where h.queue = m.queue and h.head_key = m.ordering_key limit 1) is null
-                  and (select s.id from nightmail_messages as s
-                       where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id + 0 < m.id
-                         and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                       limit 1) is null))
+              -- Unless it was replaced by one with another key, while we waited for its lock.
+              and m.ordering_key is not distinct from (
+                  select p.ordering_key from nightmail_messages as p where p.id = m.id)
             limit :limit::integer
             for update of m skip locked
         ) as shared
         union all
-        select ranged.id, ranged.body_bytes, ranged.header_bytes
-        from generate_series(turn.first, turn.last) as r(i)
-        left join lateral (
-            select b.due_at, b.id
-            from nightmail_messages as b
-            where b.ordering_key is not null and b.head_key is null and not b.parked
-              and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-              and (b.due_at, b.id + 0) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-              and (b.due_at, b.id + 0) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
-              and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-            order by b.due_at, b.id + 0
-            offset :window::integer limit 1
-        ) as edge on true,
+        select part.id, part.body_bytes, part.header_bytes
+        from generate_series(turn.first, turn.last) as r(i),
         lateral (
-            select m.id, octet_length(m.body) as body_bytes, octet_length(m.headers) as header_bytes
-            from nightmail_messages as m
-            where m.priority >= 0 and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
-              and not m.parked
-              and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-              and (m.due_at, m.id) < (
-                  coalesce(edge.due_at, (:to_at::timestamptz[])[r.i]), coalesce(edge.id, (:to_id::bigint[])[r.i]))
-              and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-              and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-              and (m.ordering_key is null or m.head_key is not null or (
-                  (select h.id from nightmail_messages as h
-                   where h.queue = m.queue and h.head_key = m.ordering_key limit 1) is null
-                  and (select s.id from nightmail_messages as s
-                       where s.queue = m.queue and s.ordering_key = m.ordering_key and s.id + 0 < m.id
-                         and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                       limit 1) is null))
-              and m.id <> all(share.ids)
-            order by m.due_at, m.id
-            limit :limit::integer
-            for update of m skip locked
-        ) as ranged
+            select case when cardinality(:extra_ids::bigint[]) > 0 or (
+                select b.id
+                from nightmail_messages as b
+                where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+                  and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+                  and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                  and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                  and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                order by b.due_at, b.id
+                limit 1
+            ) is not null then array(
+                select head.id
+                from (
+                    select heads.id, heads.due_at
+                    from (
+                        select b.id, b.due_at
+                        from (
+                            select b.id, b.due_at, b.ordering_key
+                            from nightmail_messages as b
+                            where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+                              and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+                              and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                              and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                              and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                            order by b.due_at, b.id
+                            limit :window::integer
+                        ) as b
+                        where (select h.id from nightmail_messages as h
+                               where h.queue = turn.queue and h.head_key = b.ordering_key limit 1) is null
+                          and (select s.id from nightmail_messages as s
+                               where s.queue = turn.queue and s.ordering_key = b.ordering_key
+                                 and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                               order by s.id + 0 limit 1) = b.id
+                        limit :limit::integer
+                    ) as heads
+                    union
+                    select others.id, others.due_at
+                    from (
+                        -- As they were a moment ago: the first of its key must still be that.
+                        select extra.id, extra.due_at
+                        from unnest(:extra_queues::text[], :extra_levels::smallint[], :extra_at::timestamptz[],
+                                    :extra_ids::bigint[], :extra_keys::text[])
+                            as extra(queue, level, due_at, id, ordering_key)
+                        where extra.queue = turn.queue and extra.level = (:levels::smallint[])[r.i]
+                          and (extra.due_at, extra.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                          and (extra.due_at, extra.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                          and (select p.due_at from nightmail_messages as p where p.id = extra.id) = extra.due_at
+                          and (select h.id from nightmail_messages as h
+                               where h.queue = turn.queue and h.head_key = extra.ordering_key limit 1) is null
+                          and (select s.id from nightmail_messages as s
+                               where s.queue = turn.queue and s.ordering_key = extra.ordering_key
+                                 and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                               order by s.id + 0 limit 1) = extra.id
+                        limit :limit::integer
+                    ) as others
+                ) as head
+                order by head.due_at, head.id
+            ) else '{}'::bigint[] end as ids
+            offset 0
+        ) as line,
+        generate_series(0, cardinality(line.ids)) as step(k),
+        lateral (
+            select free.id, free.body_bytes, free.header_bytes
+            from (
+                select m.id, octet_length(m.body) as body_bytes, octet_length(m.headers) as header_bytes
+                from nightmail_messages as m
+                where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+                  and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
+                  and (m.due_at, m.id) >= (
+                      coalesce((select p.due_at from nightmail_messages as p where p.id = line.ids[step.k]),
+                               (:from_at::timestamptz[])[r.i]),
+                      coalesce(line.ids[step.k], (:from_id::bigint[])[r.i]))
+                  and (m.due_at, m.id) < (
+                      coalesce((select p.due_at from nightmail_messages as p where p.id = line.ids[step.k + 1]),
+                               (:to_at::timestamptz[])[r.i]),
+                      coalesce(line.ids[step.k + 1], (:to_id::bigint[])[r.i]))
+                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                  and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+                  and m.id <> all(share.ids)
+                order by m.due_at, m.id
+                limit :limit::integer
+                for update of m skip locked
+            ) as free
+            union all
+            select head.id, head.body_bytes, head.header_bytes
+            from (
+                select m.id, octet_length(m.body) as body_bytes, octet_length(m.headers) as header_bytes
+                from nightmail_messages as m
+                where m.id = line.ids[step.k + 1]
+                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                  and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+                  and m.ordering_key = (select p.ordering_key from nightmail_messages as p where p.id = m.id)
+                  and m.id <> all(share.ids)
+                limit 1
+                for update of m skip locked
+            ) as head
+        ) as part
     ) as found
     order by turn.place
     limit :limit::integer
@@ -165,9 +245,20 @@ with picked as materialized (
          from unnest(:queues::text[]) as q(queue), generate_series(0, 9) as l(level),
          lateral (
              select m.due_at from nightmail_messages as m
-             where m.priority >= 0 and m.queue = q.queue and m.priority = l.level and not m.parked
+             where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+               and m.queue = q.queue and m.priority = l.level
                and m.due_at > coalesce(:now::timestamptz, statement_timestamp())
              order by m.due_at, m.id
+             limit 1
+         ) as coming),
+        (select min(coming.due_at)
+         from unnest(:queues::text[]) as q(queue), generate_series(0, 9) as l(level),
+         lateral (
+             select b.due_at from nightmail_messages as b
+             where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+               and b.queue = q.queue and b.priority = l.level
+               and b.due_at > coalesce(:now::timestamptz, statement_timestamp())
+             order by b.due_at, b.id
              limit 1
          ) as coming),
         (select min(running.lease_until)
@@ -175,8 +266,8 @@ with picked as materialized (
          generate_series(turn.first, turn.last) as r(i),
          lateral (
              select m.lease_until from nightmail_messages as m
-             where m.priority >= 0 and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
-               and not m.parked
+             where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+               and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
                and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
                and (m.due_at, m.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
                and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
@@ -193,105 +284,51 @@ with picked as materialized (
         lateral (
             select b.id
             from nightmail_messages as b
-            where b.ordering_key is not null and b.head_key is null and not b.parked
+            where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
               and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-              and (b.due_at, b.id + 0) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-              and (b.due_at, b.id + 0) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+              and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+              and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
               and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-            order by b.due_at, b.id + 0
+            order by b.due_at, b.id
             offset :window::integer limit 1
         ) as edge
         limit 1
     ) is not null else false end as cut
     from told
 )
-select claimed.*, expected.next_in, expected.cut, told.ended_by_limit or told.ended_by_bytes as full, told.large, (
-           select 1
-           from unnest(:queues::text[]) as q(queue),
-           lateral (
-               select m.id from nightmail_messages as m
-               where m.parked and m.queue = q.queue
-               order by m.ordering_key, m.id + 0
-               limit 1
-           ) as aside
-           limit 1
-       ) is not null as parked
+select claimed.*, expected.next_in, expected.cut, told.ended_by_limit or told.ended_by_bytes as full, told.large
 from told cross join expected left join claimed on true;
 
--- name: unpark
--- Bring back, of each ordering key that nobody holds, the first that is due, if it was put aside. Keys are skipped
--- through one by one: what this costs follows their number, not how many messages wait behind each. `parked` tells
--- whether there are any.
-with recursive line(queue, key) as (
+-- name: firsts
+-- The first message of each ordering key that is free, skipping from key to key: what it costs follows their number, not
+-- how many messages wait for each. It begins at a key of each queue and asks for :most keys there; `key` without an id
+-- tells where to go on, or that there are no more.
+with recursive line(queue, key, nth) as (
     select q.queue collate "C", (
         select m.ordering_key from nightmail_messages as m
-        where m.parked and m.queue = q.queue
-        order by m.ordering_key, m.id + 0 limit 1)
-    from unnest(:queues::text[]) as q(queue)
+        where m.queue = q.queue and m.ordering_key is not null and m.ordering_key >= q.after
+        order by m.ordering_key, m.id + 0 limit 1), 1
+    from unnest(:queues::text[], :afters::text[]) as q(queue, after)
     union all
     select line.queue, (
         select m.ordering_key from nightmail_messages as m
-        where m.parked and m.queue = line.queue and m.ordering_key > line.key
-        order by m.ordering_key, m.id + 0 limit 1)
+        where m.queue = line.queue and m.ordering_key is not null and m.ordering_key > line.key
+        order by m.ordering_key, m.id + 0 limit 1), line.nth + 1
     from line
-    where line.key is not null
-), first as materialized (
-    select (
-        select s.id from nightmail_messages as s
-        where s.queue = line.queue and s.ordering_key = line.key
-          and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-        order by s.id + 0 limit 1) as id
-    from line
-    where line.key is not null and (
-        select h.id from nightmail_messages as h
-        where h.queue = line.queue and h.head_key = line.key limit 1) is null
-), chosen as materialized (
-    select m.id from nightmail_messages as m
-    where m.id = any(array(select first.id from first where first.id is not null)) and m.parked
-    for update skip locked
-), back as (
-    update nightmail_messages as m set parked = false
-    where m.id = any(array(select chosen.id from chosen))
-    returning m.queue, m.priority, m.due_at, m.id
+    where line.key is not null and line.nth <= :most::integer
 )
-select back.queue, back.priority, back.due_at, back.id, any_line.parked
-from (select count(*) > 0 as parked from line where line.key is not null) as any_line left join back on true;
-
--- name: park
--- Put messages aside that wait for an ordering key with a long line, so that claims need not walk over them. Of the
--- first :portion that wait in each range, those of keys with :long or more.
-with portion as materialized (
-    select waiting.id, waiting.queue, waiting.ordering_key
-    from unnest(:queues::text[], :firsts::integer[], :lasts::integer[]) as turn(queue, first, last),
-    generate_series(turn.first, turn.last) as r(i),
-    lateral (
-        select b.id, b.queue, b.ordering_key
-        from nightmail_messages as b
-        where b.ordering_key is not null and b.head_key is null and not b.parked
-          and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-          and (b.due_at, b.id + 0) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-          and (b.due_at, b.id + 0) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
-          and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-        order by b.due_at, b.id + 0
-        limit :portion::integer
-    ) as waiting
-), aside as materialized (
-    select lines.id
-    from (
-        select portion.id, count(*) over (partition by portion.queue, portion.ordering_key) as length from portion
-    ) as lines
-    where lines.length >= :long::integer
-    limit :portion::integer
-), chosen as materialized (
-    select m.id from nightmail_messages as m
-    where m.id = any(array(select aside.id from aside)) and m.token is null and m.head_key is null and not m.parked
-    for update skip locked
-), moved as (
-    update nightmail_messages as m set parked = true
-    where m.id = any(array(select chosen.id from chosen))
-    returning m.id
-)
-select count(*) as parked from moved;
+select line.queue, line.key, first.id, first.due_at, first.priority
+from line
+left join lateral (
+    select s.id, s.due_at, s.priority
+    from nightmail_messages as s
+    where line.nth <= :most::integer and s.queue = line.queue and s.ordering_key = line.key
+      and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+    order by s.id + 0
+    limit 1
+) as first on (
+    select h.id from nightmail_messages as h where h.queue = line.queue and h.head_key = line.key limit 1) is null
+where first.id is not null or line.key is null or line.nth > :most::integer;
 
 -- name: bury_large
 -- Give up messages whose body is larger than the store takes, without reading it.
@@ -322,7 +359,8 @@ with edges as materialized (
     from unnest(:queues::text[]) as q(queue) cross join generate_series(0, 9) as l(level)
     left join lateral (
         select m.due_at, m.id from nightmail_messages as m
-        where m.priority >= 0 and m.queue = q.queue and m.priority = l.level and not m.parked and m.token is null
+        where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+          and m.queue = q.queue and m.priority = l.level and m.token is null
         order by m.due_at, m.id
         offset :most::integer limit 1
     ) as edge on true
@@ -331,7 +369,8 @@ with edges as materialized (
     from edges,
     lateral (
         select m.id from nightmail_messages as m
-        where m.priority >= 0 and m.queue = edges.queue and m.priority = edges.level and not m.parked
+        where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+          and m.queue = edges.queue and m.priority = edges.level
           and (m.due_at, m.id) < (coalesce(edges.due_at, 'infinity'), coalesce(edges.id, 0))
           and m.token = :token::uuid
         order by m.due_at, m.id

@@ -29,13 +29,12 @@ LOOKS: Final = 5
 """How often a claim looks again because another one took the ordering key that it was about to take."""
 NOTHING: Final = Claimed((), None)
 
-WINDOW: Final = 1_000
-"""How many messages that wait for an ordering key a claim walks over, besides four for each that it may take."""
-NO_WINDOW: Final = 2**31 - 1
-PORTION: Final = 20_000
-"""How many messages are put aside at a time: a fraction of a second."""
-LONG: Final = 20
-"""So many of one ordering key are worth it: each key with messages put aside is asked for at every claim."""
+WINDOW: Final = 200
+"""How many messages that wait for an ordering key a claim considers in each range."""
+WINDOW_PER_MESSAGE: Final = 2
+"""And how many more for each message that it may take."""
+KEYS: Final = 2_000
+"""How many ordering keys are asked for their first message when those in the window are not enough."""
 MOST_BYTES: Final = 2**62
 PASSED_OVER: Final = 10_000
 """How many waiting messages of a level a recall walks over."""
@@ -66,6 +65,28 @@ class Wanted:
         return frozenset(self.queues)
 
 
+@dataclass(frozen=True, slots=True)
+class Firsts:
+    """Messages that are the first of their ordering key, and whether these are all there are."""
+
+    rows: Sequence[Any]
+    all: bool
+
+    @property
+    def values(self) -> dict[str, list[Any]]:
+        """As parameters."""
+        return {
+            "extra_queues": [row["queue"] for row in self.rows],
+            "extra_levels": [row["priority"] for row in self.rows],
+            "extra_at": [row["due_at"] for row in self.rows],
+            "extra_ids": [row["id"] for row in self.rows],
+            "extra_keys": [row["key"] for row in self.rows],
+        }
+
+
+NO_FIRSTS: Final = Firsts((), all=False)
+
+
 class Claims:
     """What claims of one process remember from one to the next: marks, shares, whose turn it is."""
 
@@ -84,10 +105,12 @@ class Claims:
         self._marks: Marks[Place] = Marks()
         self._shares = FairShare()
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
-        self._parked: set[frozenset[str]] = set()
-        """Where messages were put aside, when we last looked."""
         self._cut: set[frozenset[str]] = set()
-        """Where the last look ended before it had seen everything: messages are to be put aside there."""
+        """Where more waited for ordering keys than a window shows, when we last looked."""
+        self._keys: dict[str, str] = {}
+        """The ordering key of each queue at which to go on asking."""
+        self._asked: set[str] = set()
+        """Queues of which every key was asked, while there are others of which that is not so."""
 
     async def claim(
         self, queues: Sequence[str], *, limit: int, max_bytes: int, lease: timedelta, token: UUID
@@ -119,57 +142,30 @@ class Claims:
 
     async def _look(self, connection: Connection, wanted: Wanted) -> Claimed:
         try:
-            way_was_made = False
+            unfinished = False
             for _ in range(LOOKS):
                 try:
-                    window, parked = await self._make_way(connection, wanted)
+                    firsts = await self._firsts(connection, wanted) if wanted.key in self._cut else None
                     started = self._seconds()
-                    values = {**self._values(wanted, started), "window": window}
+                    values = {**self._values(wanted, started), **(firsts or NO_FIRSTS).values}
                     found = await self._fetch(connection, "claim", values)
                 except LOOK_AGAIN:
                     continue
                 self._marks.took(wanted.queues, started, self._seconds())
-                more = await self._more(connection, wanted, found[0], was_unparked=parked)
-                if found[0]["id"] is not None or not more:
-                    return self._handed_out(found, wanted, full=more or found[0]["full"])
-                way_was_made = True
-            if way_was_made:
+                unfinished = await self._unfinished(connection, wanted, found[0], firsts)
+                if found[0]["id"] is not None or not unfinished:
+                    return self._handed_out(found, wanted, full=unfinished or found[0]["full"])
+            if unfinished:
                 return Claimed((), None, full=True)
             raise StoreUnavailable("other claims were quicker each time: look again")
         except BaseException:
             self._marks.forget()
             raise
 
-    async def _make_way(self, connection: Connection, wanted: Wanted) -> tuple[int, bool]:
-        """Keep long lines of one ordering key out of the way of the next look.
-
-        How many waiting for their key that look may pass over, and whether the first of each line was brought back.
-        """
-        window = WINDOW + 4 * wanted.limit
-        if wanted.key in self._cut:
-            self._cut.discard(wanted.key)
-            values = {**self._values(wanted, self._seconds()), "portion": PORTION, "long": LONG}
-            (row,) = await self._fetch(connection, "park", values)
-            if row["parked"]:
-                self._parked.add(wanted.key)
-            else:
-                # Many short lines: there is nothing to gain, so this look goes through all of them.
-                window = NO_WINDOW
-        if wanted.key not in self._parked:
-            return window, False
-        values = {"queues": list(wanted.queues), "now": self._clock.now()}
-        back = await self._fetch(connection, "unpark", values)
-        if not back[0]["parked"]:
-            self._parked.discard(wanted.key)
-        self._marks.lower(
-            (row["queue"], row["priority"], (row["due_at"], row["id"]))
-            for row in back
-            if row["id"] is not None
-        )
-        return window, True
-
-    async def _more(self, connection: Connection, wanted: Wanted, told: Any, *, was_unparked: bool) -> bool:
-        """Whether there may be more than this look has found, though it was not full."""
+    async def _unfinished(
+        self, connection: Connection, wanted: Wanted, told: Any, firsts: Firsts | None
+    ) -> bool:
+        """Whether there may be more than this look has seen, though it was not full."""
         if told["large"]:
             values = {
                 "ids": told["large"],
@@ -180,9 +176,30 @@ class Claims:
             await self._fetch(connection, "bury_large", values)
         if told["cut"]:
             self._cut.add(wanted.key)
-        if told["parked"]:
-            self._parked.add(wanted.key)
-        return bool(told["large"] or told["cut"] or (told["parked"] and not was_unparked))
+        elif not told["full"]:
+            self._cut.discard(wanted.key)
+        return bool(told["large"]) or (told["cut"] and not (firsts is not None and firsts.all))
+
+    async def _firsts(self, connection: Connection, wanted: Wanted) -> Firsts:
+        """The first messages of more ordering keys than a window shows: a portion, and the next time the next one."""
+        asked = [queue for queue in wanted.queues if queue not in self._asked] or list(wanted.queues)
+        values = {
+            "queues": asked,
+            "afters": [self._keys.get(queue, "") for queue in asked],
+            "most": max(KEYS // len(asked), 1),
+            "now": self._clock.now(),
+        }
+        found = await self._fetch(connection, "firsts", values)
+        for row in found:
+            if row["id"] is None:
+                self._keys[row["queue"]] = row["key"] or ""
+                if row["key"] is None:
+                    self._asked.add(row["queue"])
+        finished = self._asked.issuperset(wanted.queues)
+        if finished:
+            self._asked.difference_update(wanted.queues)
+        firsts = [row for row in found if row["id"] is not None]
+        return Firsts(sorted(firsts, key=lambda row: (row["due_at"], row["id"])), all=finished)
 
     async def _fetch(self, connection: Connection, name: str, values: Mapping[str, Any]) -> Sequence[Any]:
         statement = self._statements[name]
@@ -208,6 +225,7 @@ class Claims:
         return {
             "now": self._clock.now(),
             "limit": wanted.limit,
+            "window": WINDOW + WINDOW_PER_MESSAGE * wanted.limit,
             "max_bytes": min(wanted.max_bytes, MOST_BYTES),
             "max_body_bytes": self._max_body_bytes,
             "lease": duration(wanted.lease),

@@ -1,29 +1,61 @@
 -- What an operator asks. Nothing here locks a row.
 
 -- name: peek
--- Waiting messages by due time: of each queue and level as many as are wanted at most, and of these the first.
+-- Waiting messages by due time: of each queue and level as many as are wanted at most, and of these the first. Those that
+-- wait for their ordering key are in an index of their own.
 with recursive queues(queue) as (
-    (select m.queue from nightmail_messages as m
-     where m.priority >= 0 and (:queue::text is null or m.queue = :queue)
-     order by m.queue limit 1)
+    select least(
+        (select m.queue from nightmail_messages as m
+         where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+           and (:queue::text is null or m.queue = :queue)
+         order by m.queue limit 1),
+        (select m.queue from nightmail_messages as m
+         where m.priority >= 0 and m.ordering_key is not null and m.head_key is null
+           and (:queue::text is null or m.queue = :queue)
+         order by m.queue limit 1))
     union all
-    select (select m.queue from nightmail_messages as m
-            where m.priority >= 0 and m.queue > queues.queue order by m.queue limit 1)
+    select least(
+        (select m.queue from nightmail_messages as m
+         where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+           and m.queue > queues.queue
+         order by m.queue limit 1),
+        (select m.queue from nightmail_messages as m
+         where m.priority >= 0 and m.ordering_key is not null and m.head_key is null
+           and m.queue > queues.queue
+         order by m.queue limit 1))
     from queues
     where queues.queue is not null and :queue::text is null
 )
 select found.*
-from queues, generate_series(0, 9) as l(level), (values (false), (true)) as aside(parked),
+from queues, generate_series(0, 9) as l(level),
 lateral (
-    select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
-           m.attempts, m.body, m.headers
-    from nightmail_messages as m
-    where m.priority >= 0 and m.queue = queues.queue and m.priority = l.level and m.parked = aside.parked
-      and m.due_at < coalesce(:due_before::timestamptz, 'infinity')
-      and not m.superseded
-      and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-    order by m.due_at, m.id
-    limit :limit::integer
+    select free.*
+    from (
+        select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
+               m.attempts, m.body, m.headers
+        from nightmail_messages as m
+        where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+          and m.queue = queues.queue and m.priority = l.level
+          and m.due_at < coalesce(:due_before::timestamptz, 'infinity')
+          and not m.superseded
+          and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+        order by m.due_at, m.id
+        limit :limit::integer
+    ) as free
+    union all
+    select waiting.*
+    from (
+        select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
+               m.attempts, m.body, m.headers
+        from nightmail_messages as m
+        where m.priority >= 0 and m.ordering_key is not null and m.head_key is null
+          and m.queue = queues.queue and m.priority = l.level
+          and m.due_at < coalesce(:due_before::timestamptz, 'infinity')
+          and not m.superseded
+          and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+        order by m.due_at, m.id
+        limit :limit::integer
+    ) as waiting
 ) as found
 order by found.due_at, found.id
 limit :limit::integer;

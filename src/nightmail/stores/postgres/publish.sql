@@ -142,7 +142,7 @@ with meta as materialized (
         -- Its place is a place in a line; with another key it is in another line.
         head_key = case when m.ordering_key = excluded.ordering_key then m.head_key end,
         attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
-        token = null, lease_until = null, claimed_at = null, parked = false
+        token = null, lease_until = null, claimed_at = null
     where (m.token is null or m.lease_until <= (select asked from moment)) and (
         :policy::text = 'replace'
         or :policy::text = 'earliest' and excluded.due_at < m.due_at

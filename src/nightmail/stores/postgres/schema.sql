@@ -20,8 +20,6 @@ create table nightmail_messages (
     expires_at       timestamptz,
     priority         smallint not null,
     superseded       boolean not null default false,
-    -- Waits for its ordering key outside the order in which claims look: many do, and only the first can be next.
-    parked           boolean not null default false,
     -- Written by claim and settle. They lie together, so that an update logs these bytes and not body and headers.
     due_at           timestamptz not null,
     lease_until      timestamptz,
@@ -43,7 +41,18 @@ create table nightmail_messages (
     body             bytea not null,
     constraint nightmail_messages_priority check (priority between 0 and 9),
     constraint nightmail_messages_lease
-        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null))
+        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null)),
+    constraint nightmail_messages_counters check (attempts >= 0 and deliveries >= 0),
+    -- The years 1 to 9999, which every client can read. Infinity cannot be reckoned with.
+    constraint nightmail_messages_times check (
+        due_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and expires_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and published_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and lease_until between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and claimed_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and first_attempt_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and last_attempt_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+    )
 ) with (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02,
@@ -57,9 +66,15 @@ create table nightmail_messages (
     toast.vacuum_truncate = false
 );
 
--- What a claim walks along. The predicate is always true and only claims state it: otherwise the planner, when its
--- statistics date from an empty table, looks for single ids by walking through this index from end to end.
-create index nightmail_claim on nightmail_messages (queue, priority, parked, due_at, id) where priority >= 0;
+-- What claims walk along: what may be taken by itself, because it has no ordering key or holds it since it was started.
+-- `priority >= 0` is always true and only claims state it: otherwise the planner, when its statistics date from an empty
+-- table, looks for single ids by walking through this index from end to end.
+create index nightmail_claim on nightmail_messages (queue, priority, due_at, id)
+    where priority >= 0 and (ordering_key is null or head_key is not null);
+
+-- What waits for its ordering key. Only the first of each key can be next, so claims look here no further than they must.
+create index nightmail_waiting on nightmail_messages (queue, priority, due_at, id)
+    where priority >= 0 and ordering_key is not null and head_key is null;
 
 -- At most one message bears a name, and at most one holds an ordering key.
 create unique index nightmail_timer on nightmail_messages (queue, timer_key) where timer_key is not null;
@@ -68,13 +83,6 @@ create unique index nightmail_head on nightmail_messages (queue, head_key) where
 -- Who else waits with an ordering key. Not the bare id: a search for lower ones could then be planned through the
 -- primary key, over all messages.
 create index nightmail_line on nightmail_messages (queue, ordering_key, (id + 0)) where ordering_key is not null;
-
--- Those of them that a claim may have to walk over, in its order: it asks how far it would come.
-create index nightmail_behind on nightmail_messages (queue, priority, due_at, (id + 0))
-    where ordering_key is not null and head_key is null and not parked;
-
--- Which ordering keys have messages put aside.
-create index nightmail_parked on nightmail_messages (queue, ordering_key, (id + 0)) where parked;
 
 -- Messages that were given up, with all that is known about why.
 create table nightmail_dead (
@@ -104,7 +112,17 @@ create table nightmail_dead (
     headers          text not null,
     body             bytea not null,
     constraint nightmail_dead_lease
-        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null))
+        check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null)),
+    constraint nightmail_dead_counters check (care_attempts >= 0 and care_deliveries >= 0),
+    constraint nightmail_dead_times check (
+        died_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and care_due_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and published_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and lease_until between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and claimed_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and first_attempt_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and last_attempt_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+    )
 );
 create index nightmail_dead_queue on nightmail_dead (queue, id);
 create index nightmail_dead_due on nightmail_dead (queue, care_due_at, id) where care_due_at is not null;

@@ -22,11 +22,20 @@ from meta;
 -- Remove every waiting message of a queue, and their dedup windows.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
-), gone as (
+), free as (
     delete from nightmail_messages as m
-    where m.priority >= 0 and m.queue = :queue and (select ours from meta)
+    where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+      and m.queue = :queue and (select ours from meta)
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
     returning m.timer_key, m.ordering_key
+), waiting as (
+    delete from nightmail_messages as m
+    where m.priority >= 0 and m.ordering_key is not null and m.head_key is null
+      and m.queue = :queue and (select ours from meta)
+      and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+    returning m.timer_key, m.ordering_key
+), gone as (
+    select timer_key, ordering_key from free union all select timer_key, ordering_key from waiting
 ), freed as (
     delete from nightmail_dedup as d
     where d.queue = :queue and d.timer_id = any(array(select timer_key from gone where timer_key is not null))
@@ -46,7 +55,7 @@ with meta as materialized (
     update nightmail_messages as m
     set due_at = (select greatest(coalesce(:due_at::timestamptz, (utc + :delay::interval) at time zone 'UTC'), now)
                   from moment),
-        token = null, lease_until = null, claimed_at = null, parked = false
+        token = null, lease_until = null, claimed_at = null
     where m.queue = :queue and m.timer_key = :timer_id and (select ours from meta)
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
     returning m.due_at, m.ordering_key

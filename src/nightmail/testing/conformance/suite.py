@@ -15,6 +15,7 @@ from nightmail.testing.conformance.fixtures import StoreFixtures
 from nightmail.testing.conformance.freed_keys import FreedKeysConformance
 from nightmail.testing.conformance.inspect import InspectConformance
 from nightmail.testing.conformance.lease import LeaseConformance
+from nightmail.testing.conformance.lines import LinesConformance
 from nightmail.testing.conformance.locked import LockedConformance
 from nightmail.testing.conformance.looking import LookingConformance
 from nightmail.testing.conformance.loops import LoopsConformance
@@ -46,6 +47,7 @@ class StoreConformance(
     CancellationConformance,
     ClaimConformance,
     OrderingConformance,
+    LinesConformance,
     PriorityConformance,
     LookingConformance,
     LockedConformance,

@@ -1,0 +1,141 @@
+"""What Postgres reads for a claim follows its limit and the number of queues, not the length of one key's line."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from nightmail.outcome import Done
+from nightmail.store import Claimed, Settlement
+from nightmail.stores.postgres import PostgresStore
+from testkit.servers import Postgres
+from tests.plans.test_postgres_plans import Plans, nodes
+from tests.stores.postgres_support import LEASE, QUEUE, connection, open_store
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+LONG = 100_000
+QUEUES = 200
+LIMIT = 10
+
+FILL = f"""
+    alter table nightmail_messages set (autovacuum_enabled = off);
+    insert into nightmail_messages (queue, priority, due_at, published_at, headers, body, ordering_key)
+    select '{QUEUE}', 0, clock_timestamp(), clock_timestamp(), '{{}}', 'hot', 'hot' from generate_series(1, {LONG});
+    insert into nightmail_messages (queue, priority, due_at, published_at, headers, body, ordering_key)
+    select '{QUEUE}', 0, clock_timestamp(), clock_timestamp(), '{{}}', 'other', case when n % 2 = 0 then 'key ' || n end
+    from generate_series(1, 10) as n;
+"""
+STATES = {
+    "never analyzed": FILL,
+    "analyzed while empty": f"analyze nightmail_messages; {FILL}",
+    "analyzed": f"{FILL} analyze nightmail_messages",
+}
+
+
+@pytest.fixture(autouse=True)
+def _can_explain(postgres_server: Postgres) -> None:
+    if not postgres_server.ours:
+        pytest.skip("loading auto_explain needs a superuser")
+
+
+async def told(store: PostgresStore) -> Plans:
+    """The plans of what this store claims from now on."""
+    plans = Plans()
+    assert store._opened is not None
+    await store._opened.claim.run(plans.listen)
+    return plans
+
+
+def work(plan: dict[str, Any]) -> tuple[int, int]:
+    """The most rows that any part of it handled, and the pages it touched."""
+    rows = max(
+        (
+            node["Actual Rows"]
+            + node.get("Rows Removed by Filter", 0)
+            + node.get("Rows Removed by Join Filter", 0)
+        )
+        * node["Actual Loops"]
+        for node in nodes(plan)
+    )
+    return rows, plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+
+@pytest.mark.parametrize("state", list(STATES))
+async def test_a_claim_reads_as_little_however_long_the_line_of_one_key(
+    postgres_url: str, state: str
+) -> None:
+    async with open_store(postgres_url) as store:
+        async with connection(postgres_url) as own:
+            await own.execute(STATES[state])
+        plans = await told(store)
+
+        async def claim() -> Claimed:
+            claimed = await store.claim([QUEUE], limit=LIMIT, lease=LEASE, token=uuid4())
+            for plan in await plans.all("nightmail_messages"):
+                rows, pages = work(plan)
+                assert rows <= 500
+                assert pages <= 2_500
+            return claimed
+
+        # The key is free, then held, then free again.
+        seen = []
+        for _ in range(3):
+            claimed = await claim()
+            seen += claimed.deliveries
+        assert sorted(delivery.body for delivery in seen) == [b"hot", *[b"other"] * 10]
+        assert not claimed.full
+
+        for _ in range(5):
+            await store.settle([Settlement(delivery, Done()) for delivery in seen])
+            seen = list((await claim()).deliveries)
+            assert [delivery.body for delivery in seen] == [b"hot"]
+
+
+async def test_what_a_claim_reads_grows_with_the_number_of_queues_and_no_faster(postgres_url: str) -> None:
+    queues = [f"queue {number}" for number in range(QUEUES)]
+    async with open_store(postgres_url) as store:
+        async with connection(postgres_url) as own:
+            await own.execute(
+                f"""
+                insert into nightmail_messages (queue, priority, due_at, published_at, headers, body)
+                select 'queue ' || n % {QUEUES}, n / {QUEUES} % 2, clock_timestamp(), clock_timestamp(), '{{}}', 'x'
+                from generate_series(0, {QUEUES * 4 - 1}) as n
+                """
+            )
+        plans = await told(store)
+
+        # The first takes from a few of them, the second from all, the last finds nothing in any.
+        for limit, most_rows in ((50, 2_000), (QUEUES * 4, QUEUES * 40), (50, QUEUES * 40)):
+            claimed = await store.claim(queues, limit=limit, lease=LEASE, token=uuid4())
+            rows, pages = work(await plans.only())
+            assert rows <= most_rows
+            assert pages <= QUEUES * 400
+
+        assert not claimed.deliveries
+
+
+async def test_a_recall_does_not_walk_along_the_backlog(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store:
+        async with connection(postgres_url) as own:
+            await own.execute(
+                f"""
+                alter table nightmail_messages set (autovacuum_enabled = off);
+                insert into nightmail_messages (queue, priority, due_at, published_at, headers, body)
+                select '{QUEUE}', 0, clock_timestamp(), clock_timestamp(), '{{}}', 'x'
+                from generate_series(1, {LONG})
+                """
+            )
+        token = uuid4()
+        await store.claim([QUEUE], limit=50, lease=LEASE, token=token)
+        plans = await told(store)
+
+        assert await store.recall([QUEUE], token) == 50
+        rows, _ = work(await plans.only())
+        assert rows <= 25_000
+
+        assert await store.recall([QUEUE], uuid4()) == 0
+        rows, _ = work(await plans.only())
+        assert rows <= 25_000
