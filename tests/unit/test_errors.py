@@ -59,7 +59,7 @@ def test_facts_are_attributes() -> None:
 
     drift = SchemaDrift(["no column x", "no index y"])
     assert drift.differences == ("no column x", "no index y")
-    assert str(drift).endswith("no column x; no index y")
+    assert "no column x; no index y" in str(drift)
 
     driver = DriverMissing("asyncpg", "postgres")
     assert str(driver) == "asyncpg is not installed. Run: pip install 'nightmail[postgres]'"
