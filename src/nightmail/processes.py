@@ -63,7 +63,7 @@ class Child:
         """Whether it can make another call."""
         return not self._killed and self._process is not None and self._process.is_alive()
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What the function returns or raises in the child, while this thread waits. `HandlerDied` if that dies."""
         task = pickled("it cannot be handed to the handler's process", (function, args, kwargs))
         try:

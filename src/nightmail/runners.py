@@ -46,7 +46,7 @@ class Runners:
         *,
         batch: int,
         stopping: asyncio.Event,
-        threads: HandlerThreads,
+        threads: HandlerThreads | None = None,
     ) -> None:
         self._hand = hand
         self._leases = leases
@@ -70,7 +70,8 @@ class Runners:
     def close(self) -> None:
         """Nothing will run any more."""
         self._overtime.close()
-        self._threads.close()
+        if self._threads is not None:
+            self._threads.close()
 
     async def _run(self) -> None:
         if self._resting:

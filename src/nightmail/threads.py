@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
@@ -29,6 +28,10 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 0.5
 """How long a handler that was asked to end is left to itself, before each further step."""
+
+
+START_SECONDS: Final = 60.0
+"""How long a child process may take to start and to import its handler."""
 
 
 class HandlerThreads:
@@ -71,12 +74,23 @@ class HandlerThreads:
                 run.call = None
 
     async def run_in_child(
-        self, run: Run, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, run: Run, function: Callable[..., Any], *args: Any, prepare: Callable[[], object], **kwargs: Any
     ) -> Any:
-        """The same in a child process, which is killed when it is cancelled. `HandlerDied` if the child dies."""
+        """The same in a child process, which is killed when it is cancelled. `HandlerDied` if the child dies.
+
+        A new one calls `prepare` first. That, and its start, do not count as time of the handler's.
+        """
         child = self._children.take()
+
+        def call() -> Any:
+            if not child.is_alive:
+                run.begun = time.monotonic() + START_SECONDS
+                child.call(prepare)
+                run.begun = time.monotonic()
+            return child.call(function, *args, **kwargs)
+
         try:
-            return await self.run(run, partial(child.call, function, args, kwargs), interrupt=child.kill)
+            return await self.run(run, call, interrupt=child.kill)
         finally:
             if self._closed:
                 child.kill()

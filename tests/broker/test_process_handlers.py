@@ -107,7 +107,7 @@ async def test_a_handler_that_runs_too_long_is_killed_and_its_message_retried(
     make: Make, heard: Slow, tmp_path: Path
 ) -> None:
     broker, runs = make(retry=AT_ONCE), tmp_path / "runs"
-    broker.subscriber("q", run="process", handler_timeout=5)(process_app.never_ends_the_first_time)
+    broker.subscriber("q", run="process", handler_timeout=1)(process_app.never_ends_the_first_time)
 
     async with started(broker):
         sent = await broker.publish(str(runs), "q")

@@ -42,7 +42,9 @@ def in_own_thread(call: Callable[..., Any]) -> Callable[..., Any]:
             if run is None or run.threads is None:
                 returned = await anyio.to_thread.run_sync(function)
             elif run.threads.isolated:
-                returned = await run.threads.run_in_child(run, call_in_child, (*address, *args), kwargs)
+                returned = await run.threads.run_in_child(
+                    run, call_in_child, address, args, kwargs, prepare=partial(import_in_child, *address)
+                )
             else:
                 returned = await run.threads.run(run, partial(_tidily, function))
         return checked(returned)
@@ -63,12 +65,21 @@ def _tidily(function: Callable[[], Any]) -> Any:
         django.close_old_connections()
 
 
-def call_in_child(module: str, name: str, *args: Any, **kwargs: Any) -> Any:
+def import_in_child(module: str, name: str) -> None:
+    """Find the handler of that name. This runs in a process of its own."""
+    _found(module, name)
+
+
+def call_in_child(address: tuple[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the handler of that name. This runs in a process of its own."""
+    return checked(_found(*address)(*args, **kwargs))
+
+
+def _found(module: str, name: str) -> Any:
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    return checked(declared(found)(*args, **kwargs))
+    return declared(found)
 
 
 def blocks(call: Callable[..., Any]) -> bool:
