@@ -11,7 +11,7 @@ from nightmail.broker import _upstream
 from nightmail.broker import broker as _broker
 from nightmail.broker import message as _message
 from nightmail.broker.applications import ForSessions
-from nightmail.broker.sessions import open_session
+from nightmail.broker.sessions import open_session, open_sync_session
 
 __all__ = [
     "ContextRepo",
@@ -21,6 +21,7 @@ __all__ = [
     "OutboxBroker",
     "OutboxMessage",
     "OutboxSession",
+    "SyncOutboxSession",
 ]
 
 
@@ -39,6 +40,14 @@ class _HandlersSession(_upstream.Context, ForSessions):
         return kwargs
 
 
+class _SyncHandlersSession(_upstream.Context, ForSessions):
+    """The same of a `def` handler."""
+
+    async def use(self, /, **kwargs: Any) -> Any:  # type: ignore[override]
+        kwargs[self.param_name] = await open_sync_session()
+        return kwargs
+
+
 OutboxMessage: TypeAlias = Annotated[_message.OutboxMessage, _AsyncContext("message")]
 OutboxBatchMessage: TypeAlias = Annotated[_message.OutboxBatchMessage, _AsyncContext("message")]
 OutboxBroker: TypeAlias = Annotated[_broker.OutboxBroker, _AsyncContext("broker")]
@@ -47,9 +56,13 @@ ContextRepo: TypeAlias = Annotated[_upstream.ContextRepo, _AsyncContext("context
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
 
     OutboxSession: TypeAlias = Annotated[AsyncSession, _HandlersSession()]
     """A session of the broker's `session_factory`, committed together with the acknowledgement of the message."""
+    SyncOutboxSession: TypeAlias = Annotated[Session, _SyncHandlersSession()]
+    """The same for `def` handlers: a session of the broker's `sync_session_factory`."""
 else:
     # SQLAlchemy is not needed by those who do not use it, and this module must be importable without it.
     OutboxSession = Annotated[Any, _HandlersSession()]
+    SyncOutboxSession = Annotated[Any, _SyncHandlersSession()]

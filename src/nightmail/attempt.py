@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from nightmail.current import enter
-from nightmail.errors import LeaseLost
+from nightmail.errors import HandlerDied, LeaseLost
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Reason, Release, Retry
@@ -103,7 +103,11 @@ class Attempt:
         if isinstance(error, LeaseLost) and is_own(error, delivery):
             self._observer.lease_lost(delivery)
             return None
-        return self._ended(delivery, self._failed(delivery, await self._cause(error, run)), run)
+        cause = await self._cause(error, run)
+        if isinstance(cause, HandlerDied):
+            self._observer.failed(delivery, cause)
+            return None  # As if we had died with it: it comes again when its lease ends, and that is counted.
+        return self._ended(delivery, self._failed(delivery, cause), run)
 
     async def many(self, batch: Sequence[Delivery], run: Run) -> list[Settlement]:
         """What to write after one handler run with all of these."""
@@ -141,6 +145,9 @@ class Attempt:
     ) -> Settlement | None:
         if isinstance(answer, LeaseLost) and is_own(answer, delivery):
             self._observer.lease_lost(delivery)
+            return None
+        if isinstance(answer, HandlerDied):
+            self._observer.failed(delivery, answer)
             return None
         if isinstance(answer, Exception):
             return self._ended(delivery, self._failed(delivery, answer), run)

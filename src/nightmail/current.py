@@ -66,3 +66,9 @@ def promise(deliveries: Iterable[Delivery]) -> None:
     current = _current.get()
     if current is not None and not current.is_over:
         current.run.promise(deliveries, locked=current.store.capabilities.locks_rows)
+
+
+def current_run() -> Run | None:
+    """The run that the code now running belongs to, unless that is over."""
+    current = _current.get()
+    return None if current is None or current.is_over else current.run

@@ -10,7 +10,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import Standing
-from nightmail.store import Capabilities, Claimed, Extend, Settlement, Store
+from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement, Store
 
 
 class DeadLetters:
@@ -51,9 +51,11 @@ class DeadLetters:
         """See `Source.settle`."""
         return await self._store.settle(batch)
 
-    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """See `Source.beside`."""
-        return self._store.beside(work)
+        return self._store.beside(work, lingers=lingers)
 
     def listen(self, queues: Sequence[str]) -> Bell:
         """See `Source.listen`. A death rings for the queue it happened in."""

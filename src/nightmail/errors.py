@@ -25,6 +25,25 @@ class NoVerdict(NightmailError):
     """The handler ended without a verdict: under MANUAL it must ack, nack, reject or postpone. It is retried."""
 
 
+class NotAwaited(NightmailError, RuntimeError):
+    """Something that must be awaited was called and not awaited: it was not done. The message is retried."""
+
+
+class HandlerDied(NightmailError):
+    """The process that ran the handler died. The message comes again when its lease ends, as after any crash."""
+
+
+class HandlerTimeout(BaseException):
+    """This handler has to end: it ran longer than `handler_timeout`, or its worker is stopping.
+
+    Raised in the thread of a `def` handler, at any line, and by `msg.check()`. Clean up and let it through. It is no
+    `Exception`, so that code which catches those to go on does not catch it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("this handler has to end: its time is up, or its worker is stopping")
+
+
 class Undecodable(NightmailError):
     """The stored message cannot be decoded. Trying again would not help: it goes to the dead letters."""
 

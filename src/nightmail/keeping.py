@@ -45,6 +45,12 @@ class Leases:
             for delivery in deliveries:
                 self._until.pop(delivery, None)
 
+    def keep_only(self, deliveries: Iterable[Delivery]) -> int:
+        """Renew no others than these; how many of them are still in hand."""
+        with self._lock:
+            self._until = {each: self._until[each] for each in deliveries if each in self._until}
+            return len(self._until)
+
     def renewed(self, delivery: Delivery, until: float) -> None:
         """This one holds until then, if it is still in hand."""
         with self._lock:
@@ -88,13 +94,25 @@ class Keeper:
         self._sleep = sleep
         self._crowded = False
         """Whether the last renewal got nothing through: others write so much that it must begin earlier."""
+        self._lingers = False
+
+    def linger(self, deliveries: Iterable[Delivery]) -> bool:
+        """Renew only these from now on, and end when none of them is in hand any more; whether any is.
+
+        They belong to threads that outlive their worker, which is told of nothing any more.
+        """
+        if not self._leases.keep_only(deliveries):
+            return False
+        self._lost = self._failed = _ignore
+        self._lingers = True
+        return True
 
     async def keep(self, extend: Extend) -> None:
         """Look six times per lease, and soon again after a renewal that failed or was kept out."""
         usual = self._lease.total_seconds() / 6
         soon = min(max(self._lease.total_seconds() / 60, SOONEST_SECONDS), LATEST_SECONDS, usual)
         pause, failing = usual, False
-        while True:
+        while not self._lingers or len(self._leases):
             await self._sleep(pause)
             try:
                 pause = usual if await self.renew(extend) else soon
@@ -135,3 +153,7 @@ class Keeper:
 
 def _batches(deliveries: list[Delivery]) -> Iterable[Sequence[Delivery]]:
     return (deliveries[start : start + _BATCH] for start in range(0, len(deliveries), _BATCH))
+
+
+def _ignore(*_what: object) -> None:
+    """The worker that would have been told has stopped."""

@@ -49,6 +49,12 @@ class Observer:
     def overruled(self, delivery: Delivery, error: str | None, outcome: Outcome) -> None:
         """Its handler raised `error`, but how it ends was clear before: it had said so, or its policy is ACK."""
 
+    def overdue(self, delivery: Delivery, seconds: float) -> None:
+        """Its thread has run for so long, and does not end though it was told to: the message stays leased until then.
+
+        Told once for each run.
+        """
+
     def policy_failed(self, delivery: Delivery, error: Exception) -> None:
         """The retry policy itself raised: the message goes to the dead letters."""
 
@@ -132,6 +138,14 @@ class LoggingObserver(Observer):
         failed = "" if error is None else f": {one_line(error)}"
         self._say(
             logging.WARNING, delivery, f"attempt {delivery.attempt} failed{failed}; {ends} all the same"
+        )
+
+    def overdue(self, delivery: Delivery, seconds: float) -> None:
+        self._say(
+            logging.WARNING,
+            delivery,
+            f"overdue: its thread has run for {seconds:.1f} s and does not end; "
+            "no other worker gets it while that thread, or this process, lives",
         )
 
     def policy_failed(self, delivery: Delivery, error: Exception) -> None:

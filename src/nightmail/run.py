@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nightmail.keeping import Leases
 from nightmail.message import Delivery
+
+if TYPE_CHECKING:
+    from nightmail.threads import HandlerThreads, ThreadCall
 
 _TURNS: Final = 5
 
@@ -33,6 +36,17 @@ class Run:
     """Cancelled for running too long."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Whether its worker stops."""
+    threads: HandlerThreads | None = None
+    """Where its worker runs what blocks."""
+    call: ThreadCall[Any] | None = None
+    """What runs there now, if anything."""
+    left_behind: bool = False
+    """Its worker has stopped, and a thread of this still runs: nothing of it may be written or given away."""
+
+    @property
+    def deliveries(self) -> Sequence[Delivery]:
+        """All that it runs now."""
+        return self.batch or (() if self.delivery is None else (self.delivery,))
 
     async def was_interrupted(self) -> bool:
         """Whether its handler was cancelled by us: its time was up, or its worker stops."""

@@ -14,6 +14,7 @@ from nightmail.keeping import Leases
 from nightmail.overtime import Overtime
 from nightmail.run import Run
 from nightmail.settings import WorkerSettings
+from nightmail.threads import HandlerThreads
 
 TURN_SECONDS: Final = 0.003
 """How long runners go on before they let others have their turn: handlers that await nothing never would."""
@@ -45,6 +46,7 @@ class Runners:
         *,
         batch: int,
         stopping: asyncio.Event,
+        threads: HandlerThreads | None = None,
     ) -> None:
         self._hand = hand
         self._leases = leases
@@ -52,6 +54,7 @@ class Runners:
         self._batch = batch
         self._most = settings.max_workers
         self._stopping = stopping
+        self._threads = threads
         self._overtime = Overtime(settings.handler_timeout.total_seconds(), hand.runs)
         self._tasks: set[asyncio.Task[None]] = set()
         self._resting = False
@@ -67,13 +70,15 @@ class Runners:
     def close(self) -> None:
         """Nothing will run any more."""
         self._overtime.close()
+        if self._threads is not None:
+            self._threads.close()
 
     async def _run(self) -> None:
         if self._resting:
             self._tasks.discard(this_task())
             return
         hand, stopping = self._hand, self._stopping
-        run = Run(this_task(), self._leases, stopping=stopping)
+        run = Run(this_task(), self._leases, stopping=stopping, threads=self._threads)
         hand.runs.append(run)
         now = time.monotonic()
         turn_over = now + TURN_SECONDS

@@ -32,6 +32,8 @@ class WorkerSettings:
     """For how long after its publish a message may be retried and postponed at all."""
     graceful_timeout: timedelta = timedelta(seconds=15)
     """How long `stop` waits for running handlers before it cancels them and hands their messages back."""
+    isolated: bool = False
+    """Whether what blocks runs in child processes: a message that kills its own takes nothing else with it."""
     describe_error: Callable[[BaseException], str | None] = describe
     """What a dead letter and the log say of an error: the place to redact."""
 

@@ -12,8 +12,8 @@ up to the microsecond: never early.
 Transactions. `transaction` is whatever the caller's transaction lives in. With one, the store takes part in
 it and never flushes, commits, rolls back or begins; what cannot join is refused with `CannotJoin`,
 `NotInTransaction` or `OtherDatabase` before anything is written. Without one, the verb commits by itself.
-A transaction of synchronous code comes as `Blocking(session)`, to `publish`, `publish_batch`, `cancel` and
-`reschedule` alone.
+A transaction of synchronous code comes as `Blocking(session)`, to `publish`, `publish_batch`, `cancel`,
+`reschedule`, `hold` and `ack` alone.
 
 Dead letters. Whoever looks after them takes them with `claim_dead` and gets each as a `DeadDelivery`, which
 `settle`, `extend`, `hold` and `ack` take like any other; a batch is all of one kind. A letter is *held* while a
@@ -56,7 +56,7 @@ class Capabilities:
     repeatable_read: bool
     """Whether callers may run at repeatable read, where a row changed since their snapshot is refused."""
     blocking: bool
-    """Whether synchronous code can publish in its own transaction (`Blocking`)."""
+    """Whether synchronous code can publish and acknowledge in its own transaction (`Blocking`)."""
     pushes_wakeups: bool
     """Whether a publish from another process rings a bell without anybody asking."""
     embedded: bool
@@ -90,6 +90,7 @@ class Settlement:
 
 
 Extend: TypeAlias = Callable[[Sequence[Delivery], timedelta], Awaitable[Sequence[Standing]]]
+Lingers: TypeAlias = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,9 @@ class Source(Protocol):
         """See `Store.settle`."""
         ...
 
-    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """See `Store.beside`."""
         ...
 
@@ -354,11 +357,17 @@ class Store(Source, Protocol):
         """
         ...
 
-    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """Run `work(extend)` until the block is left, where a blocked event loop cannot starve it.
 
         A real store runs it on a thread and a connection of its own, one for the whole process; the memory
         store runs it on the caller's loop. It is cancelled when the block is left.
+
+        Unless `lingers()`, which is asked then, says that it is still needed: the work goes on, with its thread
+        and its connection, until it ends by itself or the process does. Neither leaving the block nor `close`
+        waits for it or ends it.
         """
         ...
 

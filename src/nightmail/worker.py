@@ -38,6 +38,7 @@ from nightmail.settling import Finished
 from nightmail.solitude import Solitude, is_suspect
 from nightmail.stopping import A_MOMENT, Stopping, ends_by, leave_behind, undisturbed
 from nightmail.store import Settlement, Source
+from nightmail.threads import HandlerThreads
 from nightmail.waiting import Alarm, next_look
 
 SETTLE_BATCH: Final = 1000
@@ -106,7 +107,14 @@ class Worker:
             self._settings,
             batch=self._batch,
             stopping=self._stopping.asked,
+            threads=HandlerThreads(
+                self._settings.max_workers,
+                f"nightmail {', '.join(self._queues)}",
+                overdue=self._report_overdue,
+                isolated=self._settings.isolated,
+            ),
         )
+        self._left_behind: list[Delivery] = []
         self._drained = asyncio.Event()
         self._repeater = Repeater(self._observer, after_failure=self._alarm.at_once)
 
@@ -196,7 +204,7 @@ class Worker:
         )
         try:
             with self._store.listen(self._queues) as self._bell:
-                beside = self._store.beside(keeper.keep)
+                beside = self._store.beside(keeper.keep, lingers=lambda: keeper.linger(self._left_behind))
                 await beside.__aenter__()
                 try:
                     await self._claim_and_drain(claiming)
@@ -359,7 +367,7 @@ class Worker:
                 continue
             if unrun is not None:
                 self._finished.put(Settlement(delivery, unrun))
-            elif is_suspect(delivery):
+            elif is_suspect(delivery) and not self._settings.isolated:
                 suspects.append(delivery)
             else:
                 ready.append(delivery)
@@ -420,7 +428,9 @@ class Worker:
                 # Paused for longer than a lease before it could start: it is somebody else's by now.
                 self._observer.lease_lost(delivery)
         finally:
-            if settlement is None:
+            if run.left_behind:
+                pass  # Its thread still runs: nothing is written, and its lease is kept.
+            elif settlement is None:
                 self._leases.drop([delivery])
             else:
                 self._finished.put(settlement)
@@ -450,8 +460,9 @@ class Worker:
                 self._pace.ran((ended - now) / len(held))
                 self._observer.ended(held, ended - now)
         finally:
-            self._leases.drop(set(batch).difference(each.delivery for each in settlements))
-            self._finished.put_back(settlements)
+            if not run.left_behind:
+                self._leases.drop(set(batch).difference(each.delivery for each in settlements))
+                self._finished.put_back(settlements)
             hand.finish(run)
             if self._wants_more():
                 self._room.set()
@@ -537,7 +548,7 @@ class Worker:
         await ends_by(self._stopping.ends, confirming)
         await ends_by(self._stopping.last_writes_end(), self._finished.wait_none())
         self._drained.set()
-        self._observer.drained(self.in_hand)
+        self._observer.drained(self.in_hand - len(self._left_behind))
 
     async def _confirm(self, claims: asyncio.Task[None]) -> None:
         """Wait for a claim that is under way. What it took, and may have taken, goes back at once."""
@@ -554,6 +565,27 @@ class Worker:
             task.cancel()
         # A handler that refuses to be cancelled is left behind; its lease ends by itself.
         await ends_by(self._stopping.handlers_left_behind, self._hand.wait_empty())
+        await self._leave_behind()
+
+    async def _leave_behind(self) -> None:
+        """Wait no longer for threads that do not end. Their messages stay leased for as long as they run."""
+        left = []
+        for run in self._hand.runs:
+            if (call := run.call) is None or call.is_over:
+                continue
+            kept = [delivery for delivery in run.deliveries if delivery not in run.promised]
+            self._left_behind += kept
+            run.left_behind = True
+            call.leave_behind(partial(self._leases.drop, kept))
+            run.task.cancel()
+            left.append(run.task)
+        if left:
+            await asyncio.wait(left, timeout=A_MOMENT)
+
+    def _report_overdue(self, run: Run) -> None:
+        """A thread does not end though it was told to."""
+        for delivery in run.deliveries:
+            self._observer.overdue(delivery, time.monotonic() - run.begun)
 
 
 async def _first_ended(*tasks: asyncio.Task[None]) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from nightmail import OutboxBroker, SyncPublisher
+from nightmail import SyncPublisher
 from nightmail.errors import CannotJoin, NotInTransaction, TimerExists
 from nightmail.outcome import Done
 from tests.broker.support import Heard, Make, started
@@ -141,8 +141,3 @@ async def test_what_cannot_carry_the_message_is_refused(make: Make, engine: Engi
             await broker.publish("x", "q", session=session)
 
         assert await broker.pending() == []
-
-
-def test_redis_has_no_synchronous_publisher() -> None:
-    with pytest.raises(TypeError, match="redis"):
-        SyncPublisher(OutboxBroker("redis://localhost"))

@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from nightmail.testing.conformance import Harness, StoreConformance
 from nightmail.testing.conformance.blocking import BlockingConformance
+from nightmail.testing.conformance.blocking_leases import BlockingLeasesConformance
 from nightmail.testing.conformance.fixtures import StoreFixtures
 from testkit.servers import Postgres
 from tests.stores.postgres_support import AsyncpgHarness, PsycopgHarness, SqlalchemyHarness
@@ -55,7 +56,7 @@ class TestPostgresWithPsycopg(StoreConformance):
         return harness
 
 
-class TestPostgresWithDjango(BlockingConformance, StoreFixtures):
+class TestPostgresWithDjango(BlockingConformance, BlockingLeasesConformance, StoreFixtures):
     """With a synchronous caller who uses Django."""
 
     @pytest_asyncio.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from nightmail.testing.conformance import Harness, StoreConformance
 from nightmail.testing.conformance.blocking import BlockingConformance
+from nightmail.testing.conformance.blocking_leases import BlockingLeasesConformance
 from nightmail.testing.conformance.transaction import TransactionConformance
 from tests.stores.sqlite.support import DriverHarness, SQLAlchemyHarness
 
@@ -20,7 +21,9 @@ class TestSQLite(StoreConformance):
         return SQLAlchemyHarness(tmp_path)
 
 
-class TestSQLiteInTheDriversTransactions(TransactionConformance, BlockingConformance):
+class TestSQLiteInTheDriversTransactions(
+    TransactionConformance, BlockingConformance, BlockingLeasesConformance
+):
     """Only the part about callers' transactions: in everything else these callers are the same."""
 
     clock = StoreConformance.clock

@@ -25,7 +25,7 @@ from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
-from nightmail.store import Capabilities, Claimed, Extend, FullStore, Settlement
+from nightmail.store import Capabilities, Claimed, Extend, FullStore, Lingers, Settlement
 
 Answer = TypeVar("Answer")
 Call: TypeAlias = Callable[[], Awaitable[Any]]
@@ -249,11 +249,13 @@ class FaultyStore:
         self.sizes["extend"].append(len(deliveries))
         return standings
 
-    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AbstractAsyncContextManager[None]:
         def upset(extend: Extend) -> Awaitable[None]:
             return work(lambda deliveries, lease: self._extend(extend, deliveries, lease))
 
-        return self._store.beside(upset)
+        return self._store.beside(upset, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         await self._pass("hold", lambda: self._store.hold(deliveries, transaction=transaction))

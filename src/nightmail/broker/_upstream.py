@@ -5,9 +5,11 @@ FastStream has no public interface for writing brokers yet, and changes its inte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from fast_depends.core import CallModel
+from fast_depends.utils import is_coroutine_callable
 from faststream._internal._compat import json_loads
 from faststream._internal.basic_types import LoggerProto, SendableMessage
 from faststream._internal.broker import BrokerRouter, BrokerUsecase
@@ -60,6 +62,7 @@ __all__ = [
     "BrokerRouter",
     "BrokerUsecase",
     "CallAssertions",
+    "CallModel",
     "CallsCollection",
     "CodecProto",
     "ContentTypes",
@@ -96,11 +99,14 @@ __all__ = [
     "SubscriberUsecaseConfig",
     "TestBroker",
     "UnderlyingDriverAnnotation",
+    "declared",
     "get_broker_logger",
+    "is_coroutine_callable",
     "json_loads",
     "make_logger_state",
     "process_msg",
     "resolve_ack_policy",
+    "restore_direct_calls",
 ]
 
 
@@ -125,3 +131,14 @@ class OwnStack(SubscriberUsecase[MsgType]):
     @property
     def _around_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
         raise NotImplementedError
+
+
+def declared(handler: Any) -> Any:
+    """The handler as it was written, of what a decorator made of it."""
+    return handler._declared_call if isinstance(handler, HandlerCallWrapper) else handler
+
+
+def restore_direct_calls(subscriber: SubscriberUsecase[Any], as_written: Callable[[Any], Any]) -> None:
+    """Let handlers be called as their authors wrote them: FastStream calls what their decorators made of them."""
+    for call in subscriber.calls:
+        call.handler._composed_call = as_written(call.handler._composed_call)

@@ -25,6 +25,7 @@ from nightmail.broker._upstream import (
 )
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from
 from nightmail.broker.config import OutboxBrokerConfig
+from nightmail.broker.counted import must_be_awaited
 from nightmail.broker.joining import check_session_factory
 from nightmail.broker.logging import log_of, make_outbox_logger_state
 from nightmail.broker.mistakes import NEVER_STARTED, shared_queues
@@ -99,6 +100,11 @@ class OutboxBroker(
             raise SetupError(
                 f"session_factory needs a store that joins SQL transactions; {self._store.capabilities.name} does not"
             )
+        if options.get("sync_session_factory") is not None and not self._store.capabilities.blocking:
+            raise SetupError(
+                "sync_session_factory needs a store that joins transactions of synchronous code; "
+                f"{self._store.capabilities.name} does not"
+            )
         self._create_tables = self._store.capabilities.embedded if create_tables is None else create_tables
         url = options.get("specification_url") or public_url(store, self._store)
         super().__init__(
@@ -119,6 +125,7 @@ class OutboxBroker(
         return OutboxBrokerConfig(
             store=self._store,
             session_factory=options.get("session_factory"),
+            sync_session_factory=options.get("sync_session_factory"),
             worker_options=worker_options(options),
             observer=observer,
             producer=OutboxProducer(
@@ -266,6 +273,7 @@ class OutboxBroker(
 
     # ── publish ────────────────────────────────────────────────────────────────────────────────────────────
 
+    @must_be_awaited
     async def publish(
         self, message: SendableMessage, queue: str, **options: Unpack[TimerOptions]
     ) -> int | None:
@@ -280,6 +288,7 @@ class OutboxBroker(
         stored: int | None = await self._basic_publish(cmd, producer=self.config.producer)
         return stored
 
+    @must_be_awaited
     async def publish_batch(
         self, *messages: SendableMessage, queue: str, **options: Unpack[PublishOptions]
     ) -> list[int]:

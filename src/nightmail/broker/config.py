@@ -16,8 +16,9 @@ from nightmail.broker._upstream import (
     SubscriberUsecaseConfig,
 )
 from nightmail.broker.hints import what_to_import
-from nightmail.broker.options import TimerOptions, WorkerOptions
-from nightmail.broker.sessions import SessionFactory
+from nightmail.broker.options import Run, TimerOptions, WorkerOptions
+from nightmail.broker.sessions import SessionFactories, SessionFactory
+from nightmail.broker.sync_sessions import SyncSessionFactory
 from nightmail.observe import LoggingObserver, Observer
 from nightmail.solitude import Solitude
 from nightmail.store import FullStore
@@ -29,12 +30,20 @@ class OutboxBrokerConfig(BrokerConfig):
 
     store: FullStore
     session_factory: SessionFactory | None = None
+    sync_session_factory: SyncSessionFactory | None = None
     worker_options: WorkerOptions = field(default_factory=WorkerOptions)
     observer: Observer = field(default_factory=LoggingObserver)
     solitude: Solitude = field(default_factory=Solitude)
     application_contexts: tuple[ContextRepo, ...] = ()
     """Contexts of applications that do not look into the broker's own."""
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=what_to_import)
+
+    @property
+    def session_factories(self) -> SessionFactories | None:
+        """What makes the sessions of handlers, if anything does."""
+        if self.session_factory is None and self.sync_session_factory is None:
+            return None
+        return SessionFactories(self.session_factory, self.sync_session_factory)
 
 
 @dataclass(kw_only=True)
@@ -47,6 +56,7 @@ class OutboxSubscriberConfig(SubscriberUsecaseConfig):
     max_batch: int | None = None
     """How many messages a handler gets at once, if it gets several."""
     propagate_headers: bool = False
+    run: Run = "thread"
 
     @property
     def ack_policy(self) -> AckPolicy:

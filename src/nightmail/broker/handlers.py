@@ -13,7 +13,7 @@ from faststream.exceptions import SetupError
 from nightmail.broker._upstream import CallsCollection, HandlerItem
 from nightmail.broker.received import Received, ReceivedBatch
 
-_THEIR_LINE: Final = 5
+_THEIR_LINE: Final = 6
 """How many calls above `check_handler` the line with the decorator is."""
 
 
@@ -22,8 +22,12 @@ class Handlers(CallsCollection[Received | ReceivedBatch]):
 
     def add_call(self, call: HandlerItem[Received | ReceivedBatch]) -> None:
         """One more, if it can be one."""
-        check_handler(call.handler._declared_call)
+        self.check(call.handler._declared_call)
         super().add_call(call)
+
+    def check(self, handler: Callable[..., Any]) -> None:
+        """Refuse what cannot be one."""
+        check_handler(handler)
 
 
 def check_handler(handler: Callable[..., Any]) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from faststream.exceptions import FeatureNotSupportedException
-from faststream.message import StreamMessage
+from faststream.message import AckStatus, StreamMessage
 
+from nightmail.broker.at_once import at_once
+from nightmail.broker.counted import COUNTED, Asked, Given, Owed, is_synchronous_here
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict, refusing
 from nightmail.current import promise
 from nightmail.durations import Duration, as_positive, as_timedelta
-from nightmail.errors import LeaseLost, Undecodable
+from nightmail.errors import HandlerTimeout, LeaseLost, Undecodable
 from nightmail.message import DeadDelivery, Delivery, check_name
 from nightmail.outcome import Dead, Done, Postpone, Reason, Standing
+from nightmail.store import Blocking
+from nightmail.threads import current_call
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -85,60 +89,70 @@ class OutboxMessage(StreamMessage[Received]):
 
     # ── verdicts ───────────────────────────────────────────────────────────────────────────────────────────
 
-    async def ack(self, session: object | None = None) -> None:
+    # Each counts when it is called. What it returns may be awaited, as in FastStream, but only `ack(session)` on an
+    # event loop has to be: it asks the store.
+
+    def ack(self, session: object | None = None) -> Given:
         """Handled: it leaves the store.
 
         With `session`, your own transaction, it leaves as part of that: at once, and for good when you commit. Raises
-        `LeaseLost` when somebody else has the message by now: let it through, so that your writes are rolled back.
+        `LeaseLost` when another worker has the message by now: let it through, so that your writes are rolled back.
+        This one must be awaited; in a `def` handler, with a session of synchronous code, it is done when it returns.
         """
         if session is None:
-            await self._judge(Done())
-        else:
-            if not self.raw_message.may_be_done:
-                return  # The first outcome wins, here too: what was rejected must not leave with this transaction.
-            with refusing([self.raw_message]):
-                await self.raw_message.store.ack([self.delivery], transaction=session)
-            self._promise()
-        await super().ack()
+            return self._give(Done(), AckStatus.ACKED)
+        if is_synchronous_here():
+            at_once(self._ack_in(Blocking(session)))
+            return COUNTED
+        return Owed([self.raw_message], lambda: self._ack_in(session))
 
-    async def nack(self, delay: Duration | None = None, *, postpone_by: Duration | None = None) -> None:
+    def nack(self, delay: Duration | None = None, *, postpone_by: Duration | None = None) -> Given:
         """Failed: try again after `delay`, or when the retry policy says."""
         if postpone_by is not None:
-            await self.postpone(postpone_by)
-            return
-        await self._judge(Nacked(None if delay is None else as_timedelta("delay", delay)))
-        await super().nack()
+            return self.postpone(postpone_by)
+        return self._give(Nacked(None if delay is None else as_timedelta("delay", delay)), AckStatus.NACKED)
 
-    async def reject(self, reason: str | None = None) -> None:
+    def reject(self, reason: str | None = None) -> Given:
         """Given up: it goes to the dead letters."""
-        await self._judge(Dead(reason or Reason.REJECTED))
-        await super().reject()
+        return self._give(Dead(reason or Reason.REJECTED), AckStatus.REJECTED)
 
-    async def postpone(self, delay: Duration) -> None:
+    def postpone(self, delay: Duration) -> Given:
         """Not yet: look again after `delay`. Costs no attempt; both counters start afresh."""
-        await self._judge(Postpone(as_timedelta("delay", delay)))
-        await super().nack()
+        return self._give(Postpone(as_timedelta("delay", delay)), AckStatus.NACKED)
+
+    # ── ending in time ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this `def` handler has to end: its time is up, or its worker stops. An `async def` is cancelled."""
+        return _stopping()
+
+    def check(self) -> None:
+        """Raise `HandlerTimeout` if this `def` handler has to end. For loops that run long."""
+        _check()
 
     # ── the lease ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def extend(self, ttl: Duration) -> None:
+    def extend(self, ttl: Duration) -> Given:
         """Keep the message for at least so long from now, whatever becomes of this process; never shorter than before.
 
         A handler that merely takes long needs none of this: its lease is renewed for as long as the process lives.
         While an open transaction has the message locked, as after `hold`, nothing is extended: the lock keeps others
         away, and when it is gone without a commit, so is the reason to wait.
         """
-        (standing,) = await self.raw_message.store.extend([self.delivery], as_positive("ttl", ttl))
-        if standing is Standing.LOST:
-            raise LeaseLost([self.id])
+        lease = as_positive("ttl", ttl)
+        if (call := current_call()) is not None:
+            call.on_loop(lambda: self._extend(lease))
+            return COUNTED
+        return Asked(lambda: self._extend(lease))
 
-    async def hold(self, session: object) -> None:
+    def hold(self, session: object) -> Given:
         """Lock the message in your transaction before you read anything there, or raise `LeaseLost`.
 
         A transaction at repeatable read needs this: a lease that is renewed after its first read would make its
-        `ack` fail.
+        `ack` fail. Must be awaited, except in synchronous code.
         """
-        await self.raw_message.store.hold([self.delivery], transaction=session)
+        return _held(self.raw_message, session)
 
     @asynccontextmanager
     async def transaction(self, client: object) -> AsyncIterator[Any]:
@@ -157,19 +171,48 @@ class OutboxMessage(StreamMessage[Received]):
                 # Before it is executed: if the reply is lost the message may be gone, and that is no lost lease.
                 promise([self.delivery])
         self._promise()
-        await super().ack()
+        self._note(AckStatus.ACKED)
 
-    async def _judge(self, verdict: Verdict) -> None:
+    def _give(self, verdict: Verdict, status: AckStatus) -> Given:
+        if self.raw_message.write is not None:
+            # No worker will write it afterwards, so whoever took the message must await it.
+            write = self.raw_message.write
+            return Asked(lambda: self._write(verdict, status, write))
+        self.raw_message.judge(verdict)
+        self._note(status)
+        return COUNTED
+
+    async def _write(
+        self, verdict: Verdict, status: AckStatus, write: Callable[[Verdict, bool], Awaitable[None]]
+    ) -> None:
         received = self.raw_message
         before = received.verdict
         received.judge(verdict)
-        if received.write is None or received.verdict is before:
-            return
-        try:
-            await received.write(verdict, isinstance(before, Promised))
-        except BaseException:
-            received.verdict = before  # Nothing may have been written: it can be said again.
-            raise
+        if received.verdict is not before:
+            try:
+                await write(verdict, isinstance(before, Promised))
+            except BaseException:
+                received.verdict = before  # Nothing may have been written: it can be said again.
+                raise
+        self._note(status)
+
+    async def _ack_in(self, session: object) -> None:
+        if not self.raw_message.may_be_done:
+            return  # The first outcome wins, here too: what was rejected must not leave with this transaction.
+        with refusing([self.raw_message]):
+            await self.raw_message.store.ack([self.delivery], transaction=session)
+        self._promise()
+        self._note(AckStatus.ACKED)
+
+    async def _extend(self, lease: timedelta) -> None:
+        (standing,) = await self.raw_message.store.extend([self.delivery], lease)
+        if standing is Standing.LOST:
+            raise LeaseLost([self.id])
+
+    def _note(self, status: AckStatus) -> None:
+        """What FastStream's own methods do."""
+        if self.committed is None:
+            self.committed = status
 
     def _promise(self) -> None:
         promise([self.delivery])
@@ -226,43 +269,67 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
     def batch_headers(self, _headers: list[dict[str, Any]]) -> None:
         """FastStream sets them where they are not made from the messages."""
 
-    async def ack(self, session: object | None = None) -> None:
-        """Handled, all that have no verdict yet. With `session`: all of them, or `LeaseLost` naming the lost ones."""
-        batch = self.raw_message
-        if session is None:
-            batch.judge(Done())
-        else:
-            if batch.verdict is not None and not isinstance(batch.verdict, Done | Promised):
-                return
-            deliveries = [item.delivery for item in batch.open]
-            with refusing(batch.open):
-                await batch.store.ack(deliveries, transaction=session)
-            promise(deliveries)
-            batch.judge(Promised())
-        await super().ack()
+    def ack(self, session: object | None = None) -> Given:
+        """Handled, all that have no verdict yet. With `session`: all of them, or `LeaseLost` naming the lost ones.
 
-    async def nack(self, delay: Duration | None = None, *, postpone_by: Duration | None = None) -> None:
+        With `session` it must be awaited, except in synchronous code.
+        """
+        if session is None:
+            return self._give(Done(), AckStatus.ACKED)
+        if is_synchronous_here():
+            at_once(self._ack_in(Blocking(session)))
+            return COUNTED
+        return Owed(self.raw_message.open, lambda: self._ack_in(session))
+
+    def nack(self, delay: Duration | None = None, *, postpone_by: Duration | None = None) -> Given:
         """Failed, all that have no verdict yet: try again after `delay`, or when the retry policy says."""
         if postpone_by is not None:
-            await self.postpone(postpone_by)
-            return
-        self.raw_message.judge(Nacked(None if delay is None else as_timedelta("delay", delay)))
-        await super().nack()
+            return self.postpone(postpone_by)
+        return self._give(Nacked(None if delay is None else as_timedelta("delay", delay)), AckStatus.NACKED)
 
-    async def reject(self, reason: str | None = None) -> None:
+    def reject(self, reason: str | None = None) -> Given:
         """Given up, all that have no verdict yet: they go to the dead letters."""
-        self.raw_message.judge(Dead(reason or Reason.REJECTED))
-        await super().reject()
+        return self._give(Dead(reason or Reason.REJECTED), AckStatus.REJECTED)
 
-    async def postpone(self, delay: Duration) -> None:
+    def postpone(self, delay: Duration) -> Given:
         """Not yet, all that have no verdict yet: look again after `delay`."""
-        self.raw_message.judge(Postpone(as_timedelta("delay", delay)))
-        await super().nack()
+        return self._give(Postpone(as_timedelta("delay", delay)), AckStatus.NACKED)
 
-    async def hold(self, session: object) -> None:
-        """Lock the messages in your transaction before you read anything there, or raise `LeaseLost`."""
+    @property
+    def stopping(self) -> bool:
+        """Whether this `def` handler has to end: its time is up, or its worker stops. An `async def` is cancelled."""
+        return _stopping()
+
+    def check(self) -> None:
+        """Raise `HandlerTimeout` if this `def` handler has to end. For loops that run long."""
+        _check()
+
+    def hold(self, session: object) -> Given:
+        """Lock the messages in your transaction before you read anything there, or raise `LeaseLost`.
+
+        Must be awaited, except in synchronous code.
+        """
+        return _held(self.raw_message, session)
+
+    def _give(self, verdict: Verdict, status: AckStatus) -> Given:
+        self.raw_message.judge(verdict)
+        self._note(status)
+        return COUNTED
+
+    async def _ack_in(self, session: object) -> None:
         batch = self.raw_message
-        await batch.store.hold([item.delivery for item in batch.items], transaction=session)
+        if batch.verdict is not None and not isinstance(batch.verdict, Done | Promised):
+            return
+        deliveries = [item.delivery for item in batch.open]
+        with refusing(batch.open):
+            await batch.store.ack(deliveries, transaction=session)
+        promise(deliveries)
+        batch.judge(Promised())
+        self._note(AckStatus.ACKED)
+
+    def _note(self, status: AckStatus) -> None:
+        if self.committed is None:
+            self.committed = status
 
     def __repr__(self) -> str:
         return f"OutboxBatchMessage(ids={[item.delivery.id for item in self.raw_message.items]})"
@@ -304,3 +371,24 @@ def headers_of(delivery: Delivery) -> dict[str, Any]:
         return delivery.headers
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"the stored headers cannot be decoded: {type(error).__name__}") from error
+
+
+def _stopping() -> bool:
+    call = current_call()
+    return call is not None and call.stopping
+
+
+def _check() -> None:
+    if _stopping():
+        raise HandlerTimeout
+
+
+def _held(received: Received | ReceivedBatch, session: object) -> Given:
+    if is_synchronous_here():
+        at_once(_hold(received, Blocking(session)))
+        return COUNTED
+    return Asked(lambda: _hold(received, session))
+
+
+async def _hold(received: Received | ReceivedBatch, session: object) -> None:
+    await received.store.hold([item.delivery for item in received.items], transaction=session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from nightmail.durations import Duration, as_positive, as_timedelta
 from nightmail.message import OnConflict
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Registrator,
     )
     from nightmail.broker.sessions import SessionFactory
+    from nightmail.broker.sync_sessions import SyncSessionFactory
     from nightmail.observe import Observer
 
 
@@ -101,6 +102,10 @@ class DeadOptions(TypedDict, total=False):
     ids: tuple[int, ...] | None
 
 
+Run: TypeAlias = Literal["thread", "process"]
+"""Where a subscriber runs its `def` handlers."""
+
+
 class WorkerOptions(TypedDict, total=False):
     """How deliveries are handled: for one subscriber or, given to the broker, as the default of all."""
 
@@ -156,6 +161,8 @@ class SubscriberOptions(WorkerOptions, PipelineOptions, DocumentOptions, total=F
     """How long that list may get (100)."""
     dead_letters: bool
     """Deliver what died in these queues instead of what waits there (no). A letter that was handled is gone."""
+    run: Run
+    """Where `def` handlers run: in threads of the subscriber ("thread"), or in processes ("process")."""
     propagate_headers: bool
     """Let the headers of a message go on with what its handler returns (no)."""
 
@@ -165,6 +172,8 @@ class BrokerOptions(WorkerOptions, GroupOptions, total=False):
 
     session_factory: SessionFactory | None
     """Makes the sessions of handlers that ask for `OutboxSession`."""
+    sync_session_factory: SyncSessionFactory | None
+    """Makes the sessions of `def` handlers that ask for `SyncOutboxSession`: a `sessionmaker`."""
 
     graceful_timeout: float | None
     observer: Observer

@@ -18,6 +18,7 @@ from nightmail.broker._upstream import (
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.parser import decode_body, parse_delivery
 from nightmail.broker.sessions import current_session
+from nightmail.broker.sync_sessions import carried_out
 from nightmail.current import own_delivery
 from nightmail.errors import CannotJoin, OtherDatabase
 from nightmail.message import Message
@@ -66,7 +67,9 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
                 "this timer's own message is locked by your OutboxSession: publish it there, with session=session"
             )
         try:
-            stored = await store.publish(message, transaction=cmd.session, own=own)
+            stored = await carried_out(
+                cmd.session, lambda: store.publish(message, transaction=cmd.session, own=own)
+            )
         except (OtherDatabase, CannotJoin):
             if not cmd.may_leave_session:
                 raise
@@ -78,8 +81,10 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
         """Store all or none; their ids."""
-        messages = await self.encoded(cmd)
-        stored = await self._store().publish_batch(messages, transaction=cmd.session)
+        store, messages = self._store(), await self.encoded(cmd)
+        stored = await carried_out(
+            cmd.session, lambda: store.publish_batch(messages, transaction=cmd.session)
+        )
         if stored:
             await self._stored(messages, stored)
         return stored

@@ -11,6 +11,7 @@ from nightmail.broker._upstream import PublisherMiddleware, SendableMessage
 from nightmail.broker.calls import PublisherWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, merged
 from nightmail.broker.config import OutboxPublisherConfig
+from nightmail.broker.counted import must_be_awaited
 from nightmail.broker.options import TimerOptions, check_known
 from nightmail.broker.received import is_answer
 from nightmail.broker.sessions import current_session
@@ -33,6 +34,7 @@ class OutboxPublisher(PublisherWithAssertions):
         """Its queue, with the prefixes of its routers."""
         return f"{self._outer_config.prefix}{self._queue}"
 
+    @must_be_awaited
     async def publish(
         self, message: SendableMessage = None, queue: str | None = None, **options: Unpack[TimerOptions]
     ) -> int | None:

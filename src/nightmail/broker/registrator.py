@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack, cast
+from typing import Unpack, cast, get_args
 
 from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
@@ -21,12 +21,14 @@ from nightmail.broker.config import OutboxPublisherConfig, OutboxSubscriberConfi
 from nightmail.broker.handlers import Handlers
 from nightmail.broker.options import (
     PublisherOptions,
+    Run,
     SubscriberOptions,
     check_known,
     publish_defaults,
     worker_options,
     worker_settings,
 )
+from nightmail.broker.process_handlers import ProcessHandlers
 from nightmail.broker.publisher import OutboxPublisher
 from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.relaying import RelayingOptions, passing_on, subscriber_options
@@ -62,8 +64,9 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
             dead_letters=options.get("dead_letters", False),
             max_batch=_max_batch(options),
             propagate_headers=_propagate_headers(options),
+            run=_run(options),
         )
-        calls = Handlers()
+        calls = ProcessHandlers() if config.run == "process" else Handlers()
         specification = OutboxSubscriberSpecification(
             cast("BrokerConfig", self.config),
             SubscriberSpecificationConfig(
@@ -139,6 +142,13 @@ def _propagate_headers(options: SubscriberOptions) -> bool:
     if propagate and options.get("batch", False):
         raise SetupError("propagate_headers is for one message at a time: the headers of a batch are many")
     return propagate
+
+
+def _run(options: SubscriberOptions) -> Run:
+    run = options.get("run", "thread")
+    if run not in get_args(Run):
+        raise ValueError(f'run must be "thread" or "process", not {run!r}')
+    return run
 
 
 def _max_batch(options: SubscriberOptions) -> int | None:

@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from faststream.exceptions import AckMessage
 from faststream.middlewares import BaseMiddleware
 
 from nightmail.broker.closings import Closings
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch
+from nightmail.broker.sync_sessions import SyncSessionFactory, ThreadedSession, carried_out
 from nightmail.current import promise
-from nightmail.errors import NoVerdict, SessionClosed
+from nightmail.errors import NotAwaited, NoVerdict, SessionClosed
 from nightmail.outcome import Done, Release, Retry
 
 if TYPE_CHECKING:
@@ -28,40 +30,81 @@ if TYPE_CHECKING:
 
     from faststream.message import StreamMessage
     from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
 
+NO_FACTORY: Final = (
+    "OutboxSession is for handlers of a broker with a session factory: "
+    "OutboxBroker(..., session_factory=async_sessionmaker(engine))"
+)
+NO_SYNC_FACTORY: Final = (
+    "SyncOutboxSession is for `def` handlers of a broker with a factory of synchronous sessions: "
+    "OutboxBroker(..., sync_session_factory=sessionmaker(engine))"
+)
+ONE_SESSION: Final = (
+    "a handler has one session, in which its message is acknowledged: OutboxSession or SyncOutboxSession"
+)
 AnyReceived = TypeVar("AnyReceived", Received, ReceivedBatch)
 _FAILED: Final = (Nacked, Retry, Release)
 SessionFactory: TypeAlias = "Callable[[], AsyncSession]"
 """What makes sessions: an `async_sessionmaker`, or anything that is called like one."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionFactories:
+    """What a broker makes its handlers' sessions with."""
+
+    asynchronous: SessionFactory | None = None
+    synchronous: SyncSessionFactory | None = None
+
+
 class HandlersSession:
     """The session of one delivery or batch, if its handler asks for one."""
 
     def __init__(
-        self, make: SessionFactory, received: Received | ReceivedBatch, *, failing_is_done: bool
+        self, make: SessionFactories, received: Received | ReceivedBatch, *, failing_is_done: bool
     ) -> None:
         self._make = make
         self.failing_is_done = failing_is_done
         self._received = received
-        self._session: AsyncSession | None = None
+        self._session: AsyncSession | ThreadedSession | None = None
         self._held = False
         self._is_over = False
         self._closings: Closings | None = None
         self.handler_raised = False
 
     @property
-    def session(self) -> AsyncSession | None:
+    def session(self) -> AsyncSession | ThreadedSession | None:
         """The session, once it was asked for."""
         return self._session
 
     async def open(self) -> AsyncSession:
         """The session; the first time, the message is locked in it, which also tells at once if the lease was lost."""
+        make = self._make.asynchronous
+        if make is None:
+            raise RuntimeError(NO_FACTORY)
+        session = await self._opened(make)
+        if not isinstance(session, ThreadedSession):
+            return session
+        raise RuntimeError(ONE_SESSION)
+
+    async def open_sync(self) -> Session:
+        """The same for a `def` handler."""
+        make = self._make.synchronous
+        if make is None:
+            raise RuntimeError(NO_SYNC_FACTORY)
+        session = await self._opened(lambda: ThreadedSession(make()))
+        if isinstance(session, ThreadedSession):
+            return cast("Session", session.session)
+        raise RuntimeError(ONE_SESSION)
+
+    async def _opened(
+        self, make: Callable[[], AsyncSession | ThreadedSession]
+    ) -> AsyncSession | ThreadedSession:
         if self._is_over:
             raise RuntimeError("the handler has ended, and its session with it")
         if self._session is None:
-            self._session = self._make()
-            self._closings = Closings(self._session)
+            self._session = made = make()
+            self._closings = Closings(made.session if isinstance(made, ThreadedSession) else made)
             # Where there is one writer at a time the lock would keep everybody else out while the handler runs.
             if self._received.store.capabilities.concurrent_writers:
                 await self._hold()
@@ -72,6 +115,9 @@ class HandlersSession:
         if self._session is None:
             return
         received = self._received
+        for item in received.items:
+            if isinstance(item.failure, NotAwaited):
+                raise item.failure
         if not self.handler_raised:
             received.settle()
         if self.handler_raised or not any(_went_well(item) for item in received.items):
@@ -84,7 +130,8 @@ class HandlersSession:
         done = [item for item in received.items if isinstance(item.verdict, Done)]
         if done:
             deliveries = [item.delivery for item in done]
-            await received.store.ack(deliveries, transaction=self._session)
+            transaction = self._session
+            await carried_out(transaction, lambda: received.store.ack(deliveries, transaction=transaction))
             # Before the commit: if its reply is lost, the messages may be gone, and that is no lost lease.
             promise(deliveries)
             for item in done:
@@ -102,7 +149,8 @@ class HandlersSession:
 
     async def _hold(self) -> None:
         deliveries = [item.delivery for item in self._received.items]
-        await self._received.store.hold(deliveries, transaction=self._session)
+        store, transaction = self._received.store, self._session
+        await carried_out(transaction, lambda: store.hold(deliveries, transaction=transaction))
         self._held = True
 
 
@@ -110,7 +158,7 @@ _handlers: Final[ContextVar[HandlersSession | None]] = ContextVar("nightmail_han
 
 
 async def with_session(
-    make: SessionFactory,
+    make: SessionFactories,
     received: AnyReceived,
     process: Callable[[AnyReceived], Awaitable[Exception | None]],
     *,
@@ -143,8 +191,8 @@ async def with_session(
         await mine.close()
 
 
-def current_session() -> AsyncSession | None:
-    """The session that the handler now running has asked for, if it has."""
+def current_session() -> AsyncSession | ThreadedSession | None:
+    """The session that the handler now running has asked for, if it has: as a store's verbs take it."""
     mine = _handlers.get()
     return None if mine is None else mine.session
 
@@ -153,11 +201,16 @@ async def open_session() -> AsyncSession:
     """The session of the handler now running."""
     mine = _handlers.get()
     if mine is None:
-        raise RuntimeError(
-            "OutboxSession is for handlers of a broker with a session factory: "
-            "OutboxBroker(..., session_factory=async_sessionmaker(engine))"
-        )
+        raise RuntimeError(NO_FACTORY)
     return await mine.open()
+
+
+async def open_sync_session() -> Session:
+    """The synchronous session of the `def` handler now running."""
+    mine = _handlers.get()
+    if mine is None:
+        raise RuntimeError(NO_SYNC_FACTORY)
+    return await mine.open_sync()
 
 
 class NotesWhatIsRaised(BaseMiddleware):

@@ -31,12 +31,14 @@ from nightmail.broker._upstream import (
     FakePublisher,
     process_msg,
     resolve_ack_policy,
+    restore_direct_calls,
 )
 from nightmail.broker.acknowledging import failed, obey, succeeded
 from nightmail.broker.applications import Shown, refuse_sessions
 from nightmail.broker.calls import SubscriberWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
+from nightmail.broker.def_handlers import as_written, in_own_thread, warn_of_shared_threads
 from nightmail.broker.logging import AccessLog
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
@@ -54,7 +56,7 @@ from nightmail.broker.return_values import relaying_middlewares
 from nightmail.broker.sessions import (
     AnyReceived,
     NotesWhatIsRaised,
-    SessionFactory,
+    SessionFactories,
     current_session,
     with_session,
 )
@@ -63,7 +65,7 @@ from nightmail.broker.taking import settle, take_one
 from nightmail.current import was_interrupted
 from nightmail.dead_letters import DeadLetters
 from nightmail.describing import describe
-from nightmail.errors import LeaseLost, NoVerdict, Undecodable
+from nightmail.errors import HandlerDied, LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
 from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.settings import WorkerSettings
@@ -91,9 +93,10 @@ class OutboxSubscriber(SubscriberWithAssertions):
         config.decoder = decode_body
         super().__init__(config, specification, calls)
         self._config = config
+        self._call_decorators = (in_own_thread,)
         self.settings = WorkerSettings()
         self._store: FullStore
-        self._make_session: SessionFactory | None
+        self._make_session: SessionFactories | None
         self._worker: Worker | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -128,12 +131,17 @@ class OutboxSubscriber(SubscriberWithAssertions):
         self._post_start()
         if self.calls:
             self._worker = self._new_worker()
+            warn_of_shared_threads(self.calls, self.settings.max_workers, self._log)
             self._running = asyncio.create_task(
                 self._worker.run(), name=f"nightmail {', '.join(self.queues)}"
             )
             self._running.add_done_callback(self._report_death)
             # Its first step: a stop that came before it would not be heard.
             await asyncio.sleep(0)
+
+    def _build_fastdepends_model(self) -> None:
+        super()._build_fastdepends_model()
+        restore_direct_calls(self, as_written)
 
     @property
     def _broker_config(self) -> OutboxBrokerConfig:
@@ -154,7 +162,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
         outermost, innermost = self._relaying
-        if self._broker_config.session_factory is not None:
+        if self._broker_config.session_factories is not None:
             innermost = (NotesWhatIsRaised, *innermost)
         own = super()._broker_middlewares
         return (*outermost, *own, *innermost) if outermost or innermost else own
@@ -168,7 +176,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
         broker = self._broker_config
         self.settings = self._worker_settings()
         # Looked up once: through its routers' configurations it takes microseconds, for every message.
-        self._store, self._make_session = broker.store, broker.session_factory
+        self._store, self._make_session = broker.store, broker.session_factories
         return Worker(
             self._source,
             self._deliver
@@ -182,7 +190,8 @@ class OutboxSubscriber(SubscriberWithAssertions):
 
     def _worker_settings(self) -> WorkerSettings:
         merged: dict[str, Any] = {**self._broker_config.worker_options, **self._config.worker_options}
-        return worker_settings(cast("WorkerOptions", merged), self._outer_config.graceful_timeout)
+        settings = worker_settings(cast("WorkerOptions", merged), self._outer_config.graceful_timeout)
+        return replace(settings, isolated=self._config.run == "process")
 
     @property
     def _source(self) -> Source:
@@ -334,7 +343,9 @@ class OutboxSubscriber(SubscriberWithAssertions):
         """What the verdict means. None at all is never taken for success."""
         if error is None and received.failure is None and type(received.verdict) is Done:
             return received.verdict  # By far the most; the rest is for all others.
-        if isinstance(error, LeaseLost) and is_own(error, received.delivery):
+        if isinstance(error, HandlerDied) or (
+            isinstance(error, LeaseLost) and is_own(error, received.delivery)
+        ):
             raise error
         if isinstance(error, Undecodable):
             return Dead(Reason.UNDECODABLE, self._described(error), ran=False)

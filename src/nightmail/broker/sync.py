@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from nightmail.broker.at_once import at_once
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, due_from
 from nightmail.broker.options import PublishOptions, TimerOptions, check_known
 from nightmail.current import own_delivery
@@ -13,6 +14,7 @@ from nightmail.durations import Duration
 from nightmail.message import check_name, check_queue
 from nightmail.observe import Observer
 from nightmail.store import Blocking, FullStore
+from nightmail.threads import current_call
 
 if TYPE_CHECKING:
     from nightmail.broker._upstream import SendableMessage
@@ -20,21 +22,17 @@ if TYPE_CHECKING:
     from nightmail.broker.config import OutboxBrokerConfig
     from nightmail.broker.producer import OutboxProducer
 
-T = TypeVar("T")
-
 
 class SyncPublisher:
     """Publishes in a transaction of SQLAlchemy's synchronous `Session` or `Connection`, of Django, or of a driver.
 
-    `session` is always needed: without a transaction of yours there would be nobody to commit. The broker need not be
-    connected, and its middlewares, which are asynchronous, are not asked.
+    The broker need not be connected, and its middlewares, which are asynchronous, are not asked.
+
+    In a `def` handler `session` may be left out: then the message is stored by its own commit, by the broker, when the
+    call returns. Everywhere else it is needed: without a transaction of yours nothing would be committed.
     """
 
     def __init__(self, broker: OutboxBroker) -> None:
-        if not broker.store.capabilities.blocking:
-            raise TypeError(
-                f"synchronous code cannot publish to {broker.store.capabilities.name}: its pipelines are asynchronous"
-            )
         self._broker = broker
 
     @property
@@ -48,6 +46,9 @@ class SyncPublisher:
     def publish(self, message: SendableMessage, queue: str, **options: Unpack[TimerOptions]) -> int | None:
         """Publish a message; its id, or `None` when its timer id was taken and nothing was stored."""
         check_known("publish()", options, TimerOptions)
+        if options.get("session") is None:
+            stored_by_broker: int | None = _on_loop(lambda: self._broker.publish(message, queue, **options))
+            return stored_by_broker
         cmd = self._command((message,), queue, options)
         (encoded,) = self._encoded(cmd)
         own = own_delivery(self._store, encoded.queue, encoded.timer_id)
@@ -61,24 +62,29 @@ class SyncPublisher:
     ) -> list[int]:
         """Publish all of these or none, in one statement; their ids, in order."""
         check_known("publish_batch()", options, PublishOptions)
+        if options.get("session") is None:
+            ids: list[int] = _on_loop(lambda: self._broker.publish_batch(*messages, queue=queue, **options))
+            return ids
         cmd = self._command(messages, queue, cast("TimerOptions", options))
         stored = at_once(self._store.publish_batch(self._encoded(cmd), transaction=cmd.session))
         if stored:
             self._observer.published(queue, len(stored))
         return stored
 
-    def cancel_timer(self, queue: str, timer_id: str, *, session: object) -> bool:
+    def cancel_timer(self, queue: str, timer_id: str, *, session: object | None = None) -> bool:
         """Remove a waiting timer; `True` only if this call removed it. A running one is never clobbered."""
         check_queue(queue)
         check_name("timer_id", timer_id)
-        return at_once(self._store.cancel(queue, timer_id, transaction=_blocking(session)))
+        if session is None:
+            return bool(_on_loop(lambda: self._broker.cancel_timer(queue, timer_id)))
+        return at_once(self._store.cancel(queue, timer_id, transaction=self._blocking(session)))
 
     def reschedule_timer(
         self,
         queue: str,
         timer_id: str,
         *,
-        session: object,
+        session: object | None = None,
         activate_in: Duration | None = None,
         activate_at: datetime | None = None,
     ) -> bool:
@@ -88,10 +94,27 @@ class SyncPublisher:
         due = due_from(activate_in, activate_at)
         if due is None:
             raise ValueError("say when: give activate_in or activate_at")
-        return at_once(self._store.reschedule(queue, timer_id, due, transaction=_blocking(session)))
+        if session is None:
+            return bool(
+                _on_loop(
+                    lambda: self._broker.reschedule_timer(
+                        queue, timer_id, activate_in=activate_in, activate_at=activate_at
+                    )
+                )
+            )
+        return at_once(self._store.reschedule(queue, timer_id, due, transaction=self._blocking(session)))
+
+    def _blocking(self, session: object) -> Blocking:
+        capabilities = self._store.capabilities
+        if not capabilities.blocking:
+            raise TypeError(
+                f"{capabilities.name} has no transactions for synchronous code: its pipelines are asynchronous. "
+                "In a `def` handler, leave `session` out"
+            )
+        return Blocking(session)
 
     def _command(self, bodies: tuple[Any, ...], queue: str, options: TimerOptions) -> OutboxPublishCommand:
-        options["session"] = _blocking(options.get("session"))
+        options["session"] = self._blocking(options.get("session"))
         options["correlation_id"] = correlation_from(options, self._broker.config.id_generator)
         return OutboxPublishCommand.of(bodies, queue, options)
 
@@ -103,18 +126,12 @@ class SyncPublisher:
         return at_once(producer.encoded(cmd))
 
 
-def _blocking(session: object | None) -> Blocking:
-    if session is None:
-        raise ValueError("session is missing: give the transaction that the message shall commit with")
-    return Blocking(session)
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The result of what never waits for anything."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    work.close()
-    raise RuntimeError("this would have to wait, which synchronous code cannot: is the codec asynchronous?")
+def _on_loop(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """What the broker's own verb gives, on its event loop."""
+    call = current_call()
+    if call is None:
+        raise ValueError(
+            "session is missing: give the transaction that the message shall commit with. "
+            "Only a `def` handler may leave it out"
+        )
+    return call.on_loop(work)

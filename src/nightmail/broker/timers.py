@@ -6,6 +6,7 @@ from abc import abstractmethod
 from datetime import datetime
 
 from nightmail.broker.commands import due_from
+from nightmail.broker.counted import must_be_awaited
 from nightmail.broker.joining import check_session
 from nightmail.durations import Duration
 from nightmail.message import check_name, check_queue
@@ -21,12 +22,14 @@ class Timers:
     def store(self) -> FullStore:
         """Where messages wait."""
 
+    @must_be_awaited
     async def cancel_timer(self, queue: str, timer_id: str, *, session: object | None = None) -> bool:
         """Remove a waiting timer; `True` only if this call removed it. A running one is never clobbered."""
         _check_timer(queue, timer_id)
         check_session(session)
         return await self.store.cancel(queue, timer_id, transaction=session)
 
+    @must_be_awaited
     async def reschedule_timer(
         self,
         queue: str,
@@ -44,11 +47,13 @@ class Timers:
         check_session(session)
         return await self.store.reschedule(queue, timer_id, due, transaction=session)
 
+    @must_be_awaited
     async def has_pending(self, queue: str, timer_id: str) -> bool:
         """Whether a message with this timer id waits."""
         _check_timer(queue, timer_id)
         return bool(await self.store.peek(queue, timer_id=timer_id, limit=1))
 
+    @must_be_awaited
     async def pending(
         self,
         queue: str | None = None,
@@ -66,6 +71,7 @@ class Timers:
         check_session(session)
         return await self.store.peek(queue, due_before=due_before, limit=limit, transaction=session)
 
+    @must_be_awaited
     async def cancel_all(self, queue: str, *, session: object | None = None) -> int:
         """Remove every waiting message of a queue; how many. Running ones stay."""
         check_queue(queue)

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
-from nightmail.store import Extend
+from nightmail.store import Extend, Lingers
 
 T = TypeVar("T")
 
@@ -41,21 +41,37 @@ class _Thread(Generic[L]):
     def __init__(self, line: L) -> None:
         self.line = line
         self._loop = asyncio.new_event_loop()
+        self._lingering: set[asyncio.Task[None]] = set()
         # A daemon: a program that forgets to close the store must still be able to end.
-        self._thread = threading.Thread(target=self._loop.run_forever, name="nightmail-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="nightmail-keeper", daemon=True)
         self._thread.start()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run this there, to its end, whether or not we are still waited for."""
         return await asyncio.shield(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop)))
 
+    def leave(self, task: asyncio.Task[None]) -> None:
+        """This goes on until it ends by itself."""
+        self._lingering.add(task)
+
     async def stop(self) -> None:
-        """Close the connection, end the loop and the thread."""
+        """Close the connection, end the loop and the thread; if something lingers, when that has ended."""
+        if not all(task.done() for task in self._lingering):
+            asyncio.run_coroutine_threadsafe(self._stop_later(), self._loop)
+            return
         await self.run(self.line.close())
         await self.run(_end_the_rest())
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
+
+    def _serve(self) -> None:
+        self._loop.run_forever()
         self._loop.close()
+
+    async def _stop_later(self) -> None:
+        await asyncio.wait(self._lingering)
+        await self.line.close()
+        self._loop.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +102,16 @@ class KeeperThread(Generic[L]):
         self._closed = False
 
     @asynccontextmanager
-    async def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AsyncIterator[None]:
+    async def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AsyncIterator[None]:
         """See `Store.beside`."""
         beginning = asyncio.ensure_future(self._begin(work))
         try:
             await asyncio.shield(beginning)
             yield
         finally:
-            await _to_its_end(self._end(beginning))
+            await _to_its_end(self._end(beginning, lingers))
 
     async def close(self) -> None:
         """End all work, close the connection, stop the thread."""
@@ -114,17 +132,23 @@ class KeeperThread(Generic[L]):
             self._tasks.add(task)
             return _Running(self._thread, task)
 
-    async def _end(self, beginning: Awaitable[_Running[L]]) -> None:
+    async def _end(self, beginning: Awaitable[_Running[L]], lingers: Lingers | None) -> None:
         running = await beginning
         async with self._turn:
             if self._thread is not running.thread:
                 return  # The store was closed meanwhile, and all of it ended with it.
             self._tasks.remove(running.task)
+            stays = lingers is not None and lingers()
             try:
-                await running.thread.run(_cancelled(running.task))
+                if stays:
+                    running.thread.leave(running.task)
+                else:
+                    await running.thread.run(_cancelled(running.task))
             finally:
                 if not self._tasks:
                     await self._stop(running.thread)
+        if stays:
+            return
         if not running.task.cancelled() and (error := running.task.exception()) is not None:
             raise error
 

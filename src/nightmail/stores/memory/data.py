@@ -80,12 +80,15 @@ class MemoryData:
             async with self.transaction() as own:
                 with self.step:
                     yield own.changes
-        elif isinstance(transaction, Blocking):
-            with self.step:
-                yield self._joined_blocking(transaction.session).changes
         else:
             with self.step:
-                yield self.joined(transaction).changes
+                yield self.either_joined(transaction).changes
+
+    def either_joined(self, transaction: object) -> OpenTransaction:
+        """The caller's transaction, be it of synchronous code or not."""
+        if isinstance(transaction, Blocking):
+            return self._joined_blocking(transaction.session)
+        return self.joined(transaction)
 
     def joined(self, transaction: object) -> MemoryTransaction:
         """The caller's transaction, if it can carry our writes."""

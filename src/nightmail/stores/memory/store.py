@@ -24,7 +24,7 @@ from nightmail.limits import (
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_queue
 from nightmail.outcome import Dead, Reason, Release, Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
-from nightmail.store import Capabilities, Claimed, Extend, Settlement
+from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores.memory import inspection, letters, sweeping
 from nightmail.stores.memory.admission import Admission
 from nightmail.stores.memory.changes import Changes
@@ -44,6 +44,8 @@ _LOOK_INTERVAL: Final = timedelta(seconds=5)
 _NOTHING: Final = timedelta(0)
 _TOO_LARGE: Final = Dead(Reason.TOO_LARGE, ran=False)
 _Leased = TypeVar("_Leased")
+_lingering: Final[set[asyncio.Future[None]]] = set()
+"""Work that outlives its block: an event loop does not hold on to its tasks."""
 _CAPABILITIES: Final = Capabilities(
     name="memory",
     transactions=True,
@@ -255,14 +257,22 @@ class MemoryStore:
         return Standing.HELD
 
     @asynccontextmanager
-    async def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AsyncIterator[None]:
+    async def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AsyncIterator[None]:
         """Run `work` on this event loop: whatever blocks the loop stops the store too."""
         task = asyncio.ensure_future(work(self.extend))
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            if lingers is not None and lingers():
+                _lingering.add(task)
+                task.add_done_callback(_lingering.discard)
+            else:
+                task.cancel()
+                await asyncio.wait([task])
+        if task in _lingering:
+            return
         if not task.cancelled():
             # Its failure is the block's: nobody else would hear of it.
             task.result()
@@ -270,7 +280,7 @@ class MemoryStore:
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Lock these messages in the caller's transaction."""
         with self.data.step:
-            changes = self.data.joined(transaction).changes
+            changes = self.data.either_joined(transaction).changes
             if _of_letters(deliveries):
                 for letter in _all_leased(changes.leased_letter, deliveries):
                     changes.touch_letter(letter)
@@ -281,7 +291,7 @@ class MemoryStore:
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Settle these as done in the caller's transaction."""
         with self.data.step:
-            changes = self.data.joined(transaction).changes
+            changes = self.data.either_joined(transaction).changes
             if _of_letters(deliveries):
                 for letter in _all_leased(changes.leased_letter, deliveries):
                     changes.remove_letter(letter)

@@ -26,7 +26,7 @@ from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
-from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
+from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores._fork import Opening
 from nightmail.stores._sql import Statement, load
 from nightmail.stores.mysql import migrate
@@ -264,13 +264,15 @@ class MySQLStore:
         """See `Store.extend`."""
         return await self._extend(self._here.settle, deliveries, lease)
 
-    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """See `Store.beside`."""
-        return self._here.keeper.beside(work)
+        return self._here.keeper.beside(work, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`."""
-        await self._here.callers.join(transaction, lambda session: self._hold(session, deliveries))
+        await self._join(transaction, lambda session: self._hold(session, deliveries))
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.ack`."""
@@ -280,7 +282,7 @@ class MySQLStore:
             if deliveries:
                 await self._settling_of(deliveries[0]).remove(session, deliveries)
 
-        await self._here.callers.join(transaction, ack)
+        await self._join(transaction, ack)
 
     async def _hold(self, session: CallersSession, deliveries: Sequence[Delivery]) -> None:
         # Locked first: a caller's snapshot taken before that could be older than the last renewal.

@@ -168,7 +168,7 @@ class UnderLease(ABC):
         """See `Store.hold`."""
         await self._all_or_none(session, self.names.hold, deliveries, {"identity": identity})
 
-    async def ack(self, session: Session, deliveries: Sequence[Delivery], identity: UUID) -> None:
+    async def ack(self, session: Session, deliveries: Sequence[Delivery], identity: UUID | None) -> None:
         """See `Store.ack`."""
         await self._all_or_none(session, self.names.ack, deliveries, {"identity": identity, **self._ending()})
 

@@ -24,7 +24,7 @@ from nightmail.errors import PublishUncertain
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
 from nightmail.outcome import Release, Standing
-from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
+from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores._fork import Opening
 from nightmail.stores._names import TableNames
 from nightmail.stores._sql import Statement, load
@@ -269,20 +269,22 @@ class PostgresStore(ForOperators):
         """See `Store.extend`."""
         return await self._extend(self._here.settle, deliveries, lease)
 
-    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """See `Store.beside`."""
-        return self._here.keeper.beside(work)
+        return self._here.keeper.beside(work, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`."""
-        await self._here.callers.join(
+        await self._join_unasked(
             transaction,
             lambda session, identity: self._kind(deliveries).hold(session, deliveries, identity),
         )
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.ack`."""
-        await self._here.callers.join(
+        await self._join_unasked(
             transaction,
             lambda session, identity: self._kind(deliveries).ack(session, deliveries, identity),
         )
@@ -348,12 +350,18 @@ class PostgresStore(ForOperators):
             await self._tables.refuse_unless_seen(session)
             return await work(session, identity)
 
+        return await self._join_unasked(transaction, work_if_seen)
+
+    async def _join_unasked(
+        self, transaction: object, work: Callable[[Joined, UUID | None], Awaitable[T]]
+    ) -> T:
+        """The same, without a question before it: see `Tables.refuse_unless_seen`."""
         if isinstance(transaction, Blocking):
             session = join_blocking(transaction.session)
             if self._tables.identity is not None:
                 session.place = self._tables.place
-            return await work_if_seen(session, self._tables.identity)
-        return await self._here.callers.join(transaction, work_if_seen)
+            return await work(session, self._tables.identity)
+        return await self._here.callers.join(transaction, work)
 
     async def _ask(self, name: str, values: dict[str, Any], transaction: object | None) -> Any:
         """The answer of a statement that may run in a caller's transaction."""

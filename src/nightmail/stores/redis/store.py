@@ -25,7 +25,7 @@ from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max
 from nightmail.message import Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
-from nightmail.store import Capabilities, Claimed, Extend, Settlement
+from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores._fork import Opening
 from nightmail.stores.redis import schema
 from nightmail.stores.redis.asking import Asking
@@ -225,9 +225,11 @@ class RedisStore:
         """See `Store.extend`."""
         return await self._whole(self._here.settling.extend(self._here.settle, deliveries, lease))
 
-    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """See `Store.beside`."""
-        return self._here.keeper.beside(work)
+        return self._here.keeper.beside(work, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`. Not possible here: a pipeline locks nothing."""

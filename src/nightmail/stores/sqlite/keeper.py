@@ -8,7 +8,8 @@ it. There a renewal goes before everything else, in the next transaction, whoeve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeAlias
@@ -26,18 +27,21 @@ _PARTS: Final = 6
 """Of a short lease it waits for this part only: the keeper wants an answer while there is still time to ask again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Renewals:
-    """Renewing leases on the writing thread."""
+    """Renewing leases on the writing thread; once the store is closed, on one that is made for it."""
 
     writer: ConnectionThread
     leases: Leases
+    connect: Callable[[], sqlite3.Connection]
+    file: str
+    own: ConnectionThread | None = None
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
         """Let these leases run on; `BUSY` for all when another connection keeps the lock for too long."""
         if not deliveries:
             return []
-        return await self.writer.write(
+        return await self._thread().write(
             lambda connection: carry_out(connection, self.leases.extend(deliveries, lease)),
             when_locked_out=lambda: [Standing.BUSY] * len(deliveries),
             patience=min(lease / _PARTS, _PATIENCE).total_seconds(),
@@ -46,7 +50,16 @@ class Renewals:
         )
 
     async def close(self) -> None:
-        """Nothing to give back: the writing thread has the connection."""
+        """Give back the thread that was made for it, if there is one."""
+        if self.own is not None:
+            await self.own.stop()
+
+    def _thread(self) -> ConnectionThread:
+        if self.writer.usable:
+            return self.writer
+        if self.own is None:
+            self.own = ConnectionThread("keeper", self.connect, file=self.file)
+        return self.own
 
 
 Keeper: TypeAlias = KeeperThread[Renewals]

@@ -18,7 +18,7 @@ from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max
 from nightmail.message import Delivery, Message, check_due, check_queue
 from nightmail.outcome import Standing
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
-from nightmail.store import Blocking, Capabilities, Claimed, Extend, Settlement
+from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores._names import TableNames
 from nightmail.stores.sqlite.check import Schema
 from nightmail.stores.sqlite.claiming import Claiming, Wanted
@@ -256,17 +256,19 @@ class SQLiteStore:
             urgent=True,
         )
 
-    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """Run `work` on a thread and a connection of its own."""
-        return self._threads.keeper.beside(work)
+        return self._threads.keeper.beside(work, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Take the write lock in the caller's transaction, which keeps these leases as they are."""
-        _ = await self._callers.write(transaction, self._leases.hold(deliveries))
+        await self._write_joined(transaction, self._leases.hold(deliveries))
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Settle these as done in the caller's transaction."""
-        _ = await self._callers.write(transaction, self._leases.ack(deliveries))
+        await self._write_joined(transaction, self._leases.ack(deliveries))
 
     # --------------------------------------------------------------------------------------- timers
 
@@ -360,14 +362,17 @@ class SQLiteStore:
 
     async def _write(self, steps: Callable[[], Steps[Change[T]]], transaction: object | None) -> T:
         # Whom it wakes is found out by those who watch the file, once the caller commits.
-        if isinstance(transaction, Blocking):
-            return (await self._callers.write_blocking(transaction, steps())).result
         if transaction is not None:
-            return (await self._callers.write(transaction, steps())).result
+            return await self._write_joined(transaction, steps())
         change = await self._threads.writer.write(
             lambda connection: carry_out(connection, steps()), then=self._ring
         )
         return change.result
+
+    async def _write_joined(self, transaction: object, steps: Steps[Change[T]]) -> T:
+        if isinstance(transaction, Blocking):
+            return (await self._callers.write_blocking(transaction, steps)).result
+        return (await self._callers.write(transaction, steps)).result
 
     async def _settle(self, work: Work[Change[list[Standing]]], count: int) -> list[Standing]:
         change = await self._threads.writer.write(

@@ -22,11 +22,10 @@ class Threads:
 
     def __init__(self, file: str, tower: WatchedTower, leases: Leases) -> None:
         self._file = file
-        self.writer = ConnectionThread(
-            "writer", partial(connect, file, busy_seconds=SLICE_SECONDS), tower, file=file
-        )
+        connect_to_write = partial(connect, file, busy_seconds=SLICE_SECONDS)
+        self.writer = ConnectionThread("writer", connect_to_write, tower, file=file)
         self.reader = ConnectionThread("reader", partial(connect, file, checkpoints=False), file=file)
-        self.keeper: Keeper = keeper(Renewals(self.writer, leases))
+        self.keeper: Keeper = keeper(Renewals(self.writer, leases, connect_to_write, file))
 
     @property
     def usable(self) -> bool:

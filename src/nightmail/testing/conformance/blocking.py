@@ -9,7 +9,6 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import pytest
 
 from nightmail.errors import CannotJoin, TimerExists
-from nightmail.message import Delivery
 from nightmail.outcome import Done, Standing
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
@@ -34,7 +33,6 @@ from nightmail.testing.conformance.wakeup import listening
 
 Result = TypeVar("Result")
 Verb: TypeAlias = Callable[[FullStore, Any], Awaitable[object]]
-VerbOnLease: TypeAlias = Callable[[FullStore, Delivery, Any], Awaitable[object]]
 
 EVERY_VERB_FOR_SYNCHRONOUS_CODE: Final[dict[str, Verb]] = {
     "publish": lambda store, given: store.publish(message(b"refused"), transaction=given),
@@ -42,10 +40,6 @@ EVERY_VERB_FOR_SYNCHRONOUS_CODE: Final[dict[str, Verb]] = {
     "publish_batch": lambda store, given: store.publish_batch([message(b"refused")], transaction=given),
     "cancel": lambda store, given: store.cancel(QUEUE, "reminder", transaction=given),
     "reschedule": lambda store, given: store.reschedule(QUEUE, "reminder", HOUR, transaction=given),
-}
-VERBS_FOR_HANDLERS: Final[dict[str, VerbOnLease]] = {
-    "hold": lambda store, own, given: store.hold([own], transaction=given),
-    "ack": lambda store, own, given: store.ack([own], transaction=given),
 }
 
 
@@ -380,18 +374,6 @@ class BlockingConformance:
             await EVERY_VERB_FOR_SYNCHRONOUS_CODE[verb](store, transaction.session)
 
         assert bodies(await store.peek()) == [b"first"]
-
-    @needs("blocking")
-    @pytest.mark.parametrize("verb", VERBS_FOR_HANDLERS)
-    async def test_what_a_handler_does_cannot_join_synchronous_code(
-        self, store: FullStore, harness: Harness, verb: str
-    ) -> None:
-        own = await running_timer(store)
-
-        with harness.blocking() as transaction, pytest.raises(CannotJoin):
-            await VERBS_FOR_HANDLERS[verb](store, own, transaction)
-
-        assert await settle_one(store, own, Done()) is Standing.HELD
 
 
 def at_once(verb: Awaitable[Result]) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from nightmail.testing.conformance.blocking import BlockingConformance
+from nightmail.testing.conformance.blocking_leases import BlockingLeasesConformance
 from nightmail.testing.conformance.cancel import CancelConformance
 from nightmail.testing.conformance.cancellation import CancellationConformance
 from nightmail.testing.conformance.claim import ClaimConformance
@@ -55,6 +56,7 @@ class StoreConformance(
     SettleConformance,
     TransactionConformance,
     BlockingConformance,
+    BlockingLeasesConformance,
     WakeupConformance,
     FreedKeysConformance,
     InspectConformance,

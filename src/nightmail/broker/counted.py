@@ -1,0 +1,156 @@
+"""What a verdict returns: it may be awaited, and need not be.
+
+A handler may forget an `await`, and a `def` handler has none. A verdict is noted where it is given, so that neither
+changes what becomes of the message; only what needs the store has to be awaited, and says so if it was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Final, ParamSpec, TypeVar
+
+from nightmail.broker.received import Received
+from nightmail.errors import NotAwaited
+from nightmail.threads import current_call
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Given(Coroutine[Any, Any, None]):
+    """What the methods of a message return.
+
+    A class of its own, though a coroutine: a type checker would complain of every one that a `def` handler calls.
+    """
+
+    __slots__ = ()
+
+
+class Counted(Given):
+    """Done already: awaiting it does nothing."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """See `Awaitable`."""
+        return
+        yield
+
+    def send(self, _value: Any) -> Any:
+        """See `Coroutine`: it has ended."""
+        raise StopIteration
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None, /) -> Any:
+        """See `Coroutine`: nothing here could catch it."""
+        raise error if value is None else value
+
+    def close(self) -> None:
+        """See `Coroutine`."""
+
+
+COUNTED: Final = Counted()
+
+
+class Asked(Given):
+    """What asks the store, and must be awaited."""
+
+    __slots__ = ("_running", "_work")
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = work
+        self._running: Coroutine[Any, Any, None] | None = None
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """See `Awaitable`."""
+        return self._begun().__await__()
+
+    def send(self, value: Any) -> Any:
+        """See `Coroutine`."""
+        return self._begun().send(value)
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None, /) -> Any:
+        """See `Coroutine`."""
+        return self._begun().throw(error if value is None else value)
+
+    def close(self) -> None:
+        """See `Coroutine`."""
+        if self._running is not None:
+            self._running.close()
+
+    def __del__(self) -> None:
+        """Warn as Python does of a coroutine."""
+        if self._running is None:
+            self._warn()
+
+    def _warn(self) -> None:
+        warnings.warn(
+            "a method of a message that asks the store was not awaited", RuntimeWarning, stacklevel=3
+        )
+
+    def _begun(self) -> Coroutine[Any, Any, None]:
+        if self._running is None:
+            self._running = self._work()
+        return self._running
+
+
+class Owed(Asked):
+    """An acknowledgement in the handler's own transaction. Until it is awaited, its messages have failed."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Sequence[Received], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        super().__init__(work)
+        self._items = items
+        missing = NotAwaited(
+            "ack(session=...) was called and not awaited, so the message was not acknowledged: "
+            "write `await msg.ack(session=...)`. It is retried."
+        )
+        for item in items:
+            item.failure = missing
+
+    def _warn(self) -> None:
+        """The failure says more."""
+
+    def _begun(self) -> Coroutine[Any, Any, None]:
+        if self._running is None:
+            for item in self._items:
+                item.failure = None
+        return super()._begun()
+
+
+def must_be_awaited(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The same, but refused at the call in a `def` handler: what it returns could not be awaited there."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        if current_call() is not None:
+            raise NotAwaited(
+                f"{function.__name__}() must be awaited, which a `def` handler cannot do, so nothing was done: "
+                "use SyncPublisher(broker) there, or make the handler `async def`"
+            )
+        return function(*args, **kwargs)
+
+    _mark_as_coroutine_function(called)
+    return called
+
+
+def _mark_as_coroutine_function(function: Any) -> None:
+    """For mocks and the like, which look at it."""
+    mark = getattr(inspect, "markcoroutinefunction", None)
+    if mark is not None:
+        mark(function)
+    else:
+        function._is_coroutine = getattr(asyncio.coroutines, "_is_coroutine", None)
+
+
+def is_synchronous_here() -> bool:
+    """Whether no event loop runs in this thread, so that nothing can be awaited."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False

@@ -1,0 +1,137 @@
+"""`def` handlers: each subscriber runs its own in threads of its own.
+
+FastStream would run them on the threads that anyio has for everything in the process, 40 by default. It is given an
+`async def` instead, which runs the handler where its worker says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from nightmail.broker._upstream import CallModel, HandlerItem, declared, is_coroutine_callable
+from nightmail.broker.counted import Counted
+from nightmail.current import current_run
+from nightmail.errors import NotAwaited
+
+_ANYIO_THREADS: Final = 40
+
+
+def in_own_thread(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler as FastStream shall call it: as it is, unless it blocks."""
+    if not blocks(call):
+        return call
+
+    function = inspect.unwrap(call)
+    address = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+
+    @wraps(call)
+    async def called(*args: Any, **kwargs: Any) -> Any:
+        function = partial(call, *args, **kwargs)
+        run = current_run()
+        # Shielded: anyio would cancel again at every step for as long as the thread runs.
+        with anyio.CancelScope(shield=True):
+            if run is None or run.threads is None:
+                returned = await anyio.to_thread.run_sync(function)
+            elif run.threads.isolated:
+                returned = await run.threads.run_in_child(
+                    run, call_in_child, address, args, kwargs, prepare=partial(import_in_child, *address)
+                )
+            else:
+                returned = await run.threads.run(run, partial(_tidily, function))
+        return checked(returned)
+
+    called.__nightmail_blocking__ = call  # type: ignore[attr-defined]
+    return called
+
+
+def _tidily(function: Callable[[], Any]) -> Any:
+    """Call it as Django calls a view: its connections are the thread's, and one that is too old is given up."""
+    django: Any = sys.modules.get("django.db")
+    if django is None:
+        return function()
+    django.close_old_connections()
+    try:
+        return function()
+    finally:
+        django.close_old_connections()
+
+
+def import_in_child(module: str, name: str) -> None:
+    """Find the handler of that name. This runs in a process of its own."""
+    _found(module, name)
+
+
+def call_in_child(address: tuple[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the handler of that name. This runs in a process of its own."""
+    return checked(_found(*address)(*args, **kwargs))
+
+
+def _found(module: str, name: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return declared(found)
+
+
+def blocks(call: Callable[..., Any]) -> bool:
+    """Whether this is a plain `def`."""
+    function: Any = call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004 - an object
+    return not (
+        is_coroutine_callable(call)
+        or inspect.isasyncgenfunction(function)
+        or inspect.isgeneratorfunction(function)
+    )
+
+
+def as_written(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The handler as its author may call it: a `def` is one."""
+    written: Callable[..., Any] = getattr(call, "__nightmail_blocking__", call)
+    return written
+
+
+def checked(returned: Any) -> Any:
+    """What a `def` handler returned, unless it is something that had to be awaited."""
+    if isinstance(returned, Counted):
+        return None
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise NotAwaited(
+            "the handler is a `def` and returned a coroutine, which nothing awaits: make it `async def`. "
+            "The message is retried."
+        )
+    return returned
+
+
+def warn_of_shared_threads(
+    calls: Sequence[HandlerItem[Any]], max_workers: int, log: Callable[[int, str], object]
+) -> None:
+    """Say that synchronous dependencies are not run by us, where they may have to wait for one another."""
+    if max_workers <= _ANYIO_THREADS:
+        return
+    names = sorted({name for call in calls if call.dependant for name in _blocking_in(call.dependant)})
+    if names:
+        log(
+            logging.WARNING,
+            f"max_workers is {max_workers}, but synchronous dependencies ({', '.join(names)}) run on anyio's threads, "
+            f"{_ANYIO_THREADS} for the whole process: make them `async def`, or raise "
+            "anyio.to_thread.current_default_thread_limiter().total_tokens",
+        )
+
+
+def _blocking_in(model: CallModel) -> set[str]:
+    found = set()
+    for key in (*model.dependencies.values(), *model.extra_dependencies):
+        dependency = model.dependency_provider.get_dependant(key)
+        if not dependency.is_async:
+            found.add(dependency.call_name)
+        found |= _blocking_in(dependency)
+    return found
