@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from nightmail.errors import NightmailError
-from nightmail.outcome import Dead, Done, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
@@ -55,10 +55,8 @@ async def work(store: RedisStore, own: Any) -> None:
     await store.publish_batch([message(b"%d" % number, ordering_key=str(number)) for number in range(6)])
     found = list((await store.claim([QUEUE], limit=6, lease=LEASE, token=uuid4())).deliveries)
     assert await store.extend(found, HOUR) == [Standing.HELD] * 6
-    batch = [
-        Settlement(each, outcome)
-        for each, outcome in zip(found, [Done(), Retry(), Release(), Dead("a"), Dead("b")], strict=False)
-    ]
+    outcomes: list[Outcome] = [Done(), Retry(), Release(), Dead("a"), Dead("b")]
+    batch = [Settlement(each, outcome) for each, outcome in zip(found, outcomes, strict=False)]
     assert await store.settle(batch) == [Standing.HELD] * 5
     async with transaction(store, [found[5]], own) as pipe:
         pipe.set(store.tag(QUEUE) + ":theirs", "written")
