@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from uuid import uuid4
 
 import pytest
 
 from nightmail.errors import StoreUnavailable
-from nightmail.message import Message
+from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, Standing
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
@@ -163,7 +163,7 @@ async def test_while_one_node_does_not_answer_the_queues_of_the_others_are_serve
             async with asyncio.timeout(8):
                 for number in range(20):
                     await store.publish(Message(queue=good, body=b"%d" % number))
-                found = []
+                found: list[Delivery] = []
                 while len(found) < 21:
                     claimed = await store.claim([bad, good], limit=5, lease=LEASE, token=uuid4())
                     found += claimed.deliveries
@@ -181,10 +181,7 @@ async def test_while_one_node_does_not_answer_the_queues_of_the_others_are_serve
         async with asyncio.timeout(30):
             bodies: set[bytes] = set()
             while b"first" not in bodies:
-                try:
+                with suppress(StoreUnavailable):
                     claimed = await store.claim([bad, good], limit=5, lease=LEASE, token=uuid4())
-                except StoreUnavailable:
-                    claimed = None
-                if claimed is not None:
                     bodies |= {each.body for each in claimed.deliveries}
                 await asyncio.sleep(0.1)

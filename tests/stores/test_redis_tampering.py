@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -11,7 +12,7 @@ from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.outcome import Retry, Standing
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
-from tests.stores.redis_support import HOUR, QUEUE, claim, client, done, message, open_store
+from tests.stores.redis_support import HOUR, LEASE, QUEUE, claim, client, done, message, open_store
 
 pytestmark = pytest.mark.redis
 
@@ -210,3 +211,83 @@ async def test_another_look_interval_or_type_of_the_meta_key_is_drift(redis_url:
         await own.set("{nightmail}:meta", "1")
         with pytest.raises(SchemaDrift, match="string and not a hash"):
             await store.check()
+
+
+# ------------------------------------------------------------------------------------ forged records
+
+
+@pytest.mark.parametrize("field", ["timer", "key", "headers"])
+async def test_a_text_of_any_length_is_not_read_as_something_else(redis_url: str, field: str) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        victim = await store.publish(message(b"victim", queue="a", timer_id="t", headers={"a": 1}))
+        await store.publish(message(b"innocent", queue="b"))
+        # With lengths of 16 bits the rest of this text would be taken for what stands behind it in the reply.
+        await own.hset(f"{{nightmail:a}}:m:{victim:016x}", field, b"x" * (65536 + 7))
+
+        claimed = await store.claim(["a", "b"], limit=10, lease=LEASE, token=uuid4())
+
+        assert sorted((each.queue, each.body) for each in claimed.deliveries) == [
+            ("a", b"victim"),
+            ("b", b"innocent"),
+        ]
+
+
+@pytest.mark.parametrize("member", [b"short", b"x" * 16, b"0" * 17, b"0" * 64, b""])
+async def test_what_is_no_id_is_taken_out_of_the_way(redis_url: str, member: bytes) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await store.publish(message(b"before"))
+        await own.zadd(f"{TAG}:due:0", {member: 1})
+        await own.hset(f"{TAG}:m:".encode() + member, mapping={"body": b"forged", "state": b"\0" * 59})
+        await own.zadd(f"{TAG}:dead", {b"no letter": 0})
+        await own.zadd(f"{TAG}:offered", {b"no letter": 1})
+
+        assert [delivery.body for delivery in await claim(store)] == [b"before"]
+        assert await claim(store) == []
+        (letter,) = await store.dead(DeadFilter())
+        assert (letter.reason, letter.body) == ("unreadable", b"forged")
+        assert not (await store.claim_dead([QUEUE], limit=5, lease=LEASE, token=uuid4())).deliveries
+
+
+@pytest.mark.parametrize("last", [b"no id", b"f" * 16, b"", b"7fffffffffffffff"])
+async def test_a_foreign_last_id_stops_nobody_from_publishing(redis_url: str, last: bytes) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        first = await store.publish(message(b"first"))
+        await own.set(f"{TAG}:last", last)
+
+        second = await store.publish(message(b"second"))
+
+        assert first is not None
+        assert second is not None
+        assert first < second < 2**63
+        assert [delivery.body for delivery in await claim(store)] == [b"first", b"second"]
+        assert await store.cancel_all(QUEUE) == 0
+
+
+async def test_counters_stop_at_their_limit(redis_url: str) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        id_ = await store.publish(message())
+        state = await own.hget(key_of(id_), "state")
+        await own.hset(key_of(id_), "state", state[:48] + b"\xff" * 8 + state[56:])
+
+        (delivery,) = await claim(store)
+        assert delivery.deliveries == 2**31 - 1
+        assert await store.settle([Settlement(delivery, Retry())]) == [Standing.HELD]
+
+        (delivery,) = await claim(store)
+        assert (delivery.attempts, delivery.deliveries) == (2**31 - 1, 1)
+
+
+async def test_burying_many_reads_the_heads_of_all_keys_once(redis_url: str) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await store.publish_batch([message(ordering_key=str(number)) for number in range(200)])
+        await store.publish(message(b"last"))
+        for key in await own.keys(f"{TAG}:m:*"):
+            if await own.hget(key, "key"):
+                await own.hdel(key, "body")
+        before = (await own.info("commandstats")).get("cmdstat_hgetall", {"calls": 0})["calls"]
+
+        assert [delivery.body for delivery in await claim(store, limit=10)] == [b"last"]
+
+        after = (await own.info("commandstats"))["cmdstat_hgetall"]["calls"]
+        assert after - before == 1
+        assert (await store.stats())[QUEUE].dead == 200

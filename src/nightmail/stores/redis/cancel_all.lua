@@ -9,7 +9,7 @@ local q, room = queues[1], tonumber(ARGV[5])
 need({ 'ZRANGE', 'ZRANGEBYSCORE' })
 guard_lines(q)
 redis.call('ZCARD', q.windows)
-local highest = ARGV[6] ~= '' and ARGV[6] or redis.call('GET', q.last) or ''
+local highest = ARGV[6] ~= '' and ARGV[6] or last_id(q) or HIGHEST
 local removed = 0
 
 local function remove(id)

@@ -117,7 +117,7 @@ end
 -- The same for whatever a message with an ordering key may move, and for burying what was tampered with.
 local FOR_LINES = {
   'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'HGETALL', 'ZADD', 'ZREM', 'ZSCORE', 'ZREVRANGE', 'ZRANGEBYLEX', 'RENAME',
-  'TYPE', 'GET', 'UNLINK',
+  'TYPE', 'GET', 'UNLINK', 'EXISTS',
 }
 local needed_for_lines = false
 
@@ -213,11 +213,20 @@ local function in_parts(command, key, list)
 end
 
 -- The given id, or the next one behind the last if that is higher: within a queue, ids go in the order of the writes.
+-- A last one that is none of ours, or so high that there is none behind it, does not count.
+local HIGHEST = '7f00000000000000'
+
 local function next_id(given, last)
-  if last and given <= last then
+  if last and is_id(last) and last < HIGHEST and given <= last then
     return string.format('%013x', tonumber(last:sub(1, 13), 16) + 1) .. given:sub(14)
   end
   return given
+end
+
+-- The highest id of a queue so far, if one is noted.
+local function last_id(q)
+  local last = redis.call('GET', q.last)
+  return last and is_id(last) and last < HIGHEST and last or nil
 end
 
 local letter = ARGV[4]
@@ -229,6 +238,10 @@ local GIVEN_UP = struct.pack('>ddI4I4', 0, 0, 0, 0)
 local function new_letter(q, given_up)
   local last = redis.call('ZREVRANGE', q.dead, 0, 0)[1]
   local id = next_id(letter, last)
+  -- No letter is ever overwritten.
+  while redis.call('EXISTS', q.letter .. id) == 1 do
+    id = next_id(id, id)
+  end
   letter = next_id(letter, id)
   redis.call('ZADD', q.dead, 0, id)
   redis.call('ZADD', q.died, now, id)

@@ -52,7 +52,7 @@ end
 need({ 'SET' })
 guard_lines(q)
 redis.call('ZCARD', q.moved)
-q.before = redis.call('GET', q.last) or nil
+q.before = last_id(q)
 q.highest = q.before
 local moves, bearers, ids = {}, {}, {}
 for place = 5, #ARGV, 2 do

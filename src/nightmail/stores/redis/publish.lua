@@ -177,7 +177,7 @@ for _, q in ipairs(queues) do
   for level in pairs(q.levels) do
     redis.call('ZCARD', q.due .. level)
   end
-  q.before = redis.call('GET', q.last) or nil
+  q.before = last_id(q)
   q.highest = q.before
 end
 

@@ -55,7 +55,7 @@ need({ 'SET', 'HEXISTS' })
 for _, q in ipairs(queues) do
   guard_lines(q)
   guard_letters(q)
-  q.before = redis.call('GET', q.last) or nil
+  q.before = last_id(q)
   q.highest = q.before
   q.bearers = {}
 end
