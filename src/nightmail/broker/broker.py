@@ -26,7 +26,7 @@ from nightmail.broker._upstream import (
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from
 from nightmail.broker.config import OutboxBrokerConfig
 from nightmail.broker.joining import check_session_factory
-from nightmail.broker.logging import log_of, make_outbox_logger_state
+from nightmail.broker.logging import Adopted, log_of, make_outbox_logger_state
 from nightmail.broker.mistakes import NEVER_STARTED, shared_queues
 from nightmail.broker.operating import Operating
 from nightmail.broker.options import (
@@ -88,6 +88,7 @@ class OutboxBroker(
         self._is_starting = False
         self._stop_came = False
         self._was_started = False
+        self._adopted: Adopted | None = None
         self._store = (
             store
             if isinstance(store, FullStore)
@@ -172,6 +173,7 @@ class OutboxBroker(
         super()._setup_logger()
         if (log := log_of(self.config.logger)) is not None:
             self._own_config.observer.log_through(log)
+            self._adopted = self._adopted or Adopted.by(log)
 
     async def start(self) -> None:
         """Connect, and start every subscriber. If it fails or is cancelled, those that run are stopped again."""
@@ -243,6 +245,9 @@ class OutboxBroker(
         finally:
             self._connection = None
             await self._release()
+            if self._adopted is not None:
+                self._adopted.close()
+                self._adopted = None
 
     async def _release(self) -> None:
         if self._is_ours:
