@@ -247,6 +247,20 @@ async def test_by_default_lines_have_their_time_and_level(
         assert re.search(rf"(?m)^\d{{4}}-\d\d-\d\d [\d:,]+ +{expected}", seen), seen
 
 
+async def test_what_the_rest_of_the_library_says_goes_to_the_brokers_log_too(
+    monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    library, stores = logging.getLogger("nightmail"), logging.getLogger("nightmail.stores.tests")
+    monkeypatch.setattr(library, "propagate", False)  # As if nobody had configured logging.
+
+    async with OutboxBroker("memory://", logger=logger):
+        stores.warning("no wake-ups for %s", "now")
+        assert len(library.handlers) == 1
+
+    assert library.handlers == []
+    assert lines(log) == [("WARNING", "no wake-ups for now")]
+
+
 async def test_an_observer_is_told_beside_the_log_and_does_not_replace_it(
     log: pytest.LogCaptureFixture,
 ) -> None:

@@ -54,11 +54,6 @@ def test_a_decorator_without_brackets_says_what_is_missing(what: str) -> None:
         decorate(handle)
 
 
-def test_a_subscriber_without_a_queue_says_what_is_missing() -> None:
-    with pytest.raises(TypeError, match="name of a queue"):
-        OutboxBroker("memory://").subscriber()
-
-
 @pytest.mark.parametrize(
     ("policy", "delay"), [(ConstantRetry, "delay"), (LinearRetry, "initial"), (ExponentialRetry, "initial")]
 )

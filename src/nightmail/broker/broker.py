@@ -27,7 +27,7 @@ from nightmail.broker.commands import OutboxPublishCommand, correlation_from
 from nightmail.broker.config import OutboxBrokerConfig
 from nightmail.broker.counted import must_be_awaited
 from nightmail.broker.joining import check_session_factory
-from nightmail.broker.logging import log_of, make_outbox_logger_state
+from nightmail.broker.logging import Adopted, log_of, make_outbox_logger_state
 from nightmail.broker.mistakes import NEVER_STARTED, shared_queues
 from nightmail.broker.operating import Operating
 from nightmail.broker.options import (
@@ -89,6 +89,7 @@ class OutboxBroker(
         self._is_starting = False
         self._stop_came = False
         self._was_started = False
+        self._adopted: Adopted | None = None
         self._store = (
             store
             if isinstance(store, FullStore)
@@ -179,6 +180,7 @@ class OutboxBroker(
         super()._setup_logger()
         if (log := log_of(self.config.logger)) is not None:
             self._own_config.observer.log_through(log)
+            self._adopted = self._adopted or Adopted.by(log)
 
     async def start(self) -> None:
         """Connect, and start every subscriber. If it fails or is cancelled, those that run are stopped again."""
@@ -250,6 +252,9 @@ class OutboxBroker(
         finally:
             self._connection = None
             await self._release()
+            if self._adopted is not None:
+                self._adopted.close()
+                self._adopted = None
 
     async def _release(self) -> None:
         if self._is_ours:

@@ -18,11 +18,14 @@ def check_session(session: object | None) -> None:
     if session is None:
         return
     name = _factory(session)
-    if name is not None:
-        raise CannotJoin(
-            f"session is a {name}, which makes transactions and is none: pass a session of it that is in one, "
-            "as in `async with sessions.begin() as session`"
-        )
+    if name is None:
+        return
+    made = (
+        f"session is the {name} itself, which makes transactions and is none: pass a session that is in one, "
+    )
+    if name.lower().startswith("async"):
+        raise CannotJoin(f"{made}as in `async with sessions.begin() as session`")
+    raise CannotJoin(f"{made}and an asynchronous one, as in `async with sessions.begin() as session`")
 
 
 def check_session_factory(factory: Any) -> None:

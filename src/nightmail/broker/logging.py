@@ -82,6 +82,36 @@ def log_of(state: LoggerState) -> Log | None:
     return log
 
 
+class Adopted(logging.Handler):
+    """Writes to the broker's log what the rest of the library says, as long as nobody has configured `logging`.
+
+    Python would print it without its time and level.
+    """
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._write = log
+
+    @classmethod
+    def by(cls, log: Log) -> Adopted | None:
+        """One that is in use from now on; `None` if the lines go somewhere already."""
+        library = logging.getLogger("nightmail")
+        if library.hasHandlers():
+            return None
+        adopted = cls(log)
+        library.addHandler(adopted)
+        return adopted
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `Handler`."""
+        self._write(record.levelno, record.getMessage())
+
+    def close(self) -> None:
+        """Be used no more."""
+        logging.getLogger("nightmail").removeHandler(self)
+        super().close()
+
+
 class AccessLog:
     """Makes the middleware of each message."""
 

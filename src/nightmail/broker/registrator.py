@@ -133,8 +133,6 @@ def _refuse_handlers(what: str, queues: Sequence[object]) -> None:
     """Say what is missing to who decorates without brackets: the handler arrives as the name of a queue."""
     if queues and callable(queues[0]):
         raise TypeError(f'{what}() needs the name of a queue: write @broker.{what}("orders")')
-    if not queues:
-        raise TypeError(f'{what}() needs the name of a queue: {what}("orders")')
 
 
 def _propagate_headers(options: SubscriberOptions) -> bool:
