@@ -195,3 +195,14 @@ def test_it_is_a_program_too(tmp_path: Path, module: str) -> None:
     )
 
     assert "up to date" in ran.stdout
+
+
+def test_check_of_a_file_that_is_not_there_does_not_create_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "nope.db"
+
+    assert main(["check", f"sqlite:///{file}"]) != 0
+
+    assert str(file) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
