@@ -86,8 +86,9 @@ async def test_an_idle_worker_asks_nothing_of_the_store(store: FaultyStore) -> N
 async def test_what_is_overdue_is_looked_for_at_once(store: FaultyStore, waits: list[float | None]) -> None:
     store.upset("claim", Looks(timedelta(0)), times=5)
     async with at_work(Worker(store, Handler(), queues=[QUEUE])):
-        await store.until_called("claim", times=5)
-        assert waits == []
+        await store.until_called("claim", times=6)
+        # Only the sixth found that there is nothing to do.
+        assert len(waits) <= 1
 
 
 async def test_a_delayed_message_is_delivered_when_it_is_due(data: MemoryData, seen: Seen) -> None:
