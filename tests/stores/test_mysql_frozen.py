@@ -10,5 +10,7 @@ from tests.stores.frozen import stops_in_time
 pytestmark = pytest.mark.mysql
 
 
-async def test_a_server_that_hangs_does_not_hang_the_shutdown(mariadb_server: MariaDB, mysql_url: str) -> None:
+async def test_a_server_that_hangs_does_not_hang_the_shutdown(
+    mariadb_server: MariaDB, mysql_url: str
+) -> None:
     await stops_in_time(mysql_url, mariadb_server)

@@ -106,6 +106,7 @@ class Lane:
         """
         await self._free.acquire()
         task = asyncio.create_task(self._run(work, lost))
+        task.add_done_callback(_seen)
         self._task = task
         return await asyncio.shield(task)
 
@@ -196,3 +197,9 @@ class Lane:
         link, self._link = self._link, None
         if link is not None:
             link.terminate()
+
+
+def _seen(task: asyncio.Task[object]) -> None:
+    """Ask how it ended: whoever was cancelled meanwhile does not, and asyncio would complain in the log."""
+    if not task.cancelled():
+        task.exception()
