@@ -31,10 +31,19 @@ from tests.stores.postgres_support import (
 pytestmark = pytest.mark.postgres
 
 
-async def blocked(own: Any, role: str) -> bool:
-    """Whether the connection of this role waits for a lock."""
+DOZE = """
+    create function public.doze() returns trigger language plpgsql as $$
+    begin perform pg_sleep(60); return null; end $$;
+    create trigger doze before insert or update or delete on nightmail_messages
+        for each statement execute function public.doze();
+"""
+WAKE = "drop trigger doze on nightmail_messages; drop function public.doze"
+
+
+async def dozing(own: Any, role: str) -> bool:
+    """Whether a statement on the connection of this role is under way."""
     found = await own.fetchval(
-        "select count(*) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'",
+        "select count(*) from pg_stat_activity where application_name = $1 and wait_event = 'PgSleep'",
         f"nightmail {role}",
     )
     return bool(found)
@@ -42,13 +51,14 @@ async def blocked(own: Any, role: str) -> bool:
 
 async def cut_off(url: str, role: str, work: Callable[[], Awaitable[Any]]) -> Any:
     """What comes of this when its connection dies after it was sent and before it was answered."""
-    async with connection(url) as own, connection(url) as killer, own.transaction():
-        await own.execute("lock table nightmail_messages in access exclusive mode")
+    async with connection(url) as own:
+        await own.execute(DOZE)
         task = asyncio.ensure_future(work())
-        await until(lambda: blocked(killer, role))
-        (pid,) = await backends(killer, role)
-        await killer.fetchval("select pg_terminate_backend($1)", pid)
+        await until(lambda: dozing(own, role))
+        (pid,) = await backends(own, role)
+        await own.fetchval("select pg_terminate_backend($1)", pid)
         await asyncio.wait([task])
+        await own.execute(WAKE)
     return task.exception() or task.result()
 
 
@@ -133,21 +143,23 @@ async def test_a_frozen_server_is_waited_for_no_longer_than_our_patience(
 
 
 @pytest.mark.parametrize(
-    "verb",
+    ("role", "verb"),
     [
-        pytest.param(lambda store: store.publish(message()), id="publish"),
-        pytest.param(lambda store: store.publish(message(timer_id="t")), id="timer"),
+        pytest.param("publish", lambda store: store.publish(message()), id="publish"),
+        pytest.param("timers", lambda store: store.publish(message(timer_id="t")), id="timer"),
         pytest.param(
-            lambda store: store.publish(message(timer_id="t", on_conflict="replace")), id="replacement"
+            "timers",
+            lambda store: store.publish(message(timer_id="t", on_conflict="replace")),
+            id="replacement",
         ),
-        pytest.param(lambda store: store.publish_batch([message()]), id="batch"),
+        pytest.param("publish", lambda store: store.publish_batch([message()]), id="batch"),
     ],
 )
 async def test_a_publish_whose_reply_was_lost_is_uncertain(
-    postgres_url: str, verb: Callable[[PostgresStore], Awaitable[Any]]
+    postgres_url: str, role: str, verb: Callable[[PostgresStore], Awaitable[Any]]
 ) -> None:
     async with open_store(postgres_url) as store:
-        assert isinstance(await cut_off(postgres_url, "publish", lambda: verb(store)), PublishUncertain)
+        assert isinstance(await cut_off(postgres_url, role, lambda: verb(store)), PublishUncertain)
 
         assert await store.publish(message(b"and on")) is not None
 
@@ -189,9 +201,9 @@ async def test_a_claim_whose_reply_was_lost_can_be_recalled(postgres_url: str) -
             return await store.claim([QUEUE], limit=2, lease=LEASE, token=token)
 
         assert isinstance(await cut_off(postgres_url, "claim", take), StoreUnavailable)
-        assert list(await store.recall([QUEUE], token)) == []
+        assert await store.recall([QUEUE], token) == 0
         assert len((await take()).deliveries) == 2
-        assert [delivery.body for delivery in await store.recall([QUEUE], token)] == [b"a", b"b"]
+        assert await store.recall([QUEUE], token) == 2
 
 
 async def test_a_settlement_repeated_after_a_lost_reply_is_unknown_and_not_lost(postgres_url: str) -> None:
