@@ -18,7 +18,7 @@ from tests.stores.mysql_support import LEASE, QUEUE, connection, execute, messag
 
 pytestmark = pytest.mark.mysql
 
-ROUNDS = 150
+ROUNDS = 60
 
 
 class Callers:

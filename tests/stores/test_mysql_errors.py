@@ -13,9 +13,16 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from nightmail.errors import NightmailError, NotAllowed, PublishUncertain, SchemaMissing, StoreUnavailable
+from nightmail.errors import (
+    NightmailError,
+    NotAllowed,
+    PublishUncertain,
+    Refused,
+    SchemaMissing,
+    StoreUnavailable,
+)
 from nightmail.stores.mysql import MySQLStore
-from nightmail.stores.mysql.errors import Locked, Refused, TooLarge
+from nightmail.stores.mysql.errors import Locked, TooLarge
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql_support import (
     LEASE,

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
+from nightmail.errors import Refused
 from nightmail.outcome import Dead, Reason, Retry, Standing
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
-from nightmail.stores.mysql.errors import Refused
 from tests.plans.test_mysql_plans import rows_touched
 from tests.stores.mysql_support import (
     LEASE,

@@ -114,6 +114,20 @@ from nightmail_messages as m force index (primary) where m.id in :ids and :begun
 -- Remove messages that were just buried.
 delete m from nightmail_messages as m force index (primary) where m.id in :ids and :begun;
 
+-- name: levels_in_use
+-- The first due time at each level of these queues, a list in hexadecimal: for claims of many queues, so that only levels at
+-- which something is due need be searched.
+select found.place, found.level, found.first, :now as now from (
+    select queues.place - 1 as place, levels.level, (
+        select m.due_at from nightmail_messages as m force index (nightmail_claim)
+        where m.queue = unhex(queues.queue) and m.parked = 0 and m.priority = levels.level
+        order by m.due_at limit 1) as first
+    from json_table(:queues, '$[*]' columns (
+        place for ordinality, queue varchar(2040) character set latin1 path '$')) as queues
+    straight_join json_table(:levels, '$[*]' columns (level int path '$')) as levels
+) as found
+where found.first is not null;
+
 -- name: coming
 -- When the next message of one level is due: a branch of the question when to look again.
 (select m.due_at as at from nightmail_messages as m force index (nightmail_claim)
@@ -125,6 +139,11 @@ delete m from nightmail_messages as m force index (primary) where m.id in :ids a
 (select m.lease_until as at from nightmail_messages as m force index (nightmail_leased)
  where m.queue = :queue and m.lease_until > :now
  order by m.lease_until limit 1)
+
+-- name: expiring_in
+-- The same for many queues.
+(select min(m.lease_until) as at from nightmail_messages as m force index (nightmail_leased)
+ where m.queue in :queues and m.lease_until > :now)
 
 -- name: available
 -- Whether anything can be claimed in a queue, or many wait in line that a claim should park: a branch of the question that

@@ -9,8 +9,9 @@ What is due is compared with the server's clock as the first step read it; lease
 
 from __future__ import annotations
 
+import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -40,6 +41,8 @@ from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, un
 WIDER: Final = 4
 """By how much a search is widened when it found little that could be taken."""
 WIDEST: Final = 4000
+FEW_QUEUES: Final = 5
+"""Of more than these it is asked first at which levels something is due, rather than searching them all."""
 LOOKS: Final = 8
 """How often in a row a claim looks because others were quicker: they took an ordering key, or committed first."""
 LONGEST: Final = 2.0
@@ -121,13 +124,14 @@ class Claims:
         """Take a portion; what was found, and when there may be more."""
         left = wanted.max_bytes - portions.bytes
         look = Look(wanted, portions.size, left, not portions.ids, now(self._clock))
+        if len(wanted.queues) > FEW_QUEUES:
+            await self._ask_what_is_in_use(link, look)
         started = self._seconds()
-        await self._take_from(
-            link, look, portions, [each for q in wanted.queues for each in self._marks.forward(q, started)]
-        )
+        forward = [each for q in wanted.queues for each in self._marks.forward(q, started)]
+        await self._take_from(link, look, portions, _worth(look, forward))
         if look.room and not look.stopped:
             behind = [each for q in wanted.queues for each in self._marks.behind(q)]
-            await self._take_from(link, look, portions, behind)
+            await self._take_from(link, look, portions, _worth(look, behind))
         taken, next_in = await self._lease(link, look)
         self._marks.took(wanted.queues, started, self._seconds())
         self._marks.found((each.queue, each.priority, (each.due_at, each.id)) for each in taken)
@@ -135,6 +139,22 @@ class Claims:
         return look, next_in
 
     # ----------------------------------------------------------------------------------------- find
+
+    async def _ask_what_is_in_use(self, link: Link, look: Look) -> None:
+        """Ask at which levels of the queues something is due: of many queues, few have anything."""
+        queues = look.wanted.queues
+        values: dict[str, Value] = {
+            "queues": json.dumps([queue.encode().hex() for queue in queues]),
+            "levels": json.dumps(LEVELS),
+            "now": look.now,
+        }
+        (found,) = await link.ask(self._filled("levels_in_use", values))
+        look.in_use = set()
+        for place, level, first, moment in found.rows:
+            if isinstance(first, datetime) and first > moment:
+                look.first_in = min(aware(first), look.first_in or aware(first))
+            else:
+                look.in_use.add((queues[place], level))
 
     async def _find(self, link: Link, look: Look, walks: Sequence[Walk], limit: int) -> list[list[Found]]:
         """What is due on these walks: as many on each, in their order."""
@@ -194,7 +214,7 @@ class Claims:
         too_large = [each for each in candidates if each.too_large]
         tried = await self._lock_unread(link, look, too_large)
         candidates = [each for each in candidates if not each.too_large]
-        in_order = self._in_order(candidates, look)
+        in_order = self._in_order(candidates, look, more)
         chosen = list(look.fitting(in_order))
         got = await self._lock(link, look, chosen)
         tried |= {each.id for each in chosen}
@@ -230,18 +250,28 @@ class Claims:
                 unfinished.add(range_.queue)
         return tried
 
-    def _in_order(self, candidates: Sequence[Found], look: Look) -> list[Found]:
-        """Queue by queue, as many as are wanted: the share of the oldest first, then by level."""
+    def _in_order(self, candidates: Sequence[Found], look: Look, more: set[Range[Place]]) -> list[Found]:
+        """Queue by queue, as many as are wanted: the share of the oldest first, then by level.
+
+        No further down than to a level of which not all was found: what is left there goes first.
+        """
+        by_queue: defaultdict[str, list[Found]] = defaultdict(list)
+        for each in candidates:
+            by_queue[each.range.queue].append(each)
+        lowest: Counter[str] = Counter()
+        for range_ in more:
+            lowest[range_.queue] = max(lowest[range_.queue], range_.level)
         chosen: list[Found] = []
         for queue in look.wanted.queues:
             room = look.room - len(chosen)
-            own = [each for each in candidates if each.range.queue == queue]
+            own = by_queue[queue]
             # Where only one level has anything due, its oldest come first anyway.
             several_levels = len({each.range.level for each in own}) > 1
             share = self._shares.reserved(queue, room) if several_levels else 0
             oldest = sorted(own, key=_AGE)[:share]
             ids = {each.id for each in oldest}
-            chosen += [*oldest, *(each for each in own if each.id not in ids)][:room]
+            rest = (each for each in own if each.id not in ids and each.range.level >= lowest[queue])
+            chosen += [*oldest, *rest][:room]
         return chosen
 
     async def _lock(self, link: Link, look: Look, chosen: Sequence[Found]) -> int:
@@ -351,12 +381,21 @@ class Claims:
 
     def _upcoming(self, look: Look) -> Sql:
         """When the next message of these queues is due, or the next lease on one of them ends."""
-        branches: list[Sql] = []
-        for queue in look.wanted.queues:
-            values: dict[str, Value] = {"queue": queue.encode(), "now": look.now}
-            branches += [self._filled("coming", {**values, "level": level}) for level in LEVELS]
-            branches.append(self._filled("expiring", values))
-        return union(branches)
+        values: dict[str, Value] = {"now": look.now}
+        if look.in_use is None:
+            levels = [(queue, level) for queue in look.wanted.queues for level in LEVELS]
+            leased = [
+                self._filled("expiring", {**values, "queue": queue.encode()}) for queue in look.wanted.queues
+            ]
+        else:
+            levels = sorted(look.in_use)
+            queues = [queue.encode() for queue in look.wanted.queues]
+            leased = [self._filled("expiring_in", {**values, "queues": queues})]
+        branches = [
+            self._filled("coming", {**values, "queue": queue.encode(), "level": level})
+            for queue, level in levels
+        ]
+        return union([*branches, *leased])
 
     # --------------------------------------------------------------------------------------- inside
 
@@ -375,6 +414,14 @@ class Claims:
         return time.monotonic() if moment is None else moment.timestamp()
 
 
+def _worth(look: Look, ranges: Sequence[Range[Place]]) -> Sequence[Range[Place]]:
+    """Those of these ranges in which something may be."""
+    in_use = look.in_use
+    return ranges if in_use is None else [each for each in ranges if (each.queue, each.level) in in_use]
+
+
 def _next_in(look: Look, upcoming: Answer) -> timedelta | None:
     moments = [aware(row[0]) for row in upcoming.rows if isinstance(row[0], datetime)]
+    if look.first_in is not None:
+        moments.append(look.first_in)
     return min(moments) - look.moment if moments else None

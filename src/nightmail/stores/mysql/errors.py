@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from nightmail.errors import NightmailError, NotAllowed, SchemaMissing, StoreUnavailable
+from nightmail.errors import NightmailError, NotAllowed, Refused, SchemaMissing, StoreUnavailable
 
 DEADLOCK: Final = 1213
 LOCK_TIMEOUT: Final = 1205
@@ -49,10 +49,6 @@ class Locked(StoreUnavailable):
 
 class ServerTooOld(NightmailError):
     """This server lacks what the store needs: MariaDB 10.6 or MySQL 8.0.16 is the oldest that will do."""
-
-
-class Refused(NightmailError):
-    """The server refused what it was given, and nothing of it was written."""
 
 
 class Broken(Exception):

@@ -90,6 +90,10 @@ class Look:
     now: Sql
     """The moment of this look: the server's clock, and once it was read, what it showed."""
     moment: datetime = LATEST
+    in_use: set[tuple[str, int]] | None = None
+    """The queues and levels at which something is due, if that was asked first."""
+    first_in: datetime | None = None
+    """When the first message is due at one of the others."""
     begun: bool = False
     taken: list[Sequence[Any]] = field(default_factory=list)
     bytes: int = 0
