@@ -278,3 +278,21 @@ async def test_what_a_move_left_behind_is_swept(
         monkeypatch.setattr("nightmail.stores.redis.sweeping._SHORTEST_MEMORY", timedelta(days=-1))
         await store.sweep(older_than=timedelta(days=-1), limit=10)
         assert await marks(store) == 0
+
+
+async def test_a_letter_that_its_new_queue_has_no_memory_for_is_not_held_any_longer(
+    cluster: RedisCluster,
+) -> None:
+    async with open_store(cluster.url) as store:
+        letter = await buried(store)
+        await store.publish(message(b"listed", queue=ELSEWHERE))
+        for node in cluster.masters():
+            node.ask("CONFIG", "SET", "maxmemory", "1mb")
+        try:
+            with pytest.raises(StoreUnavailable):
+                await store.redrive([letter], to=ELSEWHERE)
+        finally:
+            for node in cluster.masters():
+                node.ask("CONFIG", "SET", "maxmemory", "0")
+
+        assert len(await store.redrive([letter], to=ELSEWHERE)) == 1

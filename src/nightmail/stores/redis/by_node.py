@@ -47,7 +47,10 @@ class ByNode:
         """Whether all these tags are at one node: then there is nobody else who could be served meanwhile."""
         if len(groups) == 1:
             return True
-        return len({await self._nodes.holder(tags[0]) for tags in groups}) == 1
+        try:
+            return len({await self._nodes.holder(tags[0]) for tags in groups}) == 1
+        except StoreUnavailable:
+            return False  # Whoever has none is left out, and the others are asked.
 
     async def claim(self, call: Call, token: UUID, lease: timedelta, *, alone: bool) -> Reply:
         """What this call answers; `StoreUnavailable` if it does not, or not in time."""

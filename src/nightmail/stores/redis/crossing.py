@@ -20,6 +20,8 @@ from struct import Struct
 from typing import Final
 from uuid import uuid4
 
+from redis.exceptions import ResponseError as RedisResponseError
+
 from nightmail.errors import StoreUnavailable
 from nightmail.records import DeadLetter
 from nightmail.stores._provenance import redriven_headers
@@ -56,7 +58,14 @@ class Crossing:
         """Move these; the new id of each, or `None` for one that stays."""
         token = uuid4().bytes
         held = await self._hold(letters, to, ids, token)
-        stored = await self._store(letters, held, to, keep_names=keep_names) if held else {}
+        try:
+            stored = await self._store(letters, held, to, keep_names=keep_names) if held else {}
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, RedisResponseError):
+                # Nothing was stored, as when the memory is full: nobody need wait until the lease ends.
+                with suppress(StoreUnavailable):
+                    await self._end(letters, held, {}, token)
+            raise
         ended = await self._end(letters, held, stored, token)
         await self._forget(to, {held[at][0]: id_ for at, id_ in stored.items() if at in ended})
         return [stored.get(at) for at in range(len(letters))]

@@ -33,8 +33,9 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 10.0
 """After this we stop waiting for the server's word: the network must be gone, or the server."""
-FAREWELL_SECONDS: Final = 0.8
-"""How long closing waits for what was begun, and for each connection to be closed."""
+FAREWELL_SECONDS: Final = 0.5
+"""How long closing waits for what was begun."""
+HANG_UP_SECONDS: Final = 0.25
 REDIRECTED_SECONDS: Final = 0.5
 """How long a slot that is being moved is waited for: others stand in line for this connection."""
 PAUSE_SECONDS: Final = 0.02
@@ -89,18 +90,19 @@ class Lane:
         *,
         also: Sequence[Command] = (),
         lost: type[StoreUnavailable] = StoreUnavailable,
+        more_seconds: float = 0,
     ) -> list[Reply]:
         """Run a script, and these commands behind it on the same connection; all answers, a refused script raised.
 
         What was refused of the commands is among the answers: the script was carried out all the same. `lost` is
-        raised when it cannot be known whether the script was run.
+        raised when it cannot be known whether the script was run; large work is given `more_seconds`.
         """
 
         async def ask(wire: Wire) -> list[Reply]:
             script, *rest = await wire.call(call, also=also)
             return [*raised([script]), *rest]
 
-        return await self.run(call.keys[0], ask, lost=lost)
+        return await self.run(call.keys[0], ask, lost=lost, more_seconds=more_seconds)
 
     async def call_each(self, calls: Sequence[Call]) -> list[Reply]:
         """Run scripts that only read: many in one flight, the answer of each."""
@@ -137,12 +139,13 @@ class Lane:
         work: Callable[[Wire], Awaitable[T]],
         *,
         lost: type[StoreUnavailable] = StoreUnavailable,
+        more_seconds: float = 0,
     ) -> T:
         """Do this where the key is.
 
         Cancelled before its turn, it is not begun; after that it is finished whether or not anybody waits for it.
         """
-        return await self._in_turn(lambda turn: self._where_it_is(key, work, lost, turn))
+        return await self._in_turn(lambda turn: self._where_it_is(key, work, lost, turn, more_seconds))
 
     async def run_at(self, address: Address | None, work: Callable[[Wire], Awaitable[T]]) -> T:
         """Do this at one server."""
@@ -156,7 +159,7 @@ class Lane:
         wires = [wire for address, wire in self._wires.items() if not self._lock(address).locked()]
         if wires:
             with suppress(TimeoutError):
-                async with asyncio.timeout(FAREWELL_SECONDS):
+                async with asyncio.timeout(HANG_UP_SECONDS):
                     await asyncio.gather(*(wire.close() for wire in wires))
         self._drop_all()
 
@@ -177,13 +180,18 @@ class Lane:
             raise
 
     async def _where_it_is(
-        self, key: str, work: Callable[[Wire], Awaitable[T]], lost: type[StoreUnavailable], turn: _Turn
+        self,
+        key: str,
+        work: Callable[[Wire], Awaitable[T]],
+        lost: type[StoreUnavailable],
+        turn: _Turn,
+        more_seconds: float,
     ) -> T:
         deadline = asyncio.get_running_loop().time() + REDIRECTED_SECONDS
         while True:
             address = await self._nodes.holder(key)
             try:
-                return await self._at(address, work, lost, turn)
+                return await self._at(address, work, lost, turn, more_seconds)
             except MovedError as error:
                 # One that does not tell its address means the host that was asked.
                 host = error.host or (address[0] if address is not None else "")
@@ -206,12 +214,13 @@ class Lane:
         work: Callable[[Wire], Awaitable[T]],
         lost: type[StoreUnavailable],
         turn: _Turn,
+        more_seconds: float = 0,
     ) -> T:
         async with self._lock(address):
             turn.begun = True
             wire = await self._usable(address)
             try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
+                async with asyncio.timeout(PATIENCE_SECONDS + more_seconds):
                     return await work(wire)
             except REDIRECTIONS:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable, TimerExists
 from nightmail.message import Delivery, Message
@@ -18,6 +19,8 @@ from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.source import Waiting
 from nightmail.stores.redis.wire import Argument, Command
+
+_ARGUMENTS_A_SECOND: Final = 2_000
 
 
 class Publishing:
@@ -105,7 +108,9 @@ class Publishing:
         also: list[Command] = []
         if self._waiting.replicas:
             also.append(("WAIT", self._waiting.replicas, micros(self._waiting.patience) // 1000))
-        answers = await self._lane.call(call, also=also, lost=PublishUncertain)
+        # Two arguments for each message: a batch of fifty thousand takes seconds on a busy server.
+        more_seconds = len(call.arguments) / _ARGUMENTS_A_SECOND
+        answers = await self._lane.call(call, also=also, lost=PublishUncertain, more_seconds=more_seconds)
         if answers[0] == b"lost":
             raise LeaseLost(() if own is None else (own.id,))
         ids = stored_ids(answers[0])

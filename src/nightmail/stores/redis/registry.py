@@ -49,22 +49,20 @@ class Registry:
 
     async def ids(self) -> Ids:
         """The ids of this store. Neither a full server nor one that does not answer keeps it from having some."""
-        if self._ids is not None:
-            return self._ids
-        time = asyncio.get_running_loop().time
-        if time() >= self._number_at:
-            try:
-                async with asyncio.timeout(NUMBER_SECONDS):
-                    (number,) = await self._lane.ask(self._keys.processes, ("INCR", self._keys.processes))
-                self._number(int(number))
-            except (StoreUnavailable, TimeoutError):
-                self._number_at = time() + NUMBER_AGAIN_SECONDS
+        if self._ids is None and asyncio.get_running_loop().time() >= self._number_at:
+            await self._ask_for_number()
         return self._ids or self._spare
 
-    def _number(self, number: int) -> None:
+    async def _ask_for_number(self) -> None:
+        try:
+            async with asyncio.timeout(NUMBER_SECONDS):
+                (number,) = await self._lane.ask(self._keys.processes, ("INCR", self._keys.processes))
+        except (StoreUnavailable, TimeoutError):
+            self._number_at = asyncio.get_running_loop().time() + NUMBER_AGAIN_SECONDS
+            return
         # Somebody else may have asked meanwhile: one number is enough.
         if self._ids is None:
-            self._ids = Ids(number)
+            self._ids = Ids(int(number))
 
     async def enter(self, queues: Iterable[str]) -> Ids:
         """Have these queues listed, and get the ids of this store. Asks the server only about what is not fresh."""

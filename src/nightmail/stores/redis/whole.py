@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
-
-from nightmail.stores.redis.lane import FAREWELL_SECONDS
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+FAREWELL_SECONDS: Final = 1.0
 
 
 class Whole:
