@@ -17,6 +17,7 @@ from nightmail.testing.conformance.freed_keys import FreedKeysConformance
 from nightmail.testing.conformance.inspect import InspectConformance
 from nightmail.testing.conformance.lease import LeaseConformance
 from nightmail.testing.conformance.lines import LinesConformance
+from nightmail.testing.conformance.lingering import LingeringConformance
 from nightmail.testing.conformance.locked import LockedConformance
 from nightmail.testing.conformance.looking import LookingConformance
 from nightmail.testing.conformance.loops import LoopsConformance
@@ -53,6 +54,7 @@ class StoreConformance(
     LookingConformance,
     LockedConformance,
     LeaseConformance,
+    LingeringConformance,
     SettleConformance,
     TransactionConformance,
     BlockingConformance,
