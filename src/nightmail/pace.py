@@ -19,19 +19,35 @@ _NEWEST_COUNTS: Final = 0.1
 _SHORTEST_RUN: Final = 0.000_001
 
 
-class ClaimBytes:
-    """How many bytes to ask for in one claim: fewer after one that failed, perhaps for its size, then more again."""
+class ClaimSize:
+    """How much to ask for in one claim.
+
+    Fewer bytes after one that failed, perhaps for its size, then more again. And not many more messages than fitted
+    into the bytes of the last one: of a limit that is never reached the share of the oldest would be all that is taken,
+    and priorities would count for nothing.
+    """
 
     def __init__(self) -> None:
-        self.limit = CLAIM_BYTES
+        self.max_bytes = CLAIM_BYTES
+        self._fitted: int | None = None
+
+    def limit(self, room: int) -> int:
+        """How many messages to ask for where there is room for so many."""
+        return room if self._fitted is None else min(room, 2 * self._fitted)
 
     def failed(self) -> None:
         """A claim got no answer. Down to one message: a claim always takes that."""
-        self.limit = max(self.limit // 4, 1)
+        self.max_bytes = max(self.max_bytes // 4, 1)
 
-    def went_well(self) -> None:
-        """It did. By little at a time, or every other claim would fail over a line that cannot carry twice as much."""
-        self.limit = min(self.limit + CLAIM_BYTES // 16, CLAIM_BYTES)
+    def went_well(self, taken: int, limit: int, *, full: bool) -> None:
+        """It took so many of as many as it was asked for."""
+        # By little at a time, or every other claim would fail over a line that cannot carry twice as much.
+        self.max_bytes = min(self.max_bytes + CLAIM_BYTES // 16, CLAIM_BYTES)
+        if not full:
+            self._fitted = None
+        elif 0 < taken < limit or self._fitted is not None:
+            # One that took nothing was stopped by something else, and says nothing about sizes.
+            self._fitted = taken or self._fitted
 
 
 class Pace:

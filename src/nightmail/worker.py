@@ -29,7 +29,7 @@ from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, check_queue
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.outcome import Release, Standing
-from nightmail.pace import MOST_AHEAD, ClaimBytes, Pace
+from nightmail.pace import MOST_AHEAD, ClaimSize, Pace
 from nightmail.repeating import Repeater, Step, happens_before
 from nightmail.run import Run
 from nightmail.runners import Runners
@@ -89,7 +89,7 @@ class Worker:
         self._leases = Leases()
         self._finished = Finished()
         self._pace = Pace(self._batch)
-        self._claim_bytes = ClaimBytes()
+        self._claim_size = ClaimSize()
         self._alarm = Alarm()
         self._suspect: Delivery | None = None
         self._most: int | None = None
@@ -320,27 +320,25 @@ class Worker:
         room, bytes_left = self._space(self._pace.ahead(sent)), self._bytes_left()
         if room <= 0 or bytes_left <= 0:
             return
-        if self._most is not None:
-            room = min(room, self._most)
+        limit = self._claim_size.limit(room if self._most is None else min(room, self._most))
         token, until = uuid4(), sent + self._settings.lease.total_seconds()
         self._looked = True
         self._unconfirmed = token, until
         try:
             claimed = await self._store.claim(
                 self._queues,
-                limit=room,
+                limit=limit,
                 lease=self._settings.lease,
                 token=token,
-                max_bytes=min(self._claim_bytes.limit, bytes_left),
+                max_bytes=min(self._claim_size.max_bytes, bytes_left),
             )
         except Exception:
-            self._claim_bytes.failed()
+            self._claim_size.failed()
             raise
         self._unconfirmed = None
-        self._claim_bytes.went_well()
-        full = claimed.full or len(claimed.deliveries) >= room
-        self._take(claimed.deliveries, until, full=full)
-        if full:
+        self._claim_size.went_well(len(claimed.deliveries), limit, full=claimed.full)
+        self._take(claimed.deliveries, until, full=claimed.full)
+        if claimed.full:
             self._alarm.at_once()
         else:
             self._alarm.set(next_look(sent, claimed.next_in, self._store.look_interval))

@@ -14,7 +14,7 @@ from nightmail import worker as worker_module
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Release
-from nightmail.pace import ClaimBytes
+from nightmail.pace import ClaimSize
 from nightmail.settings import WorkerSettings
 from nightmail.store import Claimed
 from nightmail.worker import Worker
@@ -81,19 +81,58 @@ async def test_messages_that_cannot_be_written_yet_take_their_share_of_the_bytes
 
 
 def test_a_claim_that_fails_is_repeated_for_a_quarter_and_grows_again_by_little() -> None:
-    size = ClaimBytes()
+    size = ClaimSize()
     asked = []
     for _ in range(14):
-        asked.append(size.limit)
+        asked.append(size.max_bytes)
         size.failed()
 
     assert asked[:4] == [16 * MIB, 4 * MIB, MIB, MIB // 4]
     assert asked[-1] == 1  # A claim always takes one message.
-    size.went_well()
-    assert size.limit == MIB + 1
+    size.went_well(1, 10, full=False)
+    assert size.max_bytes == MIB + 1
     for _ in range(20):
-        size.went_well()
-    assert size.limit == CLAIM_BYTES
+        size.went_well(1, 10, full=False)
+    assert size.max_bytes == CLAIM_BYTES
+
+
+def test_a_claim_asks_for_few_more_messages_than_fitted_into_the_last() -> None:
+    size = ClaimSize()
+    assert size.limit(1000) == 1000
+
+    size.went_well(4, 1000, full=True)
+    assert size.limit(1000) == 8
+    size.went_well(8, 8, full=True)
+    assert size.limit(1000) == 16
+    size.went_well(0, 16, full=True)
+    assert size.limit(1000) == 16
+    assert size.limit(3) == 3
+    size.went_well(5, 16, full=False)
+    assert size.limit(1000) == 1000
+
+
+def test_a_claim_that_reached_its_limit_says_nothing_about_sizes() -> None:
+    size = ClaimSize()
+
+    size.went_well(10, 10, full=True)
+
+    assert size.limit(1000) == 1000
+
+
+async def test_priorities_count_among_large_messages(store: FaultyStore, seen: Seen) -> None:
+    for _ in range(5):
+        await publish(store, 8, body=bytes(4 * MIB - 100))
+    urgent = await publish(store, 8, body=bytes(4 * MIB - 100), priority=9)
+    handler = Handler()
+
+    await soon(
+        Worker(
+            store, handler, queues=[QUEUE], settings=WorkerSettings(max_workers=40), observer=seen
+        ).run_until_idle()
+    )
+
+    # Without it, each claim would take the oldest alone, and these would come last.
+    assert {delivery.id for delivery in handler.deliveries[:20]} >= set(urgent)
 
 
 async def test_a_claim_that_is_too_large_for_its_time_does_not_stop_the_worker(
