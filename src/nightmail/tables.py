@@ -27,7 +27,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import BYTEA, INTERVAL, TIMESTAMP, UUID
 
 from nightmail.stores import TableNames
-from nightmail.stores._names import TABLES
 
 IncludeObject: TypeAlias = Callable[[Any, str | None, Any, bool, Any], bool]
 """What Alembic asks about each table, column, index and constraint: whether to compare it."""
@@ -81,7 +80,7 @@ def skip_outbox_tables(
     Without it, autogenerate proposes to drop them. `include_object` is your own, asked about everything else.
     """
     names = TableNames.parse(tables)
-    ours = {f"{names.prefix}_{table}" for table in (*TABLES, "bells")}
+    ours = {f"{names.prefix}_{table}" for table in (*OutboxTables._fields, "bells")}
 
     def include(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
         table = thing if kind == "table" else getattr(thing, "table", None)
