@@ -85,6 +85,8 @@ def test_the_dead_count_by_reason_and_a_handlers_own_reason_is_other(metrics: Me
         ("mail", "undecodable"): 1,
         ("mail", "policy_error"): 1,
         ("mail", "expired"): 1,
+        ("mail", "unreadable"): 1,
+        ("mail", "too_large"): 1,
         ("mail", "other"): 2,
     }
 

@@ -227,6 +227,7 @@ def _hint(name: str, names: Iterable[str]) -> str:
     if name in _ELSEWHERE and _ELSEWHERE[name][0] in names:
         return f": write {_ELSEWHERE[name][1]}"
     close = difflib.get_close_matches(name, names, n=1, cutoff=_CLOSE)
+    close += [each for each in names if each.startswith(name)]
     return f": did you mean {close[0]!r}?" if close else ""
 
 
