@@ -120,6 +120,7 @@ async def test_what_is_read_of_letters_follows_the_batch(postgres_url: str, stat
         assert await store.recall_dead([QUEUE, "other"], token) == BATCH
         # Over what is due, as far as that goes: the token is in no index.
         assert_frugal(await claims.only("nightmail_dead"), rows=MANY, pages=MANY)
+        claimed, _ = await claim(QUEUE, "other")
 
         outcomes: list[Outcome] = [Done(), Retry(HOUR), Dead("given up"), Release()]
         batch = [Settlement(*pair) for pair in zip(claimed.deliveries, cycle(outcomes), strict=False)]

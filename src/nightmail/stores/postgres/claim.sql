@@ -4,7 +4,8 @@
 --
 -- In all statements: sub-selects with a limit instead of `exists`, ids in an array instead of a join, `id + 0` instead of
 -- `id`. With statistics from an empty table the planner would hash the first, turn the second round, look for the third
--- among all ids, and each time walk through all messages. `offset 0` keeps it from evaluating a sub-select for each row.
+-- among all ids, and each time walk through all messages. `offset 0` keeps it from evaluating a sub-select for each row,
+-- and `is not distinct from` from looking for an id in an index of ordering keys.
 
 -- name: claim
 -- Lease up to :limit available messages that have no more than :max_bytes together, looking through ranges in the order
@@ -17,8 +18,9 @@
 -- taken are locked, except where :max_bytes ends the claim.
 --
 -- Of the first :window messages in a range that wait for an ordering key, those are taken that are the first of a free
--- one; each divides what else is in the range. `cut` tells that others may wait behind the window; :extra_ids are first
--- messages that were found in another way.
+-- one; each divides what else is in the range. Where the window ends before there is enough, the claim ends, because any
+-- that waits behind it might have to go first, and `cut` tells so. With :has_extra the claim goes on, and :extra_ids are
+-- first messages that were found in another way.
 with picked as materialized (
     select found.id, found.body_bytes, found.header_bytes
     from unnest(:queues::text[], :shares::integer[], :firsts::integer[], :lasts::integer[]) with ordinality
@@ -110,7 +112,7 @@ with picked as materialized (
         select part.id, part.body_bytes, part.header_bytes
         from generate_series(turn.first, turn.last) as r(i),
         lateral (
-            select case when cardinality(:extra_ids::bigint[]) > 0 or (
+            select (
                 select b.id
                 from nightmail_messages as b
                 where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
@@ -120,7 +122,11 @@ with picked as materialized (
                   and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                 order by b.due_at, b.id
                 limit 1
-            ) is not null then array(
+            ) is not null as has_any
+            offset 0
+        ) as waiting,
+        lateral (
+            select case when waiting.has_any or :has_extra::boolean then array(
                 select head.id
                 from (
                     select heads.id, heads.due_at
@@ -172,6 +178,21 @@ with picked as materialized (
         ) as line,
         generate_series(0, cardinality(line.ids)) as step(k),
         lateral (
+            -- Where the window ends. Nothing from behind it goes before what may wait there for a free key.
+            select case when step.k = cardinality(line.ids) and waiting.has_any and not :has_extra::boolean then (
+                select b.id
+                from nightmail_messages as b
+                where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+                  and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+                  and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                  and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                  and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                order by b.due_at, b.id
+                offset :window::integer limit 1
+            ) end as id
+            offset 0
+        ) as edge,
+        lateral (
             select free.id, free.body_bytes, free.header_bytes
             from (
                 select m.id, octet_length(m.body) as body_bytes, octet_length(m.headers) as header_bytes
@@ -183,9 +204,10 @@ with picked as materialized (
                                (:from_at::timestamptz[])[r.i]),
                       coalesce(line.ids[step.k], (:from_id::bigint[])[r.i]))
                   and (m.due_at, m.id) < (
-                      coalesce((select p.due_at from nightmail_messages as p where p.id = line.ids[step.k + 1]),
+                      coalesce((select p.due_at from nightmail_messages as p
+                                where p.id = coalesce(line.ids[step.k + 1], edge.id)),
                                (:to_at::timestamptz[])[r.i]),
-                      coalesce(line.ids[step.k + 1], (:to_id::bigint[])[r.i]))
+                      coalesce(line.ids[step.k + 1], edge.id, (:to_id::bigint[])[r.i]))
                   and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                   and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
                   and m.id <> all(share.ids)
@@ -201,24 +223,29 @@ with picked as materialized (
                 where m.id = line.ids[step.k + 1]
                   and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                   and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-                  and m.ordering_key = (select p.ordering_key from nightmail_messages as p where p.id = m.id)
+                  and m.ordering_key is not distinct from (
+                      select p.ordering_key from nightmail_messages as p where p.id = m.id)
                   and m.id <> all(share.ids)
                 limit 1
                 for update of m skip locked
             ) as head
+            union all
+            select null, 0, 0 where edge.id is not null
         ) as part
     ) as found
     order by turn.place
     limit :limit::integer
 ), counted as materialized (
     -- A body that is too large is left for `bury_large`, and counts for nothing. The first of the others always fits.
-    select sized.id, sized.too_large,
-           not sized.too_large and (sized.total <= :max_bytes::bigint or sized.many = 1) as fits
+    select sized.id, sized.whole, sized.whole and sized.too_large as too_large,
+           sized.whole and not sized.too_large and (sized.total <= :max_bytes::bigint or sized.many = 1) as fits
     from (
         select picked.id, picked.body_bytes > :max_body_bytes::integer as too_large,
                sum(picked.body_bytes + picked.header_bytes) filter (where picked.body_bytes <= :max_body_bytes::integer)
                    over run as total,
-               count(*) filter (where picked.body_bytes <= :max_body_bytes::integer) over run as many
+               count(picked.id) filter (where picked.body_bytes <= :max_body_bytes::integer) over run as many,
+               -- Not behind the end of a window.
+               count(*) over run = count(picked.id) over run as whole
         from picked
         window run as (rows unbounded preceding)
     ) as sized
@@ -233,10 +260,10 @@ with picked as materialized (
               m.published_at, m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at,
               m.last_attempt_at, m.superseded
 ), told as materialized (
-    select many >= :limit::integer as ended_by_limit, fitting < many as ended_by_bytes, large
+    select many >= :limit::integer as ended_by_limit, fitting < whole as ended_by_bytes, large, whole < many as cut
     from (
-        select count(*) as many, count(*) filter (where fits or too_large) as fitting,
-               array_agg(id) filter (where too_large) as large
+        select count(*) as many, count(*) filter (where whole) as whole,
+               count(*) filter (where fits or too_large) as fitting, array_agg(id) filter (where too_large) as large
         from counted
     ) as counts
 ), expected as materialized (
@@ -276,27 +303,10 @@ with picked as materialized (
              order by m.due_at, m.id
              limit 1000
          ) as running)
-    ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in,
-    case when not ended_by_limit and not ended_by_bytes then (
-        select 1
-        from unnest(:queues::text[], :firsts::integer[], :lasts::integer[]) as turn(queue, first, last),
-        generate_series(turn.first, turn.last) as r(i),
-        lateral (
-            select b.id
-            from nightmail_messages as b
-            where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
-              and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-              and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-              and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
-              and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-            order by b.due_at, b.id
-            offset :window::integer limit 1
-        ) as edge
-        limit 1
-    ) is not null else false end as cut
+    ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
     from told
 )
-select claimed.*, expected.next_in, expected.cut, told.ended_by_limit or told.ended_by_bytes as full, told.large
+select claimed.*, expected.next_in, told.ended_by_limit or told.ended_by_bytes as full, told.large, told.cut
 from told cross join expected left join claimed on true;
 
 -- name: firsts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,6 +33,8 @@ WINDOW: Final = 200
 """How many messages that wait for an ordering key a claim considers in each range."""
 WINDOW_PER_MESSAGE: Final = 2
 """And how many more for each message that it may take."""
+RECKONED_WITH: Final = 10
+"""So many claims after one that ended with the window ask for the first of each key to begin with."""
 KEYS: Final = 2_000
 """How many ordering keys are asked for their first message when those in the window are not enough."""
 MOST_BYTES: Final = 2**62
@@ -73,9 +75,10 @@ class Firsts:
     all: bool
 
     @property
-    def values(self) -> dict[str, list[Any]]:
+    def values(self) -> dict[str, Any]:
         """As parameters."""
         return {
+            "has_extra": self is not NO_FIRSTS,
             "extra_queues": [row["queue"] for row in self.rows],
             "extra_levels": [row["priority"] for row in self.rows],
             "extra_at": [row["due_at"] for row in self.rows],
@@ -85,6 +88,7 @@ class Firsts:
 
 
 NO_FIRSTS: Final = Firsts((), all=False)
+"""They were not asked for."""
 
 
 class Claims:
@@ -105,8 +109,8 @@ class Claims:
         self._marks: Marks[Place] = Marks()
         self._shares = FairShare()
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
-        self._cut: set[frozenset[str]] = set()
-        """Where more waited for ordering keys than a window shows, when we last looked."""
+        self._cut: Counter[frozenset[str]] = Counter()
+        """Where more waited for ordering keys than a window shows, and how many claims reckon with that."""
         self._keys: dict[str, str] = {}
         """The ordering key of each queue at which to go on asking."""
         self._asked: set[str] = set()
@@ -145,7 +149,7 @@ class Claims:
             unfinished = False
             for _ in range(LOOKS):
                 try:
-                    firsts = await self._firsts(connection, wanted) if wanted.key in self._cut else None
+                    firsts = await self._firsts(connection, wanted) if self._cuts_short(wanted) else None
                     started = self._seconds()
                     values = {**self._values(wanted, started), **(firsts or NO_FIRSTS).values}
                     found = await self._fetch(connection, "claim", values)
@@ -175,10 +179,17 @@ class Claims:
             }
             await self._fetch(connection, "bury_large", values)
         if told["cut"]:
-            self._cut.add(wanted.key)
-        elif not told["full"]:
-            self._cut.discard(wanted.key)
-        return bool(told["large"]) or (told["cut"] and not (firsts is not None and firsts.all))
+            self._cut[wanted.key] = RECKONED_WITH
+        return bool(told["large"] or told["cut"] or not (firsts is None or firsts.all or told["full"]))
+
+    def _cuts_short(self, wanted: Wanted) -> bool:
+        """Whether it is likely that the window does not show enough."""
+        left = self._cut[wanted.key]
+        if left <= 1:
+            del self._cut[wanted.key]
+        else:
+            self._cut[wanted.key] = left - 1
+        return left > 0
 
     async def _firsts(self, connection: Connection, wanted: Wanted) -> Firsts:
         """The first messages of more ordering keys than a window shows: a portion, and the next time the next one."""
