@@ -107,7 +107,7 @@ async def test_one_call_lines_up_one_portion_however_many_are_due(redis_url: str
     clock = ManualClock()
     async with open_store(redis_url, clock=clock) as store, client(redis_url) as own:
         counts = []
-        for size in (4, 16):
+        for size in (12, 24):
             await own.flushdb()
             await store.migrate()
             await store.publish_batch(
