@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from nightmail import Dead, Outcome, PostponeMessage
 from nightmail.annotations import OutboxMessage, OutboxSession, SyncOutboxSession
 
 
@@ -94,3 +95,11 @@ def asks_for_a_synchronous_session(_n: int, session: SyncOutboxSession) -> None:
 
 async def is_async(_n: int) -> None:
     """Refused."""
+
+
+def postpones(_n: int) -> None:
+    raise PostponeMessage(3600)
+
+
+def rejects(_n: int) -> Outcome:
+    return Dead("bad")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from faststream import AckPolicy
 from faststream.exceptions import SetupError
 
 from nightmail import ConstantRetry, Delivery, OutboxBroker
-from nightmail.outcome import Dead, Done, Reason, Release, Retry
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from tests.broker import process_app
 from tests.broker.process_app import Film
 from tests.broker.support import Heard, Make, started
@@ -100,6 +101,24 @@ async def test_what_is_raised_there_is_raised_here(make: Make, heard: Slow, hand
 
     assert heard.errors == [error]
     assert [type(outcome) for outcome in heard.of(sent)] == [Retry]
+
+
+@on_memory
+@pytest.mark.parametrize(
+    ("handler", "meant"),
+    [(process_app.postpones, Postpone(timedelta(hours=1))), (process_app.rejects, Dead("bad"))],
+)
+async def test_a_verdict_is_raised_or_returned_there(
+    make: Make, heard: Slow, handler: Any, meant: Outcome
+) -> None:
+    broker = make()
+    broker.subscriber("q", run="process")(handler)
+
+    async with started(broker):
+        sent = await broker.publish(1, "q")
+        await heard.until(lambda: bool(heard.of(sent)))
+
+    assert heard.of(sent) == [meant]
 
 
 @on_memory

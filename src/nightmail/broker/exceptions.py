@@ -15,5 +15,9 @@ class PostponeMessage(NackMessage):
         self.delay = as_timedelta("delay", delay)
         super().__init__(postpone_by=self.delay)
 
+    def __reduce__(self) -> tuple[type[PostponeMessage], tuple[Duration]]:
+        """As it is pickled: a handler in a process of its own may raise it."""
+        return type(self), (self.delay,)
+
     def __str__(self) -> str:
         return "Message was postponed"
