@@ -77,7 +77,7 @@ class Plans:
     async def listen(self, own: Any) -> None:
         # Later messages are plans; each comes as one line of log with the plan behind the word "plan:".
         await own.execute(EXPLAIN)
-        own.add_log_listener(lambda _, entry: self._logged.append(entry.message))
+        own.driver.add_log_listener(lambda _, entry: self._logged.append(entry.message))
 
     async def only(self, table: str = "nightmail_messages") -> dict[str, Any]:
         """The plan of the one statement on this table since the last time."""
