@@ -278,6 +278,25 @@ async def test_a_commit_of_a_callers_own_is_noticed_too(mysql_url: str) -> None:
             assert await bell.wait(1)
 
 
+async def test_a_key_that_a_callers_commit_frees_is_noticed_though_the_next_message_came_before_it(
+    mysql_url: str,
+) -> None:
+    async with open_store(mysql_url) as store, open_store(mysql_url) as other, connection(mysql_url) as own:
+        await store.publish(message(b"first", ordering_key="k"))
+        first = await claim(store)
+        with store.listen([QUEUE]) as bell:
+            await own.begin()
+            await store.ack(first, transaction=own)
+            await other.publish(message(b"second", ordering_key="k"))
+            assert await claim(store) == []
+            bell.clear()
+            await own.commit()
+
+            # Sooner than an idle worker would look by itself.
+            assert await bell.wait(4)
+            assert [delivery.body for delivery in await claim(store)] == [b"second"]
+
+
 async def test_an_outage_of_the_watch_is_told_once_and_everything_rings_after_it(
     mysql_url: str,
     caplog: pytest.LogCaptureFixture,

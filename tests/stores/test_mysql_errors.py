@@ -229,7 +229,6 @@ async def test_a_transaction_that_is_left_open_is_noticed_and_not_taken_for_succ
 ) -> None:
     async with store_on(mysql_url, driver) as (store, interference):
         await store.publish(message(b"before"))
-        link = store._opened.publish.link
 
         async def leave_open(own: Any) -> None:
             await own.ask("begin", "select 1 from nightmail_messages")
@@ -240,7 +239,7 @@ async def test_a_transaction_that_is_left_open_is_noticed_and_not_taken_for_succ
 
         # Begun by something else, between two verbs.
         await store.publish(message(b"after"))
-        link = store._opened.publish.link
+        link: Any = store._opened.publish.link
         await link.ask("begin", "select 1 from nightmail_messages")
         await store.publish(message(b"still"))
         assert store._opened.publish.link is not link

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from tests.plans.test_mysql_plans import rows_touched
@@ -232,7 +232,8 @@ async def test_nobody_in_a_line_is_forgotten_whatever_happens_to_it(
 
         async def end() -> None:
             chance.shuffle(running)
-            outcome = chance.choice([Done(), Dead("rejected"), Retry(), Release()])
+            outcomes: list[Outcome] = [Done(), Dead("rejected"), Retry(), Release()]
+            outcome = chance.choice(outcomes)
             for delivery in running[:1]:
                 assert await store.settle([Settlement(delivery, outcome)]) == [Standing.HELD]
                 running.remove(delivery)

@@ -288,7 +288,7 @@ class Claims:
             link, look, self._filled("take", values), *self._lines.after(keys)
         )
         stuck = self._lines.brought_back(look, keys, lines)
-        sizes = {each.id: each.bytes for each in chosen}
+        sizes = {each.id: each.size for each in chosen}
         taken = [row for row in locked.rows if row[0] not in stuck]
         for row in taken:
             if not rows.is_readable(row):

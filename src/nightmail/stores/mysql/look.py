@@ -37,7 +37,7 @@ class Found:
     range: Range[Place]
     due_at: datetime
     id: int
-    bytes: int
+    size: int
     too_large: bool
     waits_for: bytes | None
     """Its ordering key, unless it holds it."""
@@ -128,7 +128,7 @@ class Look:
         first = self.needs_one and not self.taken
         room = self.room
         for each in candidates:
-            if room == 0 or (each.bytes > left and not first):
+            if room == 0 or (each.size > left and not first):
                 return
             yield each
-            room, left, first = room - 1, left - each.bytes, False
+            room, left, first = room - 1, left - each.size, False
