@@ -1,4 +1,4 @@
-"""`huge.py <file>`: claim beside a body of 200 MB. Prints what memory it took and what became of both."""
+"""`huge.py <file>`: claim beside a body of 80 MB. Prints what memory it took and what became of both."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ async def main(file: str) -> None:
     await store.publish_batch([Message(queue="orders", body=b"huge"), Message(queue="orders", body=b"small")])
     with closing(sqlite3.connect(file)) as connection, connection:
         # Written without ever being in memory.
-        connection.execute("UPDATE nightmail_messages SET body = zeroblob(200000000) WHERE id = 1")
+        connection.execute("UPDATE nightmail_messages SET body = zeroblob(80000000) WHERE id = 1")
     before = memory()
     claimed = await store.claim(["orders"], limit=10, lease=timedelta(seconds=30), token=uuid4())
     grown = memory() - before
     with closing(sqlite3.connect(file)) as connection:
-        ((reason,),) = connection.execute("SELECT reason FROM nightmail_dead WHERE length(body) = 200000000")
+        ((reason,),) = connection.execute("SELECT reason FROM nightmail_dead WHERE length(body) = 80000000")
     await store.close()
     print(grown, len(claimed.deliveries), reason)
 

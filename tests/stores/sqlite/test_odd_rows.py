@@ -185,7 +185,7 @@ class TestTooLarge:
 
         grown, delivered, reason = done.stdout.split()
         assert (delivered, reason) == ("1", Reason.TOO_LARGE)
-        assert int(grown) < 50 * 1024**2
+        assert int(grown) < 40 * 1024**2
 
 
 class TestOrderOfALine:
