@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from nightmail.message import Delivery
 from nightmail.outcome import Done
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import PostgresStore
@@ -81,7 +82,7 @@ async def test_a_claim_reads_as_little_however_long_the_line_of_one_key(
             return claimed
 
         # The key is free, then held, then free again.
-        seen = []
+        seen: list[Delivery] = []
         for _ in range(3):
             claimed = await claim()
             seen += claimed.deliveries
