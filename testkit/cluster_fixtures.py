@@ -23,7 +23,7 @@ import pytest
 from nightmail.message import Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Done, Release, Standing
-from nightmail.store import Extend, FullStore, Settlement
+from nightmail.store import Extend, FullStore, Lingers, Settlement
 from testkit.pytest_plugin import on_ci, turns
 from testkit.servers.errors import ServerUnavailable
 from testkit.servers.galera import Galera
@@ -189,7 +189,9 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def beside(self, work: Callable[[Extend], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    def beside(
+        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
+    ) -> AbstractAsyncContextManager[None]:
         async def watched(extend: Extend) -> None:
             async def noted(deliveries: Sequence[Delivery], lease: timedelta) -> Sequence[Standing]:
                 sent = datetime.now(UTC)
@@ -199,7 +201,7 @@ class _Watched:
 
             await work(noted)
 
-        return self._store.beside(watched)
+        return self._store.beside(watched, lingers=lingers)
 
 
 def _lease(delivery: Delivery) -> tuple[int, UUID]:
