@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nightmail.stores._names import TABLES, TableNames
 from nightmail.stores._sql import Statement, load, load_script
+from nightmail.stores.postgres import PostgresStore
 from tests.unit.support import brisk
 
 QUERIES = """\
@@ -150,3 +151,12 @@ def test_no_text_ever_gets_past_the_quotes(text: str) -> None:
 
     assert quoted.count('"') == (4 if names.schema else 2)
     assert set(quoted) <= set('abcdefghijklmnopqrstuvwxyz0123456789_."')
+
+
+def test_no_statement_is_too_long_for_the_driver_to_keep_it_prepared() -> None:
+    """asyncpg prepares what has more than 15 KB each time that it is run: ten times the cost of a claim."""
+    store = PostgresStore("postgresql://localhost/shop", tables=f"{'s' * 40}.{'p' * 40}")
+
+    lengths = {name: len(statement.text) for name, statement in store._statements.items()}
+
+    assert max(lengths.values()) < 15 * 1024, lengths
