@@ -166,10 +166,10 @@ class Mover(AbstractAsyncContextManager["Mover"]):
         """Publish these in the transaction of the batch; `False` when the name of the only one is taken."""
         (row, message), *_ = group
         if message.timer_id is None:
-            await self._store.publish_batch([message for _, message in group], transaction=connection)
+            await self._store.publish_batch([message for _, message in group], transaction=connection.driver)
             return True
         try:
-            return await self._store.publish(message, transaction=connection) is not None
+            return await self._store.publish(message, transaction=connection.driver) is not None
         except LOOK_AGAIN as error:
             raise _NameIsBusy(row["id"]) from error
 

@@ -9,13 +9,13 @@ that the server itself tells.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import asyncpg
 
-from nightmail.errors import NightmailError, StoreUnavailable
+from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres.place import SEARCH_PATH, Place
 
 DriverConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -198,10 +198,13 @@ class Link:
         self._in_own_transaction = True
         try:
             yield
-        except (asyncpg.PostgresError, NightmailError):
-            # After any other error the connection is thrown away.
+        except Exception:
+            # What cannot be rolled back is thrown away: a connection in a transaction is not used again.
             if self.in_transaction:
-                await self.driver.execute("rollback")
+                with suppress(
+                    OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
+                ):
+                    await self.driver.execute("rollback")
             raise
         else:
             if await self._send(self.driver.execute, "commit") != "COMMIT":
