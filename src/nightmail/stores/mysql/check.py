@@ -15,7 +15,7 @@ from nightmail.stores._names import TABLES, TableNames
 from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.errors import does_not_fit, is_denied
 from nightmail.stores.mysql.link import Link
-from nightmail.stores.mysql.migrate import VERSION, version
+from nightmail.stores.mysql.migrate import VERSION, note_version, version
 from nightmail.stores.mysql.moments import NOTICE_HORIZON
 from nightmail.stores.mysql.text import Sql, Value, filled, literal
 
@@ -163,15 +163,18 @@ async def check(link: Link, names: TableNames, statements: Mapping[str, Statemen
     found = await version(link, names)
     if found == 0:
         raise SchemaMissing
-    if found < VERSION:
+    if found is not None and found < VERSION:
         raise SchemaOutdated(found, VERSION)
-    if found > VERSION:
+    if found is not None and found > VERSION:
         raise SchemaDrift([f"they are at version {found}, made by newer code than this (version {VERSION})"])
     # First: what we may not use we may not see either, and would take for missing.
     await _ask_for_permits(link, statements)
     differences = await _differences(link, names, statements)
     if differences:
         raise SchemaDrift(differences)
+    if found is None:
+        # Alembic makes tables, not rows.
+        await note_version(link, names)
 
 
 async def _ask_for_permits(link: Link, statements: Mapping[str, Statement]) -> None:
@@ -223,7 +226,7 @@ async def _differences(link: Link, names: TableNames, statements: Mapping[str, S
         for name in CONSTRAINTS
         if name.partition("_")[0] in told and name not in {bare(row[1]) for row in constraints}
     ]
-    if tuple(meta[0]) != (LOOK_INTERVAL.total_seconds(), NOTICE_HORIZON.total_seconds()):
+    if meta and tuple(meta[0]) != (LOOK_INTERVAL.total_seconds(), NOTICE_HORIZON.total_seconds()):
         differences.append("the look interval or the notice horizon is not the one of this version")
     return differences
 

@@ -20,15 +20,26 @@ _TABLE: Final = re.compile(r"^create table if not exists (\S+) \((.+?)^\)", re.M
 _INDEX: Final = re.compile(r"^    ((?:unique )?key (\S+) \(.+?\)),?$", re.MULTILINE)
 
 
-async def version(link: Link, names: TableNames) -> int:
-    """The version of the tables; 0 when there are none, or when making them was never finished."""
+async def version(link: Link, names: TableNames) -> int | None:
+    """The version of the tables; 0 when there are none.
+
+    `None` when none was noted: making them was never finished, or Alembic made them.
+    """
     try:
         (found,) = await link.ask(f"select version from {names.quoted('meta')}")  # noqa: S608 - our own names
     except Exception as error:
         if is_undefined(error):
             return 0
         raise
-    return int(found.rows[0][0]) if found.rows else 0
+    return int(found.rows[0][0]) if found.rows else None
+
+
+async def note_version(link: Link, names: TableNames) -> None:
+    """Say that the tables are of this version. Their identity is drawn once."""
+    values = literal((VERSION, uuid4()))
+    await link.ask(
+        f"insert ignore into {names.quoted('meta')} (version, identity) values {values}"  # noqa: S608 - our own names
+    )
 
 
 def script(names: TableNames) -> str:
@@ -95,16 +106,13 @@ async def _not_allowed(link: Link, names: TableNames, error: Exception) -> NotAl
 
 
 async def _migrate(link: Link, names: TableNames) -> None:
-    if await version(link, names) >= VERSION:
+    if (await version(link, names) or 0) >= VERSION:
         return
     if names.schema is not None:
         await _make_database(link, names.schema)
     for statement in _STATEMENT.findall(load_script(PACKAGE, "schema.sql", names)):
         await link.ask(statement)
-    values = literal((VERSION, uuid4()))
-    await link.ask(
-        f"insert ignore into {names.quoted('meta')} (version, identity) values {values}"  # noqa: S608 - our own names
-    )
+    await note_version(link, names)
 
 
 async def _make_database(link: Link, schema: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,6 +12,7 @@ from nightmail.stores._names import TableNames
 from nightmail.stores._sql import load_script
 from nightmail.stores.sqlite.moments import in_microseconds
 from nightmail.stores.sqlite.notice import LOOK_INTERVAL, NOTICE_HORIZON
+from nightmail.stores.sqlite.shape import definitions
 from nightmail.stores.sqlite.steps import Ask, Queries, Row, Steps, carry_out
 
 VERSION: Final = 1
@@ -66,10 +66,18 @@ class Schema:
             differences.append("look interval and notice horizon are not those of this version")
         return SchemaDrift(differences) if differences else None
 
+    def is_adoptable(self, connection: sqlite3.Connection) -> bool:
+        """Whether these tables only lack what Alembic cannot make: the triggers, and the row with the version."""
+        if not self._has_meta(connection) or self._meta(connection) is not None:
+            return False
+        made = {name: text for name, text in self._expected().items() if not name.startswith("trigger ")}
+        return definitions(connection, made) == made
+
     def _differences(self, connection: sqlite3.Connection) -> Iterator[str]:
         """What we make and the database has not, or has otherwise. What others have added is theirs."""
-        found = _definitions(connection)
-        for name, expected in self._expected().items():
+        made = self._expected()
+        found = definitions(connection, made)
+        for name, expected in made.items():
             if name not in found:
                 yield f"{name} is missing"
             elif found[name] != expected:
@@ -79,14 +87,17 @@ class Schema:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
             for statement in _statements(self._script):
                 empty.execute(statement)
-            return _definitions(empty)
+            return definitions(empty)
 
     def _meta(self, connection: sqlite3.Connection) -> Row | None:
-        table = f"{self._names.prefix}_meta"
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall():
+        if not self._has_meta(connection):
             return None
         found = carry_out(connection, self._ask_meta())
         return found[0] if found else None
+
+    def _has_meta(self, connection: sqlite3.Connection) -> bool:
+        table = f"{self._names.prefix}_meta"
+        return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall())
 
     def _ask_meta(self) -> Steps[list[Row]]:
         return (yield self._sql("meta"))
@@ -99,12 +110,6 @@ class Schema:
         return self._sql(
             "note_version", version=VERSION, look_interval=look_interval, notice_horizon=notice_horizon
         )
-
-
-def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
-    """Tables and indexes by name, as they were written but for white space and quotes."""
-    rows = connection.execute("SELECT type || ' ' || name, sql FROM sqlite_master WHERE sql IS NOT NULL")
-    return {name: re.sub(r'[\s"]+', " ", sql).strip() for name, sql in rows}
 
 
 def _statements(script: str) -> Iterator[str]:

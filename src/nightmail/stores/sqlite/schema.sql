@@ -7,7 +7,7 @@
 -- SQLite would store any value in any column, so the types are checked here; but not that of a body: checking it would
 -- bring the whole of it into memory. Text is read as bytes.
 CREATE TABLE IF NOT EXISTS nightmail_messages (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     queue TEXT NOT NULL CHECK (typeof(queue) = 'text'),
     follows INTEGER NOT NULL DEFAULT 0 CHECK (follows IN (0, 1)),
     priority INTEGER NOT NULL CHECK (typeof(priority) = 'integer' AND priority BETWEEN 0 AND 9),
@@ -155,7 +155,7 @@ END;
 -- it may be looked after, never again once that is NULL; `care_attempts` and `care_deliveries` count how that went,
 -- `attempts` and `deliveries` how it went with the message.
 CREATE TABLE IF NOT EXISTS nightmail_dead (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     message_id INTEGER NOT NULL CHECK (typeof(message_id) = 'integer'),
     queue TEXT NOT NULL CHECK (typeof(queue) = 'text'),
     priority INTEGER NOT NULL CHECK (typeof(priority) = 'integer' AND priority BETWEEN 0 AND 9),
@@ -197,7 +197,7 @@ CREATE INDEX IF NOT EXISTS nightmail_dead_age ON nightmail_dead (died_at);
 
 -- The delivered history, for stores that keep it.
 CREATE TABLE IF NOT EXISTS nightmail_delivered (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     message_id INTEGER NOT NULL,
     queue TEXT NOT NULL,
     priority INTEGER NOT NULL,
@@ -229,16 +229,18 @@ CREATE INDEX IF NOT EXISTS nightmail_dedup_until ON nightmail_dedup (until);
 -- How often a queue was rung other than by a new message: a retry, a timer that was moved. SQLite tells a listener in
 -- another process only that something was written, and this tells him whether it concerns his queues.
 CREATE TABLE IF NOT EXISTS nightmail_bells (
-    queue TEXT PRIMARY KEY,
-    rings INTEGER NOT NULL
+    queue TEXT NOT NULL,
+    rings INTEGER NOT NULL,
+    PRIMARY KEY (queue)
 ) WITHOUT ROWID;
 
 -- What these tables are, in one row: their version, an identity that no other database has, and the two times that
 -- publishers and workers of all processes must agree on.
 CREATE TABLE IF NOT EXISTS nightmail_meta (
-    only INTEGER PRIMARY KEY CHECK (only = 1),
+    only INTEGER NOT NULL CHECK (only = 1),
     version INTEGER NOT NULL,
     identity TEXT NOT NULL,
     look_interval INTEGER NOT NULL,
-    notice_horizon INTEGER NOT NULL
+    notice_horizon INTEGER NOT NULL,
+    PRIMARY KEY (only)
 );

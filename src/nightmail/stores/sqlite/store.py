@@ -148,7 +148,12 @@ class SQLiteStore:
         _ = await self._threads.writer.write(self._schema.migrate, look=self._schema.current)
 
     async def check(self) -> None:
-        """Compare the tables with what this version makes."""
+        """Compare the tables with what this version makes.
+
+        Tables that Alembic made get the rest first: see `Schema.is_adoptable`.
+        """
+        if await self._threads.reader.read(self._schema.is_adoptable):
+            await self.migrate()
         problem = await self._threads.reader.read(self._schema.problem)
         if problem is not None:
             raise problem

@@ -1,0 +1,71 @@
+"""What a database has, in a form that can be compared.
+
+SQLite keeps the text that made a table. The same table may be written in many ways: `nightmail migrate` and Alembic
+differ in white space, in quotes, in the order of a column's clauses, in where checks stand and in their names.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Collection, Iterator
+from typing import Final
+
+_CHECK: Final = re.compile(r"(?:CONSTRAINT \S+ )?CHECK \(")
+_NAME: Final = re.compile(r"CONSTRAINT \S+ ")
+
+
+def definitions(connection: sqlite3.Connection, only: Collection[str] | None = None) -> dict[str, str]:
+    """Tables, indexes and triggers by kind and name; `only` these, or all."""
+    rows = connection.execute("SELECT type || ' ' || name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+    return {name: _definition(name, sql) for name, sql in rows if only is None or name in only}
+
+
+def _definition(name: str, sql: str) -> str:
+    text = re.sub(r'[\s"]+', " ", sql).strip()
+    return _table(text) if name.startswith("table ") else text
+
+
+def _table(text: str) -> str:
+    """A table with its checks last, sorted, and the clauses of each column sorted, too."""
+    head, _, rest = text.partition("(")
+    body, _, options = rest.rpartition(")")
+    checks: list[str] = []
+    parts: list[str] = []
+    for part in _parts(body):
+        remaining = part
+        while found := _CHECK.search(remaining):
+            end = _closing(remaining, found.end())
+            checks.append(remaining[found.end() : end].strip())
+            remaining = remaining[: found.start()] + remaining[end + 1 :]
+        if remaining.strip():
+            parts.append(_clauses(_NAME.sub("", remaining)))
+    checks = [f"CHECK ({condition})" for condition in sorted(checks)]
+    return f"{head.strip()} ({', '.join([*parts, *checks])}) {options.strip()}".strip()
+
+
+def _clauses(part: str) -> str:
+    name, *words = part.split()
+    # The clauses of `PRIMARY KEY (queue, timer_id)` have an order.
+    return " ".join([name, *words] if "(" in part else [name, *sorted(words)])
+
+
+def _parts(body: str) -> Iterator[str]:
+    """What stands between commas, those in brackets aside."""
+    start = depth = 0
+    for at, character in enumerate(body):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            yield body[start:at]
+            start = at + 1
+    yield body[start:]
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the bracket ends that was opened before `start`."""
+    depth = 1
+    for at in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        if depth == 0:
+            return at
+    return len(text)
