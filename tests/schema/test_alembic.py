@@ -107,7 +107,9 @@ async def test_a_migration_that_alembic_wrote_makes_tables_that_a_check_accepts(
     metadata = MetaData()
     make_outbox_tables(metadata, dialect=database.dialect)
     context = MigrationContext.configure(connection)
-    written = render_python_code(produce_migrations(context, metadata).upgrade_ops)
+    operations = produce_migrations(context, metadata).upgrade_ops
+    assert operations is not None
+    written = render_python_code(operations)
 
     known = {"op": Operations(context), "sa": sqlalchemy, "mysql": mysql, "postgresql": postgresql}
     exec(f"if True:\n    {written}", known)  # noqa: S102 - what Alembic would put into a file

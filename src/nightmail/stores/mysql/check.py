@@ -169,6 +169,8 @@ async def check(link: Link, names: TableNames, statements: Mapping[str, Statemen
         raise SchemaDrift([f"they are at version {found}, made by newer code than this (version {VERSION})"])
     # First: what we may not use we may not see either, and would take for missing.
     await _ask_for_permits(link, statements)
+    if found is None and await _lacks_tables(link, names, statements):
+        raise SchemaMissing
     differences = await _differences(link, names, statements)
     if differences:
         raise SchemaDrift(differences)
@@ -195,11 +197,21 @@ async def _ask_for_permits(link: Link, statements: Mapping[str, Statement]) -> N
         raise NotAllowed(f"the account may neither publish nor work: {needed}")
 
 
-async def _differences(link: Link, names: TableNames, statements: Mapping[str, Statement]) -> list[str]:
-    values: dict[str, Value] = {
+async def _lacks_tables(link: Link, names: TableNames, statements: Mapping[str, Statement]) -> bool:
+    """Whether making the tables was never finished."""
+    (engines,) = await link.ask(filled(statements["engines"], _place(names)))
+    return len(engines.rows) < len(TABLES)
+
+
+def _place(names: TableNames) -> dict[str, Value]:
+    return {
         "database": Sql("database()") if names.schema is None else Sql(literal(names.schema)),
         "tables": [f"{names.prefix}_{table}" for table in sorted(TABLES)],
     }
+
+
+async def _differences(link: Link, names: TableNames, statements: Mapping[str, Statement]) -> list[str]:
+    values = _place(names)
     asked = [
         filled(statements[name], values) for name in ("columns", "indexes", "constraints", "engines", "meta")
     ]

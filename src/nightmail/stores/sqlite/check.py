@@ -16,6 +16,7 @@ from nightmail.stores.sqlite.shape import definitions
 from nightmail.stores.sqlite.steps import Ask, Queries, Row, Steps, carry_out
 
 VERSION: Final = 1
+_MISSING: Final = "is missing"
 _TIMES: Final = (in_microseconds(LOOK_INTERVAL), in_microseconds(NOTICE_HORIZON))
 
 
@@ -53,7 +54,9 @@ class Schema:
         """What is wrong with the tables, if anything is."""
         meta = self._meta(connection)
         if meta is None:
-            return SchemaMissing()
+            # What is missing, `migrate` makes.
+            changed = [each for each in self._differences(connection) if not each.endswith(_MISSING)]
+            return SchemaDrift(changed) if changed else SchemaMissing()
         version, *times = meta
         if version < VERSION:
             return SchemaOutdated(version, VERSION)
@@ -79,7 +82,7 @@ class Schema:
         found = definitions(connection, made)
         for name, expected in made.items():
             if name not in found:
-                yield f"{name} is missing"
+                yield f"{name} {_MISSING}"
             elif found[name] != expected:
                 yield f"{name} was changed"
 
