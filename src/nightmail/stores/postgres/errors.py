@@ -75,6 +75,11 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
     return error
 
 
+def shown_cause(error: Exception) -> Exception | None:
+    """What to name as the cause of ours: a traceback shows it, so nothing that quotes a value."""
+    return None if isinstance(error, asyncpg.DataError) else error
+
+
 def _meaning(error: asyncpg.PostgresError, lost: type[StoreUnavailable]) -> NightmailError:
     state = error.sqlstate or ""
     said = f"{type(error).__name__} ({state})"

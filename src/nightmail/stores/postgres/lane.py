@@ -14,11 +14,17 @@ from typing import Final, TypeVar
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres.connect import Connect, Connector
-from nightmail.stores.postgres.errors import Locked, is_undefined, leaves_connection_usable, translated
+from nightmail.stores.postgres.errors import (
+    Locked,
+    is_undefined,
+    leaves_connection_usable,
+    shown_cause,
+    translated,
+)
 from nightmail.stores.postgres.link import Link, NotSent, Role
 from nightmail.stores.postgres.place import Place
 
-__all__ = ["CLAIM", "KEEPER", "LISTEN", "PUBLISH", "SETTLE", "TIMERS", "Lane", "Role", "connected"]
+__all__ = ["CLAIM", "KEEPER", "LISTEN", "MIGRATE", "PUBLISH", "SETTLE", "TIMERS", "Lane", "Role", "connected"]
 
 T = TypeVar("T")
 
@@ -34,6 +40,8 @@ SETTLE: Final = Role("settle", lock_milliseconds=200)
 PUBLISH: Final = Role("publish", statement_seconds=30, lock_milliseconds=100)
 # Short: whoever waits for a name keeps the others waiting who publish under theirs.
 TIMERS: Final = Role("timers", statement_seconds=30, lock_milliseconds=20)
+# An index of a large table takes its time. Migrating sets a time-out of its own for locks.
+MIGRATE: Final = Role("migrate", statement_seconds=24 * 3600)
 LISTEN: Final = Role("listen", statement_seconds=5)
 KEEPER: Final = Role("keeper", statement_seconds=5, lock_milliseconds=200)
 
@@ -145,7 +153,7 @@ class Lane:
             if isinstance(error, Exception):
                 better = translated(error, lost)
                 if better is not error:
-                    raise better from error
+                    raise better from shown_cause(error)
             raise
         return done
 

@@ -33,7 +33,7 @@ from nightmail.stores.postgres.blocking import join_blocking
 from nightmail.stores.postgres.callers import Tables
 from nightmail.stores.postgres.check import LOOK_INTERVAL, check
 from nightmail.stores.postgres.connect import Connect, Connection, connector
-from nightmail.stores.postgres.lane import Lane
+from nightmail.stores.postgres.lane import MIGRATE, Lane
 from nightmail.stores.postgres.leases import UnderLease
 from nightmail.stores.postgres.letters import Letters
 from nightmail.stores.postgres.moments import due_values
@@ -152,7 +152,12 @@ class PostgresStore(ForOperators):
                 await migrate.repair(connection, self._names, self._tables.place)
             await self._tables.learn(connection)
 
-        await self._here.publish.run(work)
+        _ = self._here  # Refuses a store that is not open.
+        lane = Lane(MIGRATE, self._connect, self._tables.place)
+        try:
+            await lane.run(work)
+        finally:
+            await lane.close()
 
     async def check(self) -> None:
         """See `Store.check`."""
