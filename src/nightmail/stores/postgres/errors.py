@@ -77,7 +77,7 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
 
 def shown_cause(error: Exception) -> Exception | None:
     """What to name as the cause of ours: a traceback shows it, so nothing that quotes a value."""
-    return None if isinstance(error, asyncpg.DataError) else error
+    return None if type(error) is asyncpg.DataError else error
 
 
 def _meaning(error: asyncpg.PostgresError, lost: type[StoreUnavailable]) -> NightmailError:
