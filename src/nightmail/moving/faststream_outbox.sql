@@ -30,10 +30,10 @@ select max(id) as id from old_outbox;
 
 -- name: take
 -- Lock the next rows that nobody holds, as they will be published. What an old worker claims or an old publisher
--- cancels at this moment is passed over. No due time lies outside the calendar of the driver.
+-- cancels at this moment is passed over. No due time lies further ahead than a message's may.
 select o.id, o.queue, o.payload, o.headers::text as headers, o.timer_id,
        least(greatest(o.next_attempt_at, timestamptz '0001-01-03 00:00:00+00'),
-             timestamptz '9999-12-30 00:00:00+00') as due_at
+             now() + interval '199 years') as due_at
 from old_outbox as o
 where o.id > :after::bigint and o.id <= :last::bigint
   and (o.acquired_token is null or o.acquired_at < now() - :lease::interval)
