@@ -38,7 +38,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "stores.md"
 def grants(role: str) -> list[str]:
     """What the documentation grants this role."""
     blocks = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    (found,) = [block for block in blocks if f"to {role};" in block]
+    (found,) = [block for block in blocks if f"on schema public to {role};" in block]
     return [line for line in found.splitlines() if line]
 
 

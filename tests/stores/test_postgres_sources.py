@@ -53,8 +53,8 @@ async def test_an_engine_lends_its_way_of_connecting_and_stays_the_callers(postg
         async with connection(postgres_url) as own:
             assert await own.fetchval("select to_regclass('elsewhere.nightmail_messages')") is not None
 
-    # publish, claim, keeper, listen
-    assert len(asked) == 4
+    # migrate, publish, claim, keeper, listen
+    assert len(asked) == 5
     async with engine.connect() as theirs:
         assert (await theirs.exec_driver_sql("select 1")).scalar() == 1
     await engine.dispose()
