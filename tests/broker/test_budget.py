@@ -11,7 +11,7 @@ import pytest
 from nightmail import OutboxBroker
 from tests.broker.support import PATIENCE
 
-MOST_CONNECTIONS: Final = 5
+MOST_CONNECTIONS: Final = 6
 MOST_ROUND_TRIPS: Final = 0.05
 MESSAGES: Final = 3000
 
@@ -42,13 +42,14 @@ async def test_the_number_of_connections_does_not_grow_with_the_subscribers(
     await broker.start()
     for queue in queues:
         await broker.publish_batch("go", "stay", queue=queue)
+    await broker.publish("later", queues[0], timer_id="later", activate_in=3600)
     async with asyncio.timeout(PATIENCE):
         await all_run.wait()
         counting = (
             "select count(*) from pg_stat_activity "
             "where datname = current_database() and application_name like 'nightmail%'"
         )
-        # Each is opened when first needed; the keeper's with the first renewal.
+        # Each is opened when first needed; the keeper's with the first renewal, the timers' with the first.
         while (count := await asked(postgres_url, counting)) < MOST_CONNECTIONS:  # noqa: ASYNC110 - only the server knows
             await asyncio.sleep(0.05)
     go_on.set()
