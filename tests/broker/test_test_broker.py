@@ -730,7 +730,7 @@ async def test_what_the_real_store_cannot_do_is_refused_here_too() -> None:
     broker = OutboxBroker("redis://nowhere.invalid")
     async with TestOutboxBroker(broker) as br:
         with pytest.raises(TypeError, match="redis"):
-            SyncPublisher(br)
+            SyncPublisher(br).publish("x", "q", session=object())
 
 
 async def test_with_real_runs_on_the_brokers_own_store() -> None:
