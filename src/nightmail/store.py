@@ -73,6 +73,8 @@ class Claimed:
     next_in: timedelta | None
     """Until the next message of these queues is due or the next lease on one expires, this claim's included.
 
+    No longer than until the next full look, where this claim was spared one (see `Store.claim`).
+
     `None` when nothing is known to come, and when the claim was full.
     """
     full: bool = False
@@ -289,6 +291,14 @@ class Store(Source, Protocol):
 
         A claim that is not full has found all there was. A full one may have passed over older messages
         that became available late, but at most for a second: nothing hides behind what newer claims took.
+
+        A store may remember how far its claims have come. Where a look behind that is expensive, a claim that is not full
+        has found all there was ahead, what was due no more than a second before, what this process handed back, and what
+        waited for an ordering key that it freed by `settle`. What else became available behind (a transaction that
+        committed late, an expired lease, a lock that was rolled back, what another process handed back or freed) is
+        looked for by the first claim that comes a second after the last full look or later, or ten times the cost of a
+        full look where that is longer, and `next_in` does not go beyond that. A full look that cannot be finished in time
+        fails no claim: the next ones go back step by step.
         """
         ...
 
