@@ -289,16 +289,19 @@ class Store(Source, Protocol):
         The cost of a claim follows `limit` and the number of queues, not how many messages wait, how many of them
         share one ordering key, or how many others hold locks.
 
-        A claim that is not full has found all there was. A full one may have passed over older messages
-        that became available late, but at most for a second: nothing hides behind what newer claims took.
+        A claim that is not full has found all there was, with one exception (below). A full one may have passed over
+        older messages that became available late, but at most for a second: nothing hides behind what newer claims
+        took.
 
-        A store may remember how far its claims have come. Where a look behind that is expensive, a claim that is not full
-        has found all there was ahead, what was due no more than a second before, what this process handed back, and what
-        waited for an ordering key that it freed by `settle`. What else became available behind (a transaction that
-        committed late, an expired lease, a lock that was rolled back, what another process handed back or freed) is
-        looked for by the first claim that comes a second after the last full look or later, or ten times the cost of a
-        full look where that is longer, and `next_in` does not go beyond that. A full look that cannot be finished in time
-        fails no claim: the next ones go back step by step.
+        The exception: a store may remember how far its claims have come. Where a full look, from the beginning, is
+        expensive, a claim that is not full has found all there was ahead of that mark, what was due no more than a
+        second before it, what this process handed back, and what waited for an ordering key that this process freed
+        by `settle`. What else became available behind the mark (a transaction that committed late, an expired lease,
+        a lock that was rolled back, what other processes handed back or freed) is found by the next full look. It is
+        due one second after the last one, or ten times the cost of a full look where that is longer; the first claim
+        from then on makes it, and `next_in` does not exceed the time until then. The first claim, and the first after
+        an error, after missed wake-ups and after the store's clock went back, is a full look. One that takes too long
+        to be finished does not keep claims from what is ahead of the mark.
         """
         ...
 
