@@ -73,6 +73,8 @@ class Claimed:
     next_in: timedelta | None
     """Until the next message of these queues is due or the next lease on one expires, this claim's included.
 
+    No longer than until the next full look, where this claim was spared one (see `Store.claim`).
+
     `None` when nothing is known to come, and when the claim was full.
     """
     full: bool = False
@@ -287,8 +289,19 @@ class Store(Source, Protocol):
         The cost of a claim follows `limit` and the number of queues, not how many messages wait, how many of them
         share one ordering key, or how many others hold locks.
 
-        A claim that is not full has found all there was. A full one may have passed over older messages
-        that became available late, but at most for a second: nothing hides behind what newer claims took.
+        A claim that is not full has found all there was, with one exception (below). A full one may have passed over
+        older messages that became available late, but at most for a second: nothing hides behind what newer claims
+        took.
+
+        The exception: a store may remember how far its claims have come. Where a full look, from the beginning, is
+        expensive, a claim that is not full has found all there was ahead of that mark, what was due no more than a
+        second before it, what this process handed back, and what waited for an ordering key that this process freed
+        by `settle`. What else became available behind the mark (a transaction that committed late, an expired lease,
+        a lock that was rolled back, what other processes handed back or freed) is found by the next full look. It is
+        due one second after the last one, or ten times the cost of a full look where that is longer; the first claim
+        from then on makes it, and `next_in` does not exceed the time until then. The first claim, and the first after
+        an error, after missed wake-ups and after the store's clock went back, is a full look. One that takes too long
+        to be finished does not keep claims from what is ahead of the mark.
         """
         ...
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from nightmail.stores._marks import Marks, Range
+import pytest
+
+from nightmail.stores._marks import LEVELS, Marks, Range
 
 Place = tuple[datetime, int]
 
@@ -182,3 +184,127 @@ def test_a_slow_look_from_the_marks_says_nothing_about_looks_from_end_to_end() -
     marks.took(["orders"], 0.5, 0.9)
 
     assert starts(marks.forward("orders", 1.0)) == {}
+
+
+# -------------------------------------------------------------- where looks behind the marks are dear
+
+
+def back(place: Place, seconds: float) -> Place:
+    return place[0] - timedelta(seconds=seconds), 0
+
+
+def dear(cost: float = 0.3) -> Marks[Place]:
+    """Marks at one place on every level, after two looks from end to end that were dear. The last was at 1.0."""
+    marks: Marks[Place] = Marks(back)
+    for started in (0.0, 1.0):
+        marks.forward("orders", started)
+        marks.took(["orders"], started, started + cost, came_back_short=True)
+    marks.looked(["orders"], place(60, 0))
+    return marks
+
+
+def test_where_looks_are_dear_the_next_goes_only_a_little_behind_the_marks() -> None:
+    marks = dear()
+
+    assert starts(marks.forward("orders", 1.1)) == dict.fromkeys(LEVELS, place(60, 0))
+    assert list(marks.behind("orders", 1.1)) == [
+        Range("orders", level, start=place(59, 0), end=place(60, 0)) for level in LEVELS
+    ]
+    assert marks.until_look_behind(["orders"], 1.1) == pytest.approx(2.9)
+
+
+def test_when_it_is_time_a_dear_look_is_made_as_well() -> None:
+    marks = dear()
+
+    assert starts(marks.forward("orders", 4.0)) == {}
+    assert not marks.spares("orders", 4.0)
+    assert marks.until_look_behind(["orders"], 4.0) is None
+
+
+def test_a_look_that_was_spared_does_not_put_off_the_next_one_from_end_to_end() -> None:
+    marks = dear()
+    marks.forward("orders", 3.9)
+    marks.took(["orders"], 3.9, 3.9, came_back_short=True)
+
+    assert starts(marks.forward("orders", 4.0)) == {}
+
+
+def test_where_looks_are_cheap_each_goes_all_the_way_behind_the_marks() -> None:
+    marks = dear(cost=0.005)
+    marks.found([("orders", 0, place(60, 1))])
+    marks.forward("orders", 1.1)
+
+    assert list(marks.behind("orders", 1.1)) == [Range("orders", 0, end=place(60, 1))]
+
+
+def test_one_dear_look_is_not_enough_and_one_cheap_look_ends_it() -> None:
+    marks: Marks[Place] = Marks(back)
+    marks.forward("orders", 0.0)
+    marks.took(["orders"], 0.0, 0.5, came_back_short=True)
+    assert not marks.spares("orders", 0.6)
+    marks = dear()
+    marks.forward("orders", 4.0)
+    marks.took(["orders"], 4.0, 4.001, came_back_short=True)
+    assert not marks.spares("orders", 4.1)
+
+
+def test_what_became_available_again_is_found_where_looks_are_dear() -> None:
+    marks = dear()
+    marks.lower([("orders", 3, place(5, 9))])
+
+    assert starts(marks.forward("orders", 1.1))[3] == place(5, 9)
+
+
+def test_after_a_look_that_took_too_long_the_next_begins_where_it_would_have_begun() -> None:
+    marks: Marks[Place] = Marks(back)
+    marks.forward("orders", 0.0)
+    marks.found([("orders", 0, place(60, 1))])
+    marks.forward("orders", 1.0)
+    marks.gave_up(["orders"], 1.0, 11.0, place(100, 0))
+
+    assert marks.spares("orders", 11.0)
+    # Nothing is known of the other levels: what was published meanwhile is not passed by.
+    assert starts(marks.forward("orders", 11.0)) == {**dict.fromkeys(LEVELS, place(90, 0)), 0: place(60, 1)}
+
+
+def test_then_looks_go_back_twice_as_far_each_time() -> None:
+    marks: Marks[Place] = Marks(back)
+    marks.forward("orders", 0.0)
+    marks.gave_up(["orders"], 0.0, 10.0, place(100, 0))
+    reached = []
+    for now in (11.0, 12.0, 13.0):
+        marks.looked(["orders"], place(1000, 0))
+        reached.append(starts(marks.forward("orders", now))[0])
+        assert not marks.spares("orders", now)
+        marks.took(["orders"], now, now, came_back_short=True)
+
+    assert reached == [place(999, 0), place(998, 0), place(996, 0)]
+    # And less far when that took too long again.
+    marks.looked(["orders"], place(1000, 0))
+    assert starts(marks.forward("orders", 14.0))[0] == place(992, 0)
+    marks.gave_up(["orders"], 14.0, 24.0, place(1010, 0))
+    assert starts(marks.forward("orders", 24.0))[0] == place(1000, 0)
+    assert starts(marks.forward("orders", 25.0))[0] == place(998, 0)
+
+
+def test_in_the_end_a_look_goes_from_end_to_end_again() -> None:
+    marks: Marks[Place] = Marks(back)
+    marks.forward("orders", 0.0)
+    marks.gave_up(["orders"], 0.0, 10.0, place(100, 0))
+    now = 10.0
+    while marks.is_dear("orders"):
+        now += 1.0
+        marks.forward("orders", now)
+        marks.took(["orders"], now, now, came_back_short=True)
+        marks.looked(["orders"], place(100, 0))
+        assert now < 50.0
+
+    assert starts(marks.forward("orders", now + 1.0)) == {}
+
+
+def test_after_an_error_nothing_is_spared() -> None:
+    marks = dear()
+    marks.forget()
+
+    assert starts(marks.forward("orders", 1.1)) == {}
+    assert not marks.is_dear("orders")

@@ -306,8 +306,13 @@ with picked as materialized (
     ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
     from told
 )
-select claimed.*, expected.next_in, told.ended_by_limit or told.ended_by_bytes as full, told.large, told.cut
+select claimed.*, expected.next_in, told.ended_by_limit or told.ended_by_bytes as full, told.large, told.cut,
+       coalesce(:now::timestamptz, statement_timestamp()) as looked_at,
+       extract(epoch from clock_timestamp() - statement_timestamp())::float8 as seconds
 from told cross join expected left join claimed on true;
+
+-- name: moment
+select coalesce(:now::timestamptz, statement_timestamp()) as looked_at;
 
 -- name: firsts
 -- The first message of each ordering key that is free, skipping from key to key: what it costs follows their number, not
@@ -339,6 +344,19 @@ left join lateral (
 ) as first on (
     select h.id from nightmail_messages as h where h.queue = line.queue and h.head_key = line.key limit 1) is null
 where first.id is not null or line.key is null or line.nth > :most::integer;
+
+-- name: followers
+-- The first message that is due of each of these ordering keys.
+select k.queue, first.id, first.due_at, first.priority
+from unnest(:queues::text[], :keys::text[]) as k(queue, key),
+lateral (
+    select s.id, s.due_at, s.priority
+    from nightmail_messages as s
+    where s.queue = k.queue and s.ordering_key = k.key
+      and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+    order by s.id + 0
+    limit 1
+) as first;
 
 -- name: bury_large
 -- Give up messages whose body is larger than the store takes, without reading it.

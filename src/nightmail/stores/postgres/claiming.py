@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -21,7 +21,7 @@ from nightmail.stores._marks import Marks, Range
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres import rows
 from nightmail.stores.postgres.connect import Connection
-from nightmail.stores.postgres.errors import LOOK_AGAIN
+from nightmail.stores.postgres.errors import LOOK_AGAIN, TOOK_TOO_LONG
 from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.moments import duration
 
@@ -40,6 +40,12 @@ KEYS: Final = 2_000
 MOST_BYTES: Final = 2**62
 PASSED_OVER: Final = 10_000
 """How many waiting messages of a level a recall walks over."""
+TOO_LONG: Final = 1.0
+"""Seconds: a claim that the server gave up before was not given up because it looked through too much."""
+MILLISECOND: Final = timedelta(milliseconds=1)
+SECONDS_PER_QUEUE: Final = 0.0005
+SECONDS_PER_MESSAGE: Final = 0.0001
+"""What a claim may take without walking over anything. What it takes beyond that, marks can spare."""
 
 _AGE: Final = attrgetter("due_at", "id")
 _PRIORITY: Final = attrgetter("priority")
@@ -49,6 +55,12 @@ Place: TypeAlias = tuple[datetime, int]
 """A due time and an id: settled messages stay in the index until they are vacuumed, many of one due time among them."""
 BEGINNING: Final[Place] = (datetime.min.replace(tzinfo=UTC), 0)
 END: Final[Place] = (datetime.max.replace(tzinfo=UTC), 0)
+
+
+def back(place: Place, seconds: float) -> Place:
+    """The place so many seconds before another."""
+    delta = timedelta(seconds=seconds)
+    return max(place[0], BEGINNING[0] + delta) - delta, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +118,11 @@ class Claims:
         self._statements = statements
         self._clock = clock
         self._max_body_bytes = max_body_bytes
-        self._marks: Marks[Place] = Marks()
+        self._marks: Marks[Place] = Marks(back)
+        self._looked_at = BEGINNING[0]
+        """The store's time at the last look."""
+        self._freed: set[tuple[str, str]] = set()
+        """Queues and ordering keys: those that wait for them may lie far behind the marks."""
         self._shares = FairShare()
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
         self._cut: Counter[frozenset[str]] = Counter()
@@ -144,27 +160,73 @@ class Claims:
         """These are available again, where they were before: the next claim looks there."""
         self._marks.lower((each.queue, each.priority, (each.due_at, each.id)) for each in deliveries)
 
+    def ended(self, deliveries: Iterable[Delivery]) -> None:
+        """These hold their ordering keys no more: the next claim looks for those that wait for them."""
+        for each in deliveries:
+            if each.ordering_key is not None and self._marks.is_dear(each.queue) and len(self._freed) < KEYS:
+                self._freed.add((each.queue, each.ordering_key))
+
+    def look_everywhere(self) -> None:
+        """Let the next claim begin at the beginning: wake-ups were missed."""
+        self._marks.forget()
+
     async def _look(self, connection: Connection, wanted: Wanted) -> Claimed:
         try:
             unfinished = False
             for _ in range(LOOKS):
+                started = self._seconds()
                 try:
                     firsts = await self._firsts(connection, wanted) if self._cuts_short(wanted) else None
-                    started = self._seconds()
-                    values = {**self._values(wanted, started), **(firsts or NO_FIRSTS).values}
+                    freed = frozenset(each for each in self._freed if each[0] in wanted.queues)
+                    followers = await self._followers(connection, freed) if freed else ()
+                    values = {**self._values(wanted, followers, started), **(firsts or NO_FIRSTS).values}
                     found = await self._fetch(connection, "claim", values)
                 except LOOK_AGAIN:
                     continue
-                self._marks.took(wanted.queues, started, self._seconds())
-                unfinished = await self._unfinished(connection, wanted, found[0], firsts)
-                if found[0]["id"] is not None or not unfinished:
-                    return self._handed_out(found, wanted, full=unfinished or found[0]["full"])
+                except TOOK_TOO_LONG:
+                    if await self._goes_on(connection, wanted, started):
+                        continue
+                    raise
+                told = found[0]
+                unfinished = await self._unfinished(connection, wanted, told, firsts)
+                full = unfinished or told["full"]
+                until = None if full else self._marks.until_look_behind(wanted.queues, started)
+                if not full:
+                    self._freed -= freed
+                set_back = self._learn(wanted, found, started, full=full)
+                if told["id"] is not None or not (unfinished or set_back):
+                    return self._handed_out(found, wanted, until, full=full)
             if unfinished:
                 return Claimed((), None, full=True)
             raise StoreUnavailable("other claims were quicker each time: look again")
         except BaseException:
             self._marks.forget()
             raise
+
+    async def _goes_on(self, connection: Connection, wanted: Wanted, started: float) -> bool:
+        """After a look that the server gave up: whether it may be better to look less far behind the marks."""
+        took = self._seconds() - started
+        if took < TOO_LONG or all(self._marks.spares(queue, started) for queue in wanted.queues):
+            return False
+        (row,) = await self._fetch(connection, "moment", {"now": self._clock.now()})
+        self._marks.gave_up(wanted.queues, started, started + took, (row["looked_at"], 0))
+        return True
+
+    def _learn(self, wanted: Wanted, found: Sequence[Any], started: float, *, full: bool) -> bool:
+        """Learn from a look what such looks cost; whether the store's clock was set back before it.
+
+        What is due now may then lie behind marks of a later time.
+        """
+        told = found[0]
+        before, self._looked_at = self._looked_at, told["looked_at"]
+        if self._looked_at < before:
+            self._marks.forget()
+            return True
+        allowed = SECONDS_PER_QUEUE * len(wanted.queues) + SECONDS_PER_MESSAGE * len(found)
+        # By a clock that is moved by hand nothing takes any time.
+        cost = max(told["seconds"] - allowed, 0.0) if self._clock.now() is None else 0.0
+        self._marks.took(wanted.queues, started, started + cost, came_back_short=not full)
+        return False
 
     async def _unfinished(
         self, connection: Connection, wanted: Wanted, told: Any, firsts: Firsts | None
@@ -212,6 +274,20 @@ class Claims:
         firsts = [row for row in found if row["id"] is not None]
         return Firsts(sorted(firsts, key=lambda row: (row["due_at"], row["id"])), all=finished)
 
+    async def _followers(
+        self, connection: Connection, freed: Collection[tuple[str, str]]
+    ) -> Sequence[Range[Place]]:
+        """Where those are that may go next because their ordering keys were freed."""
+        values = {
+            "queues": [queue for queue, _ in freed],
+            "keys": [key for _, key in freed],
+            "now": self._clock.now(),
+        }
+        return [
+            Range(row["queue"], row["priority"], (row["due_at"], row["id"]), (row["due_at"], row["id"] + 1))
+            for row in await self._fetch(connection, "followers", values)
+        ]
+
     async def _fetch(self, connection: Connection, name: str, values: Mapping[str, Any]) -> Sequence[Any]:
         statement = self._statements[name]
         return await connection.fetch(statement.text, *statement.arguments(values))
@@ -223,7 +299,7 @@ class Claims:
         self._turns[key] += 1
         return queues[first:] + queues[:first]
 
-    def _values(self, wanted: Wanted, started: float) -> dict[str, Any]:
+    def _values(self, wanted: Wanted, followers: Sequence[Range[Place]], started: float) -> dict[str, Any]:
         ranges: list[Range[Place]] = []
         firsts: list[int] = []
         lasts: list[int] = []
@@ -231,7 +307,9 @@ class Claims:
             # As Postgres counts: from one.
             firsts.append(len(ranges) + 1)
             ranges += self._marks.forward(queue, started)
-            ranges += self._marks.behind(queue)
+            behind = list(self._marks.behind(queue, started))
+            ranges += behind
+            ranges += _further(behind, followers)
             lasts.append(len(ranges))
         return {
             "now": self._clock.now(),
@@ -252,9 +330,16 @@ class Claims:
             "to_id": [(entry.end or END)[1] for entry in ranges],
         }
 
-    def _handed_out(self, found: Sequence[Any], wanted: Wanted, *, full: bool) -> Claimed:
+    def _handed_out(
+        self, found: Sequence[Any], wanted: Wanted, until: float | None, *, full: bool
+    ) -> Claimed:
         next_in: timedelta | None = None if full else found[0]["next_in"]
+        if until is not None:
+            # Rounded up: just before its time that look would be spared once more.
+            look_behind = timedelta(seconds=until) + MILLISECOND
+            next_in = look_behind if next_in is None else min(next_in, look_behind)
         if found[0]["id"] is None:
+            self._looked(wanted, full=full)
             return Claimed((), next_in, full)
         by_queue: defaultdict[str, list[Delivery]] = defaultdict(list)
         for row in found:
@@ -265,10 +350,15 @@ class Claims:
             if taken := by_queue.get(queue):
                 handed_out += self._in_order(queue, taken)
         self._marks.found((taken.queue, taken.priority, (taken.due_at, taken.id)) for taken in handed_out)
+        self._looked(wanted, full=full)
         if full:
             return Claimed(handed_out, None, full=True)
         # The statement does not see the leases it takes itself.
         return Claimed(handed_out, wanted.lease if next_in is None else min(next_in, wanted.lease))
+
+    def _looked(self, wanted: Wanted, *, full: bool) -> None:
+        if not full:
+            self._marks.looked(wanted.queues, (self._looked_at, 0))
 
     def _in_order(self, queue: str, taken: list[Delivery]) -> list[Delivery]:
         """The share of the oldest first, then by priority."""
@@ -281,3 +371,14 @@ class Claims:
     def _seconds(self) -> float:
         now = self._clock.now()
         return time.monotonic() if now is None else now.timestamp()
+
+
+def _further(behind: Iterable[Range[Place]], followers: Iterable[Range[Place]]) -> list[Range[Place]]:
+    """Those of the followers that lie further back than a look goes."""
+    edges = {(each.queue, each.level): each.start for each in behind if each.start is not None}
+    return [
+        follower
+        for follower in followers
+        if follower.start is not None
+        and follower.start < edges.get((follower.queue, follower.level), BEGINNING)
+    ]

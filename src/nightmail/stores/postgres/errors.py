@@ -31,6 +31,8 @@ class Locked(StoreUnavailable):
 
 LOOK_AGAIN = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
 """Two claims wanted the same ordering key: whoever comes second looks again."""
+TOOK_TOO_LONG = asyncpg.QueryCanceledError
+"""The server gave up the statement, and has answered."""
 
 
 def leaves_connection_usable(error: BaseException) -> bool:

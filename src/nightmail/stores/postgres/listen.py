@@ -48,13 +48,18 @@ class Listener(BellTower):
         place: Place,
         channel: Callable[[Link], Awaitable[str]],
         ring: Callable[[str], Awaitable[None]],
+        missed: Callable[[], None],
     ) -> None:
-        """`channel` asks for the name of the tables' channel; `ring` notifies one, on some other connection."""
+        """`channel` asks for the name of the tables' channel; `ring` notifies one, on some other connection.
+
+        `missed` is called before all bells are rung because notifications may have been missed.
+        """
         super().__init__()
         self._connect = connect
         self._place = place
         self._channel = channel
         self._ring = ring
+        self._missed = missed
         self._task: asyncio.Task[None] | None = None
         self._connection: Link | None = None
         self._listening = False
@@ -128,6 +133,7 @@ class Listener(BellTower):
         self._listening = True
         self._warned = False
         # Whatever was published while nobody listened rang nobody.
+        self._missed()
         self.ring_all()
         while not await _happens(lost, within=PROBE_EVERY):
             async with asyncio.timeout(PROBE_SECONDS):

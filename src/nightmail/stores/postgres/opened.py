@@ -45,7 +45,7 @@ class Opened:
         self.claims = Claims(self.claim, statements, clock, max_body_bytes=max_body_bytes)
         self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
         self.callers = Callers(self.publish, tables)
-        self.listener = Listener(connect, place, tables.channel, self._ring)
+        self.listener = Listener(connect, place, tables.channel, self._ring, self.claims.look_everywhere)
         self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, place), extend)
         self._ring_statement = statements["ring"]
 

@@ -23,7 +23,7 @@ from nightmail.clock import Clock, StoreClock
 from nightmail.errors import PublishUncertain
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
-from nightmail.outcome import Release, Standing
+from nightmail.outcome import Dead, Done, Release, Standing
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores._fork import Opening
 from nightmail.stores._names import TableNames
@@ -268,6 +268,13 @@ class PostgresStore(ForOperators):
         released = [settlement.delivery for settlement in batch if isinstance(settlement.outcome, Release)]
         if released and not isinstance(released[0], DeadDelivery):
             self._here.claims.released(released)
+        if not isinstance(batch[0].delivery, DeadDelivery):
+            self._here.claims.ended(
+                settlement.delivery
+                for settlement in batch
+                if settlement.delivery.ordering_key is not None
+                and isinstance(settlement.outcome, Done | Dead)
+            )
         return standings
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
