@@ -2,13 +2,13 @@
 #
 #   PYTHON=python3.12   the interpreter of a new .venv, 3.11 or later
 #   ARGS="-x -k lease"  more arguments for what `test`, `demo` or `bench` runs
-#   WORKERS=3           how many processes share the tests when all of them run
+#   WORKERS=2           how many processes share the tests when all of them run
 #   FASTSTREAM=0.7.8    the version that `test-faststream` tests with
 
 PYTHON  ?= python3
 ARGS    ?=
 STORE   ?=
-WORKERS ?= 2
+WORKERS ?= 3
 FASTSTREAM ?= 0.7.8
 EXAMPLES ?= 300
 
