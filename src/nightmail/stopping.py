@@ -98,6 +98,6 @@ async def undisturbed(task: asyncio.Task[Any]) -> None:
 
 
 def _ignored(task: asyncio.Future[Any]) -> None:
-    """Ask how it ended, or asyncio would log that nobody did."""
+    """Ask how it ended, or asyncio would log that it was not asked."""
     if not task.cancelled():
         task.exception()

@@ -226,7 +226,7 @@ class Store(Source, Protocol):
         `on_conflict` says. A new message takes the name; the running one goes on without a name and keeps
         its retries. `own` fences every publish it is given to: if its lease no longer holds, `LeaseLost` is
         raised and nothing is stored. When `own` does not bear the name (any more), the rules above apply. A
-        `DeadDelivery` fences by the lease on its letter, and never bears a name.
+        `DeadDelivery` fences by the lease on its letter, and never has a name.
 
         With `dedup_for` the timer id also counts as taken for that long after a publish that stored
         something, even when the message is gone by then; a publish without it sees the window too, a
@@ -394,7 +394,7 @@ class Store(Source, Protocol):
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Settle these as `Done` inside the caller's transaction: all, or `LeaseLost` naming the lost ones.
 
-        While that transaction is open its row locks stand in for the leases: nobody takes the messages over. A store
+        While that transaction is open its row locks stand in for the leases: no worker takes the messages over. A store
         that has none (`locks_rows`) takes its renewals meanwhile without failing the transaction.
         After a rollback they are as before; a commit that frees an ordering key rings.
         """

@@ -1,8 +1,8 @@
 """Threads in which the `def` handlers of one worker run, one for each of its `max_workers`.
 
-A thread cannot be cancelled. So whoever runs something here waits until it has ended, whatever happens meanwhile, and
-its message stays in hand for as long: given to another worker, it would run twice at once. What is cancelled is asked
-to end, in three steps:
+A thread cannot be cancelled. So its caller waits until it has ended, whatever happens meanwhile, and its message stays
+in hand for as long: given to another worker, it would run twice at once. What is cancelled is asked to end, in three
+steps:
 
     cancelled ──▶ `stopping` is set ──0.5 s──▶ HandlerTimeout is raised in the thread ──0.5 s──▶ reported as overdue
 
@@ -237,7 +237,7 @@ class ThreadCall(Generic[T]):
                     raise HandlerTimeout
                 self._value = self._context.run(self._function)
                 ended = True
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is for whoever waits
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the caller
                 self._error = error
                 ended = True
             self._come_to_rest()

@@ -54,7 +54,7 @@ class _ShownMiddleware(BaseMiddleware):
 def refuse_sessions(handler: Callable[..., Any]) -> None:
     """Refuse a handler that asks for `OutboxSession` where it would get a placeholder."""
     hints: dict[str, Any] = {}
-    with suppress(Exception):  # A name that cannot be resolved is for whoever calls the handler.
+    with suppress(Exception):  # A name that cannot be resolved is an error of the call.
         hints = get_type_hints(handler, include_extras=True)
     for name, hint in hints.items():
         if get_origin(hint) is Annotated and any(isinstance(each, ForSessions) for each in get_args(hint)):

@@ -1,6 +1,6 @@
 """Whether a handler closed its session, and with that undid what it had written.
 
-SQLAlchemy is never imported here: whoever has a session has imported it already.
+SQLAlchemy is never imported here: code that has a session has imported it already.
 """
 
 from __future__ import annotations

@@ -59,5 +59,5 @@ def _function_of(handler: Callable[..., Any]) -> Any:
 def _takes_nothing(handler: Callable[..., Any]) -> bool:
     try:
         return not inspect.signature(handler).parameters
-    except (TypeError, ValueError):  # Written in C, or by somebody who hides it.
+    except (TypeError, ValueError):  # Written in C, or hidden.
         return False

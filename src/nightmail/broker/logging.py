@@ -83,7 +83,7 @@ def log_of(state: LoggerState) -> Log | None:
 
 
 class Adopted(logging.Handler):
-    """Writes to the broker's log what the rest of the library says, as long as nobody has configured `logging`.
+    """Writes to the broker's log what the rest of the library says, as long as `logging` is not configured.
 
     Python would print it without its time and level.
     """

@@ -175,7 +175,7 @@ class OutboxMessage(StreamMessage[Received]):
 
     def _give(self, verdict: Verdict, status: AckStatus) -> Given:
         if self.raw_message.write is not None:
-            # No worker will write it afterwards, so whoever took the message must await it.
+            # No worker will write it afterwards, so the code that took the message must await it.
             write = self.raw_message.write
             return Asked(lambda: self._write(verdict, status, write))
         self.raw_message.judge(verdict)

@@ -204,5 +204,5 @@ def _are_outcomes(returned: Any) -> bool:
 
 
 def _is_outcome(returned: Any) -> bool:
-    """Also of a class: whoever forgot the brackets meant an outcome."""
+    """Also of a class: without the brackets an outcome was meant."""
     return isinstance(returned, ANSWERS) or (isinstance(returned, type) and issubclass(returned, ANSWERS))

@@ -46,7 +46,7 @@ _COMMANDS_OF_OTHERS: Final = re.compile(
 )
 """Headers that the other side obeys: copies to other queues, delays, a stream that is emptied.
 
-Whoever may publish here need not be allowed all that there, so they stay behind.
+A publisher here need not be allowed all that there, so they stay behind.
 """
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -66,7 +66,7 @@ def public_url(source: object, store: FullStore) -> str:
         return f"{scheme}{separator}{shown}"  # A file: it has no user.
     hosts, slash, path = shown.rpartition("@")[2].partition("/")
     if not _HOSTS.fullmatch(hosts) or any("@" in each for each in options if "@" not in shown):
-        # Somebody's password has a character that ends it where it should not: better nothing than half of it.
+        # A password may have a character that ends it where it should not: better nothing than half of it.
         return f"{scheme}{separator}"
     return f"{scheme}{separator}{hosts}{slash}{path}"
 

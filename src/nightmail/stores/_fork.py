@@ -62,7 +62,7 @@ class Opening(Generic[Opened]):
         self._loop = _running_loop()
 
     def here(self) -> Opened:
-        """What is open, for whoever wants to use it now."""
+        """What is open, to be used now."""
         if self._opened is None:
             raise NotOpen
         self._origin.refuse_elsewhere()

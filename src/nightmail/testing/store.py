@@ -122,7 +122,7 @@ class VirtualStore(MemoryStore):
         claimed = await claim(min(limit, most))
         while not claimed.deliveries and more():
             claimed = await claim(min(limit, most))
-        # As much as was agreed: whoever serves asks again when it is time to.
+        # As much as was agreed: the test broker asks again when it is time to.
         return replace(claimed, full=len(claimed.deliveries) >= limit)
 
     @contextmanager

@@ -16,7 +16,7 @@ def publish(changes: Changes, message: Message, own: Delivery | None, now: datet
     if isinstance(own, DeadDelivery):
         if changes.leased_letter(own) is None:
             raise LeaseLost([own.id])
-        own = None  # A dead letter bears no name.
+        own = None  # A dead letter has no name.
     elif own is not None and changes.leased(own) is None:
         raise LeaseLost([own.id])
     if message.timer_id is None:

@@ -6,7 +6,7 @@
 -- Ordering keys. Of a line only the first can be claimed, and a claim must not walk over the others. So a claim that meets
 -- followers parks them: they leave the index that it walks along. Three rules keep a line from being forgotten:
 --   1. Rows are parked only while another waiting row of their key, the anchor, is locked. The anchor stays in the index.
---   2. Whoever takes, removes or moves a waiting row that is not parked brings the first parked row of its key back, in the
+--   2. A statement that takes, removes or moves a waiting row that is not parked brings the first parked row of its key back, in the
 --      same transaction and after that row was locked. If the first is locked by others, it brings back the next.
 --   3. A claim that meets a row whose line begins with a parked one brings that one back.
 
@@ -54,7 +54,7 @@ limit :limit
 for update skip locked;
 
 -- name: next_in_line
--- The first parked row of a line that nobody else has locked, locked: a branch for each key of what is taken.
+-- The first parked row of a line that is not locked, locked: a branch for each key of what is taken.
 (select :place as place, s.id from nightmail_messages as s force index (nightmail_line)
  where s.queue = :queue and s.ordering_key = :ordering_key and s.parked = 1
  order by s.id limit 1 for update skip locked)
@@ -70,7 +70,7 @@ for update skip locked;
 update nightmail_messages as m force index (primary) set m.parked = 0 where m.id in :ids and :begun;
 
 -- name: lock_followers
--- Those of these rows that still wait in line and that nobody else has locked, locked.
+-- Those of these rows that still wait in line and are not locked, locked.
 select m.id, m.queue, m.ordering_key from nightmail_messages as m force index (primary)
 where m.id in :ids and m.parked = 0 and m.ordering_key is not null and m.head_key is null and m.token is null
 for update skip locked;

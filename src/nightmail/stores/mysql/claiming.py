@@ -203,7 +203,7 @@ class Claims:
             walks = [walk for walk in walks if not walk.over]
             limit = min(limit * WIDER, WIDEST)
             if len(look.followers) >= MOST_FOLLOWERS:
-                # Whoever looks next need not walk over them. If none can be parked, others have them locked.
+                # The next look need not walk over them. If none can be parked, others have them locked.
                 look.stopped = await self._lines.park(link, look) > 0
         await self._lines.park(link, look)
 
@@ -320,7 +320,7 @@ class Claims:
         if keys:
             _, *lines = await self._ask(link, look, *self._lines.after(keys))
             locked -= self._lines.brought_back(look, keys, lines)
-            # Whoever stands behind them can be claimed now.
+            # Those behind them can be claimed now.
             look.again = True
         look.unread |= dict.fromkeys(locked, Reason.TOO_LARGE)
         return {each.id for each in candidates}

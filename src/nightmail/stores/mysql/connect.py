@@ -48,7 +48,7 @@ class Connect:
 
 
 class _Refuses:
-    """Stands for a way of authenticating that hands the password to whoever asks for it."""
+    """Stands for a way of authenticating that hands the password to any server."""
 
     def __init__(self, connection: object) -> None:
         """The driver makes one when the server asks for that way."""

@@ -156,7 +156,7 @@ class Lane:
             async with asyncio.timeout(self._role.patience):
                 result = await work(link)
             if link.in_transaction:
-                # What was written is not committed, and whoever asked must not believe it.
+                # What was written is not committed, and the caller must be told.
                 self._drop()
                 raise lost("a transaction was left open on the store's connection: what it wrote is undone")
             return result
@@ -200,6 +200,6 @@ class Lane:
 
 
 def _seen(task: asyncio.Task[object]) -> None:
-    """Ask how it ended: whoever was cancelled meanwhile does not, and asyncio would complain in the log."""
+    """Ask how it ended: a cancelled caller does not, and asyncio would complain in the log."""
     if not task.cancelled():
         task.exception()

@@ -50,7 +50,7 @@ where m.queue in :queues and m.lease_until > :ever and m.token = :token;
 select m.claimed_at from nightmail_dead as m force index (primary) where m.id = :id;
 
 -- name: give_up
--- Letters that cannot be handed out, locked: they stay as they are and are offered to nobody.
+-- Letters that cannot be handed out, locked: they stay as they are and are not offered.
 update nightmail_dead as m force index (primary)
 set m.due_at = null, m.token = null, m.lease_until = null, m.claimed_at = null
 where m.id in :ids and :begun;

@@ -92,7 +92,7 @@ class Lines:
         found = {row[0]: row[1] for row in (await session.ask(self._each("next_in_line", wanted))).rows}
         left = {place: key for place, key in wanted.items() if place not in found}
         if left:
-            # Either nobody is parked there, or others have them all locked, and then they are waited for.
+            # Either none is parked there, or others have them all locked, and then they are waited for.
             waited_for = await session.ask(self._each("any_in_line", left, locking=True))
             found |= {row[0]: row[1] for row in waited_for.rows}
         if found:

@@ -61,7 +61,7 @@ class Link:
 
     async def prepare(self, statement_seconds: int, *, skips_locked: bool) -> None:
         """Make the session what we need, and see that it is."""
-        # Whoever made it may have begun a transaction: what we publish in that would never be committed.
+        # The pool that made it may have begun a transaction: what we publish in that would never be committed.
         _, version = await self.ask("rollback", "select version()")
         self.dialect = dialect_of(str(version.rows[0][0]))
         lock_wait = 1 if skips_locked else self.dialect.shortest_lock_wait

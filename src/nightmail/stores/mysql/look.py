@@ -32,7 +32,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A message that is due and that nobody has leased, where it was found, and whether it can be claimed."""
+    """A message that is due and not leased, where it was found, and whether it can be claimed."""
 
     range: Range[Place]
     due_at: datetime
@@ -50,7 +50,7 @@ class Found:
 
 
 def found_in(range_: Range[Place], row: Sequence[Any]) -> Found:
-    """What was found there. A due time that is none counts as one of long ago: whoever takes the message sees to it."""
+    """What was found there. A due time that is none counts as one of long ago: the claim that takes it sees to it."""
     due_at, id_, size, too_large, waits_for, standing = row
     readable = due_at.replace(tzinfo=UTC) if isinstance(due_at, datetime) else _LONG_AGO
     return Found(range_, readable, id_, int(size), bool(too_large), waits_for, int(standing))

@@ -35,7 +35,7 @@ select queue, null from nightmail_dead where id = :own_id and token = :own_token
 
 -- name: bearer
 -- The bearer of this name, locked by its id: whether it runs, whether the new due time wins, its ordering key, and whether
--- it stands in line for that without being parked. Whoever settles locks the row and then the name: who goes the other way
+-- it stands in line for that without being parked. A settlement locks the row and then the name: who goes the other way
 -- round would end in a deadlock with it.
 select m.id, coalesce(m.lease_until > :now, 0) as running,
        case :policy when 'earliest' then :due < m.due_at when 'latest' then :due > m.due_at else 1 end as wins,

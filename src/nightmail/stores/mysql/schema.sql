@@ -10,7 +10,7 @@ create table if not exists nightmail_messages (
     superseded       tinyint not null default 0,
     -- 1: it waits behind others of its ordering key, out of the way of claims (see claim.sql).
     parked           tinyint not null default 0,
-    -- Changes when others are parked behind this row: on a Galera cluster whoever takes it elsewhere at the same time
+    -- Changes when others are parked behind this row: on a Galera cluster a claim that takes it elsewhere at the same time
     -- must fail.
     anchor           tinyint not null default 0,
     due_at           datetime(6) not null,

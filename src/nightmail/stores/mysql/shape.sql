@@ -15,7 +15,7 @@ where s.table_schema = :database and s.table_name in :tables
 order by s.table_name, s.index_name, s.seq_in_index;
 
 -- name: constraints
--- The names of the constraints of our tables. Whoever has rights on single tables only is told of none, not even of the
+-- The names of the constraints of our tables. An account with rights on single tables only is told of none, not even of the
 -- primary keys.
 select t.table_name, t.constraint_name
 from information_schema.table_constraints as t

@@ -324,7 +324,7 @@ class MySQLStore:
                 lambda session, sees_all: self._timers.cancel_all(session, queue, sees_all=sees_all),
                 transaction,
             )
-        # Whoever asked may be cancelled: it goes on to the end all the same.
+        # The caller may be cancelled: it goes on to the end all the same.
         return await asyncio.shield(asyncio.ensure_future(self._cancel_in_portions(queue)))
 
     async def _cancel_in_portions(self, queue: str) -> int:

@@ -7,7 +7,7 @@ select m.id from nightmail_messages as m where m.queue_timer = concat(:queue, x'
 -- name: lock_waiting
 -- Those of these messages that wait, locked, each with its name, its ordering key, and whether it stands in line for that
 -- without being parked. Found by their ids: found by their names or their queue, those that run would stay locked too, and
--- could not be settled. And whoever settles locks the row first: who locks the name first would end in a deadlock with it.
+-- could not be settled. And a settlement locks the row first: who locks the name first would end in a deadlock with it.
 select m.id, m.timer_key, m.ordering_key, m.parked = 0 and m.head_key is null
 from nightmail_messages as m force index (primary)
 where m.id in :ids and m.queue = :queue and (m.token is null or m.lease_until <= :now)

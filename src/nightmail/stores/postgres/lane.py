@@ -38,7 +38,7 @@ LONGEST_PAUSE: Final = 0.5
 CLAIM: Final = Role("claim", lock_milliseconds=200)
 SETTLE: Final = Role("settle", lock_milliseconds=200)
 PUBLISH: Final = Role("publish", statement_seconds=30, lock_milliseconds=100)
-# Short: whoever waits for a name keeps the others waiting who publish under theirs.
+# Short: a publish that waits for a name keeps those of other names waiting.
 TIMERS: Final = Role("timers", statement_seconds=30, lock_milliseconds=20)
 # An index of a large table takes its time. Migrating sets a time-out of its own for locks.
 MIGRATE: Final = Role("migrate", statement_seconds=24 * 3600)
@@ -180,6 +180,6 @@ class Lane:
 
 
 def _seen(task: asyncio.Task[object]) -> None:
-    """Whoever waits for it is told its error; after a cancellation nobody is, and asyncio must not log it."""
+    """Its caller is told its error; a cancelled one is not, and asyncio must not log it."""
     if not task.cancelled():
         task.exception()

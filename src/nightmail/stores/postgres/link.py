@@ -31,7 +31,7 @@ class Role:
     statement_seconds: int = 10
     """After this the server gives up a statement, and nothing of it happens."""
     lock_milliseconds: int = 0
-    """After this the server gives up waiting for a row that somebody has locked; 0: only with the statement."""
+    """After this the server gives up waiting for a locked row; 0: only with the statement."""
 
     @property
     def patience(self) -> float:

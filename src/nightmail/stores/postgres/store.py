@@ -3,7 +3,7 @@
     claim     one at a time, for all subscribers of the process
     settle    settlements, and renewals asked for on the event loop
     publish   publishes by their own commit, and what an operator asks
-    timers    publishes under a timer id, and what changes those: they may wait for somebody's open transaction
+    timers    publishes under a timer id, and what changes those: they may wait for another's open transaction
     listen    notifications; opened when somebody listens
     keeper    renewals, on a thread of its own; open while anybody works beside the event loop
 

@@ -44,13 +44,13 @@ class ByNode:
         """Under which tokens something may be leased that no worker knows of, and until when."""
 
     async def alone(self, groups: Sequence[Sequence[str]]) -> bool:
-        """Whether all these tags are at one node: then there is nobody else who could be served meanwhile."""
+        """Whether all these tags are at one node: then no other could be served meanwhile."""
         if len(groups) == 1:
             return True
         try:
             return len({await self._nodes.holder(tags[0]) for tags in groups}) == 1
         except StoreUnavailable:
-            return False  # Whoever has none is left out, and the others are asked.
+            return False  # One without is left out, and the others are asked.
 
     async def claim(self, call: Call, token: UUID, lease: timedelta, *, alone: bool) -> Reply:
         """What this call answers; `StoreUnavailable` if it does not, or not in time."""

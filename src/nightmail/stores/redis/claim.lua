@@ -16,7 +16,7 @@ local CONTENT = { 'body', 'state', 'headers', 'timer', 'key' }
 
 local records = {}
 
--- How many messages this call may still move on their way to being claimed, for all queues together: nobody else is
+-- How many messages this call may still move on their way to being claimed, for all queues together: no other client is
 -- served meanwhile. Once it is used up, what is left is for the next call.
 local budget = MANY
 -- The same for the keys of what is about to be claimed, so that these do not wait for all the others to line up.

@@ -62,7 +62,7 @@ class Crossing:
             stored = await self._store(letters, held, to, keep_names=keep_names) if held else {}
         except StoreUnavailable as error:
             if isinstance(error.__cause__, RedisResponseError):
-                # Nothing was stored, as when the memory is full: nobody need wait until the lease ends.
+                # Nothing was stored, as when the memory is full: the letter need not wait until its lease ends.
                 with suppress(StoreUnavailable):
                     await self._end(letters, held, {}, token)
             raise

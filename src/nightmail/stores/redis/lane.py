@@ -204,7 +204,7 @@ class Lane:
                     raise Moving from error
                 await asyncio.sleep(PAUSE_SECONDS)
             except StoreUnavailable:
-                # Whoever had this slot is gone: where it is now is asked before the next time.
+                # The node that had this slot is gone: where it is now is asked before the next time.
                 self._nodes.moved(key, None)
                 raise
 

@@ -2,7 +2,7 @@
 
 local CARE = '>ddI4I4'
 local CARE_SIZE = 24
--- Without the body: only whoever hands it out needs it.
+-- Without the body: only a claim needs it.
 local OF_A_LETTER = {
   'token', 'state', 'headers', 'timer', 'key', 'reason', 'error', 'died', 'message', 'care', 'moving',
 }

@@ -186,7 +186,7 @@ class Listener(BellTower):
     def _hang_up(self) -> None:
         wires, self._wires = self._wires, {}
         if self._sharded and self._asked:
-            # Perhaps it was lost because somebody else has the slots now.
+            # Perhaps it was lost because another node has the slots now.
             for queue in self._asked:
                 self._nodes.moved(self._keys.tag(queue), None)
         self._asked.clear()

@@ -60,7 +60,7 @@ class Registry:
         except (StoreUnavailable, TimeoutError):
             self._number_at = asyncio.get_running_loop().time() + NUMBER_AGAIN_SECONDS
             return
-        # Somebody else may have asked meanwhile: one number is enough.
+        # Another task may have asked meanwhile: one number is enough.
         if self._ids is None:
             self._ids = Ids(int(number))
 

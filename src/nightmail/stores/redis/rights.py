@@ -36,8 +36,8 @@ async def check_rights(lane: Lane, asking: Asking, *, wait: bool) -> None:
     lacking = {command.decode() for command in found}
     if rings := lacking & {"PUBLISH", "SPUBLISH"}:
         logger.warning(
-            "this Redis account may not use %s on our channels: nobody is woken, and workers find messages only when "
-            "they look, every five seconds. Grant it the channels &{%s*",
+            "this Redis account may not use %s on our channels: no worker is woken, and messages are found only when "
+            "workers look, every five seconds. Grant it the channels &{%s*",
             rings.pop(),
             asking.keys.prefix,
         )

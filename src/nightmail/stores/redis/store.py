@@ -186,7 +186,7 @@ class RedisStore:
         token: UUID,
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
-        """See `Store.claim`. In a cluster, a node that does not answer keeps nobody from the queues of the others."""
+        """See `Store.claim`. In a cluster, a node that does not answer stops no queue of the others."""
         claims = self._here.claims
         return await self._whole(
             claims.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)

@@ -188,7 +188,7 @@ class ConnectionThread:
         return stop
 
     def _answer_the_rest(self, waiting: Sequence[Write[Any]], stop: Stop | None) -> None:
-        """The thread ends: let nobody wait for it, whatever it ended of."""
+        """The thread ends: let no caller wait for it, whatever it ended of."""
         rest: list[Job] = [*waiting]
         with suppress(Empty):
             while True:

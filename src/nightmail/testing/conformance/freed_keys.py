@@ -30,7 +30,7 @@ KEY = "customer-7"
 
 
 class FreedKeysConformance(WakeupFixtures):
-    """Wake-ups for whoever comes next in a key's line."""
+    """Wake-ups for the next in a key's line."""
 
     @needs("pushes_wakeups", "transactions", "concurrent_writers")
     async def test_one_published_between_the_ack_of_its_predecessor_and_the_commit_is_rung_for(
@@ -42,7 +42,7 @@ class FreedKeysConformance(WakeupFixtures):
             async with harness.transaction() as transaction:
                 await other.ack([first], transaction=transaction)
                 await other.publish(message(b"second", ordering_key=KEY))
-                # It rang for itself, and whoever looks now finds its key taken.
+                # It rang for itself, and a look now finds its key taken.
                 await ear.catch_up()
                 assert await claim_all(store) == []
                 ear.forget()

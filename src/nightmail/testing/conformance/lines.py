@@ -43,7 +43,7 @@ async def drained(store: FullStore, *, limit: int, most: int = 10) -> list[bytes
 
 
 class LinesConformance:
-    """What waits for an ordering key is in nobody's way."""
+    """What waits for an ordering key holds up no other message."""
 
     @pytest.mark.parametrize("held", [True, False], ids=["held", "free"])
     async def test_others_are_found_behind_a_long_line_of_one_key(

@@ -1,4 +1,4 @@
-"""Whoever looks after a dead letter publishes under its lease, as a handler does under its message's."""
+"""A handler of dead letters publishes under its lease, as any handler does under its message's."""
 
 from __future__ import annotations
 
