@@ -118,10 +118,12 @@ def test_dead_letters_are_told_apart_from_messages(metrics: Measuring, read: Rea
 def test_claims_failures_and_lost_leases_count_by_queue(metrics: Measuring, read: Read) -> None:
     metrics.claimed([ONE, delivery(queue="post"), ONE])
     metrics.failed(ONE, ValueError())
+    metrics.overdue(ONE, 3.5)
     metrics.lease_lost(delivery(queue="post"))
 
     assert read("nightmail_claimed_messages_total") == {("message", "mail"): 2, ("message", "post"): 1}
     assert read("nightmail_handler_failures_total") == {("message", "mail"): 1, ("message", "post"): 0}
+    assert read("nightmail_overdue_messages_total") == {("message", "mail"): 1, ("message", "post"): 0}
     assert read("nightmail_lost_leases_total") == {("message", "mail"): 0, ("message", "post"): 1}
 
 

@@ -107,6 +107,9 @@ class Measuring(Observer):
     def uncertain(self, settlement: Settlement) -> None:
         self._of(settlement.delivery).endings[Ending.UNCERTAIN] += 1
 
+    def overdue(self, delivery: Delivery, seconds: float) -> None:
+        self._of(delivery).overdue += 1
+
     def lease_lost(self, delivery: Delivery) -> None:
         self._of(delivery).lost_leases += 1
 

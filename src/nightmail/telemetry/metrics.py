@@ -111,6 +111,12 @@ FAILURES: Final = Number(
     _BY_QUEUE,
     read=_of_each(lambda each: each.failures),
 )
+OVERDUE: Final = Number(
+    "nightmail.overdue.messages",
+    "Deliveries whose thread did not end when it was told to; each is kept until it does.",
+    _BY_QUEUE,
+    read=_of_each(lambda each: each.overdue),
+)
 LOST_LEASES: Final = Number(
     "nightmail.lost.leases",
     "Deliveries that another worker took over, or that were gone, before their end was written.",
@@ -175,7 +181,7 @@ DURATION: Final = Histogram(
 )
 
 NUMBERS: Final = (
-    PUBLISHED, CLAIMED, SETTLED, DEAD, FAILURES, LOST_LEASES, IN_FLIGHT,
+    PUBLISHED, CLAIMED, SETTLED, DEAD, FAILURES, OVERDUE, LOST_LEASES, IN_FLIGHT,
     WAKEUPS, STORE_UNAVAILABLE, DRAIN_TIMEOUTS, ABANDONED, DEPTH, OLDEST_DUE_AGE,
 )  # fmt: skip
 HISTOGRAMS: Final = (LATENESS, DURATION)

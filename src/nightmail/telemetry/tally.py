@@ -52,6 +52,7 @@ class Deliveries:
     in_flight: int = 0
     failures: int = 0
     lost_leases: int = 0
+    overdue: int = 0
     # From nothing on, and not from the first that happens: nobody could see that one as an increase.
     endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
     reasons: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*Reason, OTHER), 0))
