@@ -468,11 +468,38 @@ def test_a_thread_that_never_ends_does_not_keep_its_process_alive(tmp_path: Path
     assert "overdue" in ended.stderr
 
 
+@pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql", "redis"], indirect=True)
+async def test_what_a_stuck_thread_held_is_anothers_within_one_lease_of_its_process(
+    url: str, make: Make, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(STUCK)
+
+    await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, program, url],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+
+    async with make() as other:
+        claimed = await _claimed(other.store)
+        while not claimed.deliveries:
+            assert claimed.next_in is not None
+            assert claimed.next_in <= timedelta(seconds=2)
+            await asyncio.sleep(claimed.next_in.total_seconds())
+            claimed = await _claimed(other.store)
+    assert [(each.body, each.deliveries, each.attempts) for each in claimed.deliveries] == [(b"1", 2, 0)]
+
+
 STUCK = """
-import asyncio, threading
+import asyncio, sys, threading
 from nightmail import OutboxBroker
 
-broker = OutboxBroker("sqlite:///stuck.db", graceful_timeout=0.05, logger=None)
+url = sys.argv[1] if len(sys.argv) > 1 else "sqlite:///stuck.db"
+broker = OutboxBroker(url, create_tables=True, graceful_timeout=0.05, lease_ttl_seconds=2, logger=None)
 begun = threading.Event()
 
 @broker.subscriber("q")
