@@ -523,6 +523,40 @@ asyncio.run(main())
 """
 
 
+def test_django_that_is_only_imported_is_left_alone(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(DJANGO)
+
+    ended = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, "ran\n"), ended.stderr
+
+
+DJANGO = """
+import asyncio, threading
+import django.db
+from nightmail import OutboxBroker
+
+broker = OutboxBroker("memory://", logger=None)
+ran = threading.Event()
+
+@broker.subscriber("q")
+def handle(n: int) -> None:
+    ran.set()
+
+async def main() -> None:
+    await broker.start()
+    await broker.publish(1, "q")
+    assert await asyncio.to_thread(ran.wait, 20)
+    await broker.stop()
+    print("ran", flush=True)
+
+asyncio.run(main())
+"""
+
+
 # ── dependencies ───────────────────────────────────────────────────────────────────────────────────────────
 
 

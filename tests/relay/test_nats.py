@@ -201,17 +201,17 @@ async def test_nothing_is_lost_when_nats_is_killed_twice_under_load(
 
     async def kill() -> None:
         await asyncio.to_thread(nats_server.kill)
+        # Else nothing was on its way when it died. The client may send that again by itself, without an error.
+        assert done(heard) < count
         await asyncio.to_thread(nats_server.start)
 
     async with both(outbox, nats):
         await outbox.publish_batch(*(f"order {number}" for number in range(count)), queue="orders")
         for enough in (count // 4, count // 2):
             await heard.until(lambda enough=enough: done(heard) >= enough)  # type: ignore[misc]
-            assert done(heard) < count
             await kill()
         await heard.until(lambda: done(heard) == count)
 
-    assert heard.errors  # Else nothing was on its way when it died.
     ids = ids_by_body(await read(nats_url, stream.name))
     assert ids.keys() == {f"order {number}".encode() for number in range(count)}
     # What came twice can be told: one id for each message, and one message for each id.

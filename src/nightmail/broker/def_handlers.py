@@ -56,7 +56,8 @@ def in_own_thread(call: Callable[..., Any]) -> Callable[..., Any]:
 def _tidily(function: Callable[[], Any]) -> Any:
     """Call it as Django calls a view: its connections are the thread's, and one that is too old is given up."""
     django: Any = sys.modules.get("django.db")
-    if django is None:
+    # Imported is not used: a library may have done that in a program which has no Django settings.
+    if django is None or not sys.modules["django.conf"].settings.configured:
         return function()
     django.close_old_connections()
     try:
