@@ -475,14 +475,12 @@ async def test_what_a_stuck_thread_held_is_anothers_within_one_lease_of_its_proc
     program = tmp_path / "program.py"
     program.write_text(STUCK)
 
-    await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, program, url],
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=60,
-        check=True,
-    )
+    def end() -> None:
+        subprocess.run(
+            [sys.executable, program, url], cwd=tmp_path, capture_output=True, timeout=60, check=True
+        )
+
+    await asyncio.to_thread(end)
 
     async with make() as other:
         claimed = await _claimed(other.store)
