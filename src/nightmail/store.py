@@ -78,8 +78,9 @@ class Claimed:
     `None` when nothing is known to come, and when the claim was full.
     """
     full: bool = False
-    """It stopped at `limit`, at `max_bytes`, or before it had looked everywhere: there may be more, look again as soon as
-    there is room. It may then have taken nothing.
+    """It stopped at `limit`, at `max_bytes`, or before it had looked everywhere, perhaps with nothing taken.
+
+    There may be more: look again as soon as there is room.
     """
 
 
