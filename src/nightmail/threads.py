@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
@@ -213,10 +215,8 @@ class ThreadCall(Generic[T]):
         # The thread says that it has begun, and later that it is over, before it looks whether we are raising, and we
         # the other way round: one of the two notices the other. So what is raised never reaches another call.
         self._raising = True
-        if self._ident and not self.is_over:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self._ident), ctypes.py_object(HandlerTimeout)
-            )
+        if self._ident and not self.is_over and not _stalls_when_raising():
+            _raise_in(self._ident, HandlerTimeout)
         self._raised = True
 
     def _note_end(self) -> None:
@@ -265,11 +265,29 @@ class ThreadCall(Generic[T]):
         if self._raising:
             while not self._raised:
                 time.sleep(0.001)  # No lock: one that is interrupted while it is taken may stay taken.
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), None)
+            # Perhaps it is still to come. Taking it back would leave the interpreter looking for it for good, in every
+            # thread; so it is replaced by one that is caught here.
+            with suppress(HandlerTimeout):
+                _raise_in(self._ident, HandlerTimeout)
+                while True:
+                    time.sleep(0)
 
     def on_loop(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """What this coroutine gives on the event loop, while the thread waits."""
         return asyncio.run_coroutine_threadsafe(_made_there(work), self.loop).result()
+
+
+def _raise_in(ident: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
+
+
+def _stalls_when_raising() -> bool:
+    """Whether this thread would stand still until the other one has noticed, even one that waits for a server.
+
+    So it is with a debugger or a coverage tool on Python 3.11: a traced function cannot begin while an exception for
+    another thread is pending.
+    """
+    return sys.version_info < (3, 12) and sys.gettrace() is not None
 
 
 class _Thread:
