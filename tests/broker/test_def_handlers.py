@@ -79,10 +79,10 @@ def _untraced() -> Iterator[None]:
     """No coverage here: on Python 3.11 nothing is raised in a thread while the event loop is traced."""
     here, in_threads = sys.gettrace(), threading.gettrace()
     sys.settrace(None)
-    threading.settrace(None)  # type: ignore[arg-type]
+    threading.settrace(None)
     yield
     sys.settrace(here)
-    threading.settrace(in_threads)  # type: ignore[arg-type]
+    threading.settrace(in_threads)
 
 
 @on_memory
