@@ -7,7 +7,8 @@ it considers one and always asks, so that every test goes the long way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -133,3 +134,33 @@ async def test_workers_beside_one_another_keep_the_order_of_every_key(postgres_u
             await asyncio.gather(work(one), work(two))
 
         assert seen == {f"key {key}": list(range(12)) for key in range(9)}
+
+
+async def test_the_answer_for_many_keys_serves_many_claims(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    fetch = claiming.Claims._fetch
+
+    async def counted(
+        claims: claiming.Claims, connection: Any, name: str, values: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        asked.append(name)
+        return await fetch(claims, connection, name, values)
+
+    monkeypatch.setattr(claiming.Claims, "_fetch", counted)
+    monkeypatch.setattr(claiming, "FIRSTS_SECONDS", 3600)
+    async with open_store(postgres_url) as store:
+        await store.publish_batch([message(ordering_key="held") for _ in range(50)])
+        (held,) = (await store.claim([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries
+        await store.publish_batch([message(b"%d" % key, ordering_key=f"key {key}") for key in range(300)])
+        asked.clear()
+        found: list[Delivery] = []
+        while len(found) < 300:
+            taken = (await store.claim([QUEUE], limit=10, lease=LEASE, token=uuid4())).deliveries
+            found += taken
+            await store.settle([Settlement(delivery, Done()) for delivery in taken])
+
+    assert [int(delivery.body) for delivery in found] == [*range(300)]
+    assert asked.count("firsts") == 1
+    assert held.id not in {delivery.id for delivery in found}

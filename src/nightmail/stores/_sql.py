@@ -48,15 +48,24 @@ def load(
 
     `parts` are pieces of SQL that stand for a parameter of that name.
     """
-    text = resources.files(package).joinpath(file).read_text("utf-8")
-    if parts:
-        text = _PARAMETER.sub(lambda match: parts.get(match[1], match[0]), text)
-    return {name: _prepared(name, body, names, numbered=numbered) for name, body in _sections(text)}
+    return dict(_loaded(package, file, names, numbered, tuple((parts or {}).items())))
 
 
+@cache
 def load_script(package: str, file: str, names: TableNames) -> str:
     """A whole file, such as a schema, with our table names."""
     return _named(resources.files(package).joinpath(file).read_text("utf-8"), names)
+
+
+@cache
+def _loaded(
+    package: str, file: str, names: TableNames, numbered: bool, parts: tuple[tuple[str, str], ...]
+) -> Mapping[str, Statement]:
+    text = resources.files(package).joinpath(file).read_text("utf-8")
+    if parts:
+        pieces = dict(parts)
+        text = _PARAMETER.sub(lambda match: pieces.get(match[1], match[0]), text)
+    return {name: _prepared(name, body, names, numbered=numbered) for name, body in _sections(text)}
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:

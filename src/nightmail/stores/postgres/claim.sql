@@ -126,54 +126,69 @@ with picked as materialized (
             offset 0
         ) as waiting,
         lateral (
-            select case when waiting.has_any or :has_extra::boolean then array(
-                select head.id
+            -- Where nothing may be taken by itself, that is not asked for again between any two first messages.
+            select not (waiting.has_any or :has_extra::boolean) or (
+                select m.id
+                from nightmail_messages as m
+                where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+                  and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
+                  and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                  and (m.due_at, m.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                  and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+                order by m.due_at, m.id
+                limit 1
+            ) is not null as has_any
+            offset 0
+        ) as alone,
+        lateral (
+            select coalesce(array_agg(head.id order by head.due_at, head.id), '{}') as ids,
+                   coalesce(array_agg(head.due_at order by head.due_at, head.id), '{}') as due_at
+            from (
+                select heads.id, heads.due_at
                 from (
-                    select heads.id, heads.due_at
+                    select b.id, b.due_at
                     from (
-                        select b.id, b.due_at
-                        from (
-                            select b.id, b.due_at, b.ordering_key
-                            from nightmail_messages as b
-                            where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
-                              and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-                              and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                              and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
-                              and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                            order by b.due_at, b.id
-                            limit :window::integer
-                        ) as b
-                        where (select h.id from nightmail_messages as h
-                               where h.queue = turn.queue and h.head_key = b.ordering_key limit 1) is null
-                          and (select s.id from nightmail_messages as s
-                               where s.queue = turn.queue and s.ordering_key = b.ordering_key
-                                 and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                               order by s.id + 0 limit 1) = b.id
-                        limit :limit::integer
-                    ) as heads
-                    union
-                    select others.id, others.due_at
-                    from (
-                        -- As they were a moment ago: the first of its key must still be that.
-                        select extra.id, extra.due_at
-                        from unnest(:extra_queues::text[], :extra_levels::smallint[], :extra_at::timestamptz[],
-                                    :extra_ids::bigint[], :extra_keys::text[])
-                            as extra(queue, level, due_at, id, ordering_key)
-                        where extra.queue = turn.queue and extra.level = (:levels::smallint[])[r.i]
-                          and (extra.due_at, extra.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                          and (extra.due_at, extra.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
-                          and (select p.due_at from nightmail_messages as p where p.id = extra.id) = extra.due_at
-                          and (select h.id from nightmail_messages as h
-                               where h.queue = turn.queue and h.head_key = extra.ordering_key limit 1) is null
-                          and (select s.id from nightmail_messages as s
-                               where s.queue = turn.queue and s.ordering_key = extra.ordering_key
-                                 and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                               order by s.id + 0 limit 1) = extra.id
-                        limit :limit::integer
-                    ) as others
-                ) as head
-                order by head.due_at, head.id
-            ) else '{}'::bigint[] end as ids
+                        select b.id, b.due_at, b.ordering_key
+                        from nightmail_messages as b
+                        where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+                          and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
+                          and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                          and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                          and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                        order by b.due_at, b.id
+                        limit :window::integer
+                    ) as b
+                    where (select h.id from nightmail_messages as h
+                           where h.queue = turn.queue and h.head_key = b.ordering_key limit 1) is null
+                      and (select s.id from nightmail_messages as s
+                           where s.queue = turn.queue and s.ordering_key = b.ordering_key
+                             and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                           order by s.id + 0 limit 1) = b.id
+                    limit :limit::integer
+                ) as heads
+                union
+                select others.id, others.due_at
+                from (
+                    -- As they were a moment ago: the first of its key must still be that.
+                    select extra.id, extra.due_at
+                    from unnest(:extra_queues::text[], :extra_levels::smallint[], :extra_at::timestamptz[],
+                                :extra_ids::bigint[], :extra_keys::text[])
+                        as extra(queue, level, due_at, id, ordering_key)
+                    where extra.queue = turn.queue and extra.level = (:levels::smallint[])[r.i]
+                      and (extra.due_at, extra.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
+                      and (extra.due_at, extra.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                      and (select p.due_at from nightmail_messages as p where p.id = extra.id) = extra.due_at
+                      and (select h.id from nightmail_messages as h
+                           where h.queue = turn.queue and h.head_key = extra.ordering_key limit 1) is null
+                      and (select s.id from nightmail_messages as s
+                           where s.queue = turn.queue and s.ordering_key = extra.ordering_key
+                             and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                           order by s.id + 0 limit 1) = extra.id
+                    limit :limit::integer
+                ) as others
+            ) as head
+            where waiting.has_any or :has_extra::boolean
             offset 0
         ) as line,
         generate_series(0, cardinality(line.ids)) as step(k),
@@ -197,15 +212,15 @@ with picked as materialized (
             from (
                 select m.id, octet_length(m.body) as body_bytes, octet_length(m.headers) as header_bytes
                 from nightmail_messages as m
-                where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+                where alone.has_any
+                  and m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
                   and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
                   and (m.due_at, m.id) >= (
-                      coalesce((select p.due_at from nightmail_messages as p where p.id = line.ids[step.k]),
-                               (:from_at::timestamptz[])[r.i]),
+                      coalesce(line.due_at[step.k], (:from_at::timestamptz[])[r.i]),
                       coalesce(line.ids[step.k], (:from_id::bigint[])[r.i]))
                   and (m.due_at, m.id) < (
-                      coalesce((select p.due_at from nightmail_messages as p
-                                where p.id = coalesce(line.ids[step.k + 1], edge.id)),
+                      coalesce(line.due_at[step.k + 1],
+                               (select p.due_at from nightmail_messages as p where p.id = edge.id),
                                (:to_at::timestamptz[])[r.i]),
                       coalesce(line.ids[step.k + 1], edge.id, (:to_id::bigint[])[r.i]))
                   and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())

@@ -37,6 +37,8 @@ RECKONED_WITH: Final = 10
 """So many claims after one that ended with the window ask for the first of each key to begin with."""
 KEYS: Final = 2_000
 """How many ordering keys are asked for their first message when those in the window are not enough."""
+FIRSTS_SECONDS: Final = 1.0
+"""How long the answer serves: a message that has become the first of its key since then may wait so long."""
 MOST_BYTES: Final = 2**62
 PASSED_OVER: Final = 10_000
 """How many waiting messages of a level a recall walks over."""
@@ -79,28 +81,34 @@ class Wanted:
         return frozenset(self.queues)
 
 
-@dataclass(frozen=True, slots=True)
 class Firsts:
-    """Messages that are the first of their ordering key, and whether these are all there are."""
+    """Messages that were the first of their ordering keys a moment ago, by due time: claims use them up."""
 
-    rows: Sequence[Any]
-    all: bool
+    def __init__(self, rows: Iterable[Any], *, complete: bool, until: float) -> None:
+        self._rows = sorted(rows, key=lambda row: (row["due_at"], row["id"]))
+        self._complete = complete
+        """Whether there are no other ordering keys."""
+        self._fresh = True
+        self._until = until
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """As parameters."""
-        return {
-            "has_extra": self is not NO_FIRSTS,
-            "extra_queues": [row["queue"] for row in self.rows],
-            "extra_levels": [row["priority"] for row in self.rows],
-            "extra_at": [row["due_at"] for row in self.rows],
-            "extra_ids": [row["id"] for row in self.rows],
-            "extra_keys": [row["key"] for row in self.rows],
-        }
+    def serve(self, now: float) -> bool:
+        """Whether there are any left, and they are not too old."""
+        return bool(self._rows) and now < self._until
 
+    def next(self, limit: int) -> Sequence[Any]:
+        """As many as a claim may take."""
+        return self._rows[:limit]
 
-NO_FIRSTS: Final = Firsts((), all=False)
-"""They were not asked for."""
+    def used(self, given: Sequence[Any], taken: Collection[int], *, full: bool) -> bool:
+        """A claim had these and took some of them; whether it has thus seen all there were.
+
+        If it was not full, the others cannot be taken.
+        """
+        gone = taken if full else {row["id"] for row in given}
+        self._rows = [row for row in self._rows if row["id"] not in gone]
+        saw_all = self._complete and self._fresh and not self._rows
+        self._fresh = False
+        return saw_all
 
 
 class Claims:
@@ -131,6 +139,7 @@ class Claims:
         """The ordering key of each queue at which to go on asking."""
         self._asked: set[str] = set()
         """Queues of which every key was asked, while there are others of which that is not so."""
+        self._firsts: dict[frozenset[str], Firsts] = {}
 
     async def claim(
         self, queues: Sequence[str], *, limit: int, max_bytes: int, lease: timedelta, token: UUID
@@ -168,7 +177,7 @@ class Claims:
 
     def look_everywhere(self) -> None:
         """Let the next claim begin at the beginning: wake-ups were missed."""
-        self._marks.forget()
+        self._forget()
 
     async def _look(self, connection: Connection, wanted: Wanted) -> Claimed:
         try:
@@ -176,10 +185,15 @@ class Claims:
             for _ in range(LOOKS):
                 started = self._seconds()
                 try:
-                    firsts = await self._firsts(connection, wanted) if self._cuts_short(wanted) else None
+                    firsts = await self._firsts_for(connection, wanted, started)
+                    given = firsts.next(wanted.limit) if firsts is not None else ()
                     freed = frozenset(each for each in self._freed if each[0] in wanted.queues)
                     followers = await self._followers(connection, freed) if freed else ()
-                    values = {**self._values(wanted, followers, started), **(firsts or NO_FIRSTS).values}
+                    values = self._values(wanted, followers, started)
+                    values |= _extra(given) | {"has_extra": firsts is not None}
+                    if firsts is not None:
+                        # What it would show is known to be of little use.
+                        values["window"] = wanted.limit
                     found = await self._fetch(connection, "claim", values)
                 except LOOK_AGAIN:
                     continue
@@ -188,7 +202,10 @@ class Claims:
                         continue
                     raise
                 told = found[0]
-                unfinished = await self._unfinished(connection, wanted, told, firsts)
+                unfinished = await self._unfinished(connection, wanted, told)
+                if firsts is not None:
+                    saw_all = firsts.used(given, {row["id"] for row in found}, full=told["full"])
+                    unfinished |= not (saw_all or told["full"])
                 full = unfinished or told["full"]
                 until = None if full else self._marks.until_look_behind(wanted.queues, started)
                 if not full:
@@ -200,7 +217,7 @@ class Claims:
                 return Claimed((), None, full=True)
             raise StoreUnavailable("other claims were quicker each time: look again")
         except BaseException:
-            self._marks.forget()
+            self._forget()
             raise
 
     async def _goes_on(self, connection: Connection, wanted: Wanted, started: float) -> bool:
@@ -220,7 +237,7 @@ class Claims:
         told = found[0]
         before, self._looked_at = self._looked_at, told["looked_at"]
         if self._looked_at < before:
-            self._marks.forget()
+            self._forget()
             return True
         allowed = SECONDS_PER_QUEUE * len(wanted.queues) + SECONDS_PER_MESSAGE * len(found)
         # By a clock that is moved by hand nothing takes any time.
@@ -228,9 +245,7 @@ class Claims:
         self._marks.took(wanted.queues, started, started + cost, came_back_short=not full)
         return False
 
-    async def _unfinished(
-        self, connection: Connection, wanted: Wanted, told: Any, firsts: Firsts | None
-    ) -> bool:
+    async def _unfinished(self, connection: Connection, wanted: Wanted, told: Any) -> bool:
         """Whether there may be more than this look has seen, though it was not full."""
         if told["large"]:
             values = {
@@ -242,7 +257,7 @@ class Claims:
             await self._fetch(connection, "bury_large", values)
         if told["cut"]:
             self._cut[wanted.key] = RECKONED_WITH
-        return bool(told["large"] or told["cut"] or not (firsts is None or firsts.all or told["full"]))
+        return bool(told["large"] or told["cut"])
 
     def _cuts_short(self, wanted: Wanted) -> bool:
         """Whether it is likely that the window does not show enough."""
@@ -253,8 +268,19 @@ class Claims:
             self._cut[wanted.key] = left - 1
         return left > 0
 
-    async def _firsts(self, connection: Connection, wanted: Wanted) -> Firsts:
-        """The first messages of more ordering keys than a window shows: a portion, and the next time the next one."""
+    async def _firsts_for(self, connection: Connection, wanted: Wanted, now: float) -> Firsts | None:
+        """The first messages of more ordering keys than a window shows, if that is likely not to show enough."""
+        known = self._firsts.get(wanted.key)
+        if known is not None and known.serve(now):
+            return known
+        self._firsts.pop(wanted.key, None)
+        if not self._cuts_short(wanted):
+            return None
+        firsts = self._firsts[wanted.key] = await self._ask_for_firsts(connection, wanted, now)
+        return firsts
+
+    async def _ask_for_firsts(self, connection: Connection, wanted: Wanted, now: float) -> Firsts:
+        """The first messages of some ordering keys: a portion, and the next time the next one."""
         asked = [queue for queue in wanted.queues if queue not in self._asked] or list(wanted.queues)
         values = {
             "queues": asked,
@@ -272,7 +298,7 @@ class Claims:
         if finished:
             self._asked.difference_update(wanted.queues)
         firsts = [row for row in found if row["id"] is not None]
-        return Firsts(sorted(firsts, key=lambda row: (row["due_at"], row["id"])), all=finished)
+        return Firsts(firsts, complete=finished, until=now + FIRSTS_SECONDS)
 
     async def _followers(
         self, connection: Connection, freed: Collection[tuple[str, str]]
@@ -368,9 +394,23 @@ class Claims:
         # A sort keeps the order of equals.
         return taken[:share] + sorted(taken[share:], key=_PRIORITY, reverse=True)
 
+    def _forget(self) -> None:
+        self._marks.forget()
+        self._firsts.clear()
+
     def _seconds(self) -> float:
         now = self._clock.now()
         return time.monotonic() if now is None else now.timestamp()
+
+
+def _extra(firsts: Sequence[Any]) -> dict[str, Any]:
+    return {
+        "extra_queues": [row["queue"] for row in firsts],
+        "extra_levels": [row["priority"] for row in firsts],
+        "extra_at": [row["due_at"] for row in firsts],
+        "extra_ids": [row["id"] for row in firsts],
+        "extra_keys": [row["key"] for row in firsts],
+    }
 
 
 def _further(behind: Iterable[Range[Place]], followers: Iterable[Range[Place]]) -> list[Range[Place]]:
