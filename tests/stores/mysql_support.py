@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -28,6 +29,7 @@ from nightmail.stores.mysql.link import Link, is_closed
 from nightmail.testing.conformance import Harness
 from nightmail.testing.conformance.build import MessageOptions
 from testkit.servers.mariadb import connect_arguments
+from tests.stores.documented_rights import PASSWORD, grants, url_as
 
 QUEUE = "orders"
 LEASE = timedelta(seconds=30)
@@ -35,7 +37,6 @@ SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 
 EMPTY = (
-    "create table if not exists notes (value text not null)",
     "delete from notes",
     "delete from nightmail_messages",
     "delete from nightmail_dead",
@@ -45,13 +46,17 @@ EMPTY = (
 
 
 class MySQLHarness(Harness):
-    """One database, emptied before each test. The caller's own rows are in a table beside ours."""
+    """One database, emptied before each test. The caller's own rows are in a table beside ours.
+
+    Stores and callers connect with `url`. What only the owner of the tables may do is done with `owner`.
+    """
 
     _migrated: ClassVar[set[str]] = set()
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, owner: str | None = None) -> None:
         super().__init__()
         self.url = url
+        self.owner = owner or url
 
     async def open(self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES) -> MySQLStore:
         store = MySQLStore(
@@ -70,18 +75,15 @@ class MySQLHarness(Harness):
             yield Blocking(own)
 
     async def make_empty(self) -> None:
-        await self._migrate_once()
-        async with connection(self.url) as own:
+        if self.owner not in self._migrated:
+            await make_tables(self.owner)
+            self._migrated.add(self.owner)
+        async with connection(self.owner) as own:
             for statement in EMPTY:
                 await execute(own, statement)
 
-    async def _migrate_once(self) -> None:
-        if self.url not in self._migrated:
-            await (await self.open()).close()
-            self._migrated.add(self.url)
-
     async def written(self) -> list[str]:
-        return sorted(value for (value,) in await run(self.url, "select value from notes"))
+        return sorted(value for (value,) in await run(self.owner, "select value from notes"))
 
     @asynccontextmanager
     async def outside_any_transaction(self) -> AsyncIterator[Any]:
@@ -95,8 +97,8 @@ class MySQLHarness(Harness):
 class DriverHarness(MySQLHarness):
     """Callers use the driver itself: asyncmy, or aiomysql."""
 
-    def __init__(self, url: str, driver: Any = asyncmy) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, driver: Any = asyncmy, *, owner: str | None = None) -> None:
+        super().__init__(url, owner=owner)
         self._driver = driver
 
     @asynccontextmanager
@@ -124,8 +126,8 @@ class DriverHarness(MySQLHarness):
 class SqlalchemyHarness(MySQLHarness):
     """Callers use a connection of SQLAlchemy's: a session would begin anew when it is used after its end."""
 
-    def __init__(self, url: str, driver: str = "asyncmy") -> None:
-        super().__init__(url)
+    def __init__(self, url: str, driver: str = "asyncmy", *, owner: str | None = None) -> None:
+        super().__init__(url, owner=owner)
         self._driver = driver
 
     @asynccontextmanager
@@ -169,6 +171,31 @@ async def run(url: str, statement: str, arguments: Any = None) -> list[tuple[Any
     """One statement on a connection of its own."""
     async with connection(url) as own:
         return await execute(own, statement, arguments)
+
+
+async def make_tables(owner: str) -> None:
+    """Make the tables of the store, and the table of its callers."""
+    async with open_store(owner):
+        await run(owner, "create table if not exists notes (value text not null)")
+
+
+@asynccontextmanager
+async def user(
+    owner: str, *roles: str, only_the_least: bool = False, with_notes: bool = False
+) -> AsyncIterator[str]:
+    """The URL of a new user who has what the documentation grants these roles, and may write the callers' table."""
+    name = f"nightmail_{secrets.token_hex(4)}"
+    async with connection(owner) as own:
+        await execute(own, f"create user {name} identified by '{PASSWORD}'")
+        for role in roles:
+            for grant in grants("MariaDB and MySQL", role, to=name, only_the_least=only_the_least):
+                await execute(own, grant)
+        if with_notes:
+            await execute(own, f"grant insert on notes to {name}")
+    try:
+        yield url_as(owner, name)
+    finally:
+        await run(owner, f"drop user {name}")
 
 
 @asynccontextmanager

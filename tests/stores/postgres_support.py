@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +24,7 @@ from nightmail.store import Blocking, Settlement
 from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.conformance import Harness
 from nightmail.testing.conformance.build import MessageOptions
+from tests.stores.documented_rights import PASSWORD, grants, url_as
 
 QUEUE = "orders"
 LEASE = timedelta(seconds=30)
@@ -30,7 +32,6 @@ SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 
 EMPTY = """
-    create table if not exists notes (value text not null);
     delete from notes;
     delete from nightmail_messages;
     delete from nightmail_dead;
@@ -40,13 +41,17 @@ EMPTY = """
 
 
 class PostgresHarness(Harness):
-    """One database, emptied before each test. The caller's own rows are in a table beside ours."""
+    """One database, emptied before each test. The caller's own rows are in a table beside ours.
+
+    Stores and callers connect with `url`. What only the owner of the tables may do is done with `owner`.
+    """
 
     _migrated: ClassVar[set[str]] = set()
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, owner: str | None = None) -> None:
         super().__init__()
         self.url = url
+        self.owner = owner or url
 
     async def open(
         self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES
@@ -67,17 +72,14 @@ class PostgresHarness(Harness):
         return self.url
 
     async def make_empty(self) -> None:
-        await self._migrate_once()
-        async with connection(self.url) as own:
+        if self.owner not in self._migrated:
+            await make_tables(self.owner)
+            self._migrated.add(self.owner)
+        async with connection(self.owner) as own:
             await own.execute(EMPTY)
 
-    async def _migrate_once(self) -> None:
-        if self.url not in self._migrated:
-            await (await self.open()).close()
-            self._migrated.add(self.url)
-
     async def written(self) -> list[str]:
-        async with connection(self.url) as own:
+        async with connection(self.owner) as own:
             return [row["value"] for row in await own.fetch("select value from notes order by value")]
 
     @asynccontextmanager
@@ -171,6 +173,30 @@ async def connection(url: str) -> AsyncIterator[Any]:
         yield own
     finally:
         await own.close()
+
+
+async def make_tables(owner: str) -> None:
+    """Make the tables of the store, and the table of its callers."""
+    async with open_store(owner), connection(owner) as own:
+        await own.execute("create table if not exists notes (value text not null)")
+
+
+@asynccontextmanager
+async def user(owner: str, *roles: str, with_notes: bool = False) -> AsyncIterator[str]:
+    """The URL of a new user who has what the documentation grants these roles, and may write the callers' table."""
+    name = f"nightmail_{secrets.token_hex(4)}"
+    async with connection(owner) as own:
+        await own.execute(f"create role {name} login password '{PASSWORD}'")
+        for role in roles:
+            for grant in grants("Postgres", role, to=name):
+                await own.execute(grant)
+        if with_notes:
+            await own.execute(f"grant insert on notes to {name}")
+    try:
+        yield url_as(owner, name)
+    finally:
+        async with connection(owner) as own:
+            await own.execute(f"drop owned by {name}; drop role {name}")
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -18,6 +19,7 @@ from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.conformance import Harness
 from nightmail.testing.conformance.build import MessageOptions
+from tests.stores.documented_rights import acl_rules, url_as
 
 QUEUE = "orders"
 LEASE = timedelta(seconds=30)
@@ -65,6 +67,18 @@ async def client(url: str, **options: Any) -> AsyncIterator[Any]:
         yield own
     finally:
         await own.aclose()
+
+
+@asynccontextmanager
+async def account(url: str, *roles: str, also: Sequence[str] = ()) -> AsyncIterator[str]:
+    """The URL of a new account that is what the documentation makes these roles."""
+    name = f"nightmail_{secrets.token_hex(4)}"
+    async with client(url) as own:
+        await own.execute_command("ACL", "SETUSER", name, *acl_rules(*roles), *also)
+        try:
+            yield url_as(url, name)
+        finally:
+            await own.execute_command("ACL", "DELUSER", name)
 
 
 @asynccontextmanager

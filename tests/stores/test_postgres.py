@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
@@ -12,17 +12,32 @@ from nightmail.testing.conformance.blocking import BlockingConformance
 from nightmail.testing.conformance.blocking_leases import BlockingLeasesConformance
 from nightmail.testing.conformance.fixtures import StoreFixtures
 from testkit.servers import Postgres
-from tests.stores.postgres_support import AsyncpgHarness, PsycopgHarness, SqlalchemyHarness
+from tests.stores.documented_rights import ROLES
+from tests.stores.postgres_support import (
+    AsyncpgHarness,
+    PsycopgHarness,
+    SqlalchemyHarness,
+    make_tables,
+    user,
+)
 from tests.stores.postgres_sync import DjangoHarness
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(scope="module")
-def database(postgres_server: Postgres) -> Iterator[str]:
+def owner(postgres_server: Postgres) -> Iterator[str]:
     """One for all tests here: each empties it."""
     postgres_server.revive()
     with postgres_server.fresh_database() as url:
+        yield url
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def database(owner: str) -> AsyncIterator[str]:
+    """The same as stores and callers see it: with the rights that the documentation gives all roles together."""
+    await make_tables(owner)
+    async with user(owner, *ROLES, with_notes=True) as url:
         yield url
 
 
@@ -30,8 +45,8 @@ class TestPostgres(StoreConformance):
     """With a caller who uses asyncpg."""
 
     @pytest_asyncio.fixture
-    async def harness(self, database: str) -> Harness:  # type: ignore[override]
-        harness = AsyncpgHarness(database)
+    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
+        harness = AsyncpgHarness(database, owner=owner)
         await harness.make_empty()
         return harness
 
@@ -40,8 +55,8 @@ class TestPostgresWithSqlalchemy(StoreConformance):
     """With a caller who uses SQLAlchemy: those tests in which there is a caller."""
 
     @pytest_asyncio.fixture
-    async def harness(self, database: str) -> Harness:  # type: ignore[override]
-        harness = SqlalchemyHarness(database)
+    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
+        harness = SqlalchemyHarness(database, owner=owner)
         await harness.make_empty()
         return harness
 
@@ -50,8 +65,8 @@ class TestPostgresWithPsycopg(StoreConformance):
     """With a caller who uses psycopg: those tests in which there is a caller."""
 
     @pytest_asyncio.fixture
-    async def harness(self, database: str) -> Harness:  # type: ignore[override]
-        harness = PsycopgHarness(database)
+    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
+        harness = PsycopgHarness(database, owner=owner)
         await harness.make_empty()
         return harness
 
@@ -60,10 +75,10 @@ class TestPostgresWithDjango(BlockingConformance, BlockingLeasesConformance, Sto
     """With a synchronous caller who uses Django."""
 
     @pytest_asyncio.fixture
-    async def harness(self, database: str, monkeypatch: pytest.MonkeyPatch) -> Harness:  # type: ignore[override]
+    async def harness(self, database: str, owner: str, monkeypatch: pytest.MonkeyPatch) -> Harness:  # type: ignore[override]
         # Django refuses to be used where an event loop runs. The suite does it on purpose.
         monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-        harness = DjangoHarness(database)
+        harness = DjangoHarness(database, owner=owner)
         await harness.make_empty()
         return harness
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -22,40 +19,15 @@ from tests.stores.postgres_support import (
     LEASE,
     QUEUE,
     claim,
-    connection,
     done,
     message,
     open_store,
     raw_connection,
     until,
+    user,
 )
 
 pytestmark = pytest.mark.postgres
-
-PAGE = Path(__file__).parents[2] / "docs" / "stores.md"
-
-
-def grants(role: str) -> list[str]:
-    """What the documentation grants this role."""
-    blocks = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    (found,) = [block for block in blocks if f"on schema public to {role};" in block]
-    return [line for line in found.splitlines() if line]
-
-
-@asynccontextmanager
-async def user(url: str, *roles: str) -> AsyncIterator[str]:
-    """The URL for a new user who has what these roles have."""
-    name = f"nightmail_{secrets.token_hex(4)}"
-    async with connection(url) as own:
-        await own.execute(f"create role {name} login")
-        for role in roles:
-            for grant in grants(role):
-                await own.execute(re.sub(rf"to {role};$", f"to {name}", grant))
-    try:
-        yield url.replace("postgres@", f"{name}@")
-    finally:
-        async with connection(url) as own:
-            await own.execute(f"drop owned by {name}; drop role {name}")
 
 
 @asynccontextmanager
@@ -64,6 +36,8 @@ async def store_of(url: str) -> AsyncIterator[PostgresStore]:
     store = PostgresStore(url)
     await store.open()
     try:
+        # There is nothing to make, so this takes no rights.
+        await store.migrate()
         await store.check()
         yield store
     finally:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,27 +13,20 @@ from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
-from tests.stores.redis_support import HOUR, LEASE, QUEUE, client, message, open_store, transaction, until
+from tests.stores.documented_rights import ROLES
+from tests.stores.redis_support import (
+    HOUR,
+    LEASE,
+    QUEUE,
+    account,
+    client,
+    message,
+    open_store,
+    transaction,
+    until,
+)
 
 pytestmark = pytest.mark.redis
-
-DOCUMENT = Path(__file__).parents[2] / "docs" / "stores.md"
-ACCOUNTS = {
-    line.split()[2]: line.split()[3:]
-    for line in DOCUMENT.read_text("utf-8").splitlines()
-    if line.strip().startswith("ACL SETUSER")
-}
-
-
-@asynccontextmanager
-async def account(url: str, name: str, *also: str) -> AsyncIterator[str]:
-    """An URL for this account, as the documentation makes it."""
-    async with client(url) as own:
-        await own.execute_command("ACL", "SETUSER", name, "reset", *ACCOUNTS[name], *also)
-        try:
-            yield url.replace("://", f"://{name}:password@")
-        finally:
-            await own.execute_command("ACL", "DELUSER", name)
 
 
 async def publish_everything(store: RedisStore) -> None:
@@ -77,7 +67,7 @@ async def operate(store: RedisStore) -> None:
     assert await store.cancel_all(QUEUE)
 
 
-@pytest.mark.parametrize("name", ["publisher", "worker", "operator"])
+@pytest.mark.parametrize("name", ROLES)
 async def test_an_account_as_documented_can_do_what_it_is_for(
     redis_url: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,7 +82,7 @@ async def test_an_account_as_documented_can_do_what_it_is_for(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("name", ["publisher", "worker", "operator"])
+@pytest.mark.parametrize("name", ROLES)
 async def test_an_account_as_documented_can_do_nothing_else(redis_url: str, name: str) -> None:
     async with account(redis_url, name) as url, client(url) as own:
         for command in (
@@ -115,7 +105,7 @@ async def test_an_account_for_one_queue_cannot_touch_another(redis_url: str) -> 
     rules = ["resetkeys", "resetchannels", "~{nightmail}*", "~{nightmail:orders}*", "&{nightmail:orders}*"]
     async with open_store(redis_url) as whole:
         await whole.publish(message(b"theirs", queue="other"))
-        async with account(redis_url, "worker", *rules) as url, open_store(url) as store:
+        async with account(redis_url, "worker", also=rules) as url, open_store(url) as store:
             await publish_everything(store)
             with pytest.raises(NightmailError):
                 await store.publish(message(queue="other"))
