@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, Unpack
 from uuid import uuid4
@@ -52,23 +52,22 @@ class PostgresHarness(Harness):
         self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES
     ) -> PostgresStore:
         store = PostgresStore(
-            self.store_url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+            self.url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
         )
         await store.open()
         await store.migrate()
         return store
 
     def unopened(self) -> PostgresStore:
-        return PostgresStore(self.store_url, clock=self.clock)
+        return PostgresStore(self.url, clock=self.clock)
 
-    @property
-    def store_url(self) -> str:
-        """How the store goes to the database: as everybody else does, unless a pooler is in between."""
-        return self.url
+    def connection(self) -> AbstractAsyncContextManager[Any]:
+        """A connection of a caller's, or of a witness."""
+        return connection(self.url)
 
     async def make_empty(self) -> None:
         await self._migrate_once()
-        async with connection(self.url) as own:
+        async with self.connection() as own:
             await own.execute(EMPTY)
 
     async def _migrate_once(self) -> None:
@@ -77,12 +76,12 @@ class PostgresHarness(Harness):
             self._migrated.add(self.url)
 
     async def written(self) -> list[str]:
-        async with connection(self.url) as own:
+        async with self.connection() as own:
             return [row["value"] for row in await own.fetch("select value from notes order by value")]
 
     @asynccontextmanager
     async def outside_any_transaction(self) -> AsyncIterator[Any]:
-        async with connection(self.url) as own:
+        async with self.connection() as own:
             yield own
 
     @abstractmethod
@@ -95,7 +94,7 @@ class AsyncpgHarness(PostgresHarness):
     @asynccontextmanager
     async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
         isolation = "repeatable_read" if repeatable_read else "read_committed"
-        async with connection(self.url) as own, own.transaction(isolation=isolation):
+        async with self.connection() as own, own.transaction(isolation=isolation):
             yield own
 
     @contextmanager
@@ -164,9 +163,9 @@ def psycopg_url(url: str) -> str:
 
 
 @asynccontextmanager
-async def connection(url: str) -> AsyncIterator[Any]:
+async def connection(url: str, **options: Any) -> AsyncIterator[Any]:
     """A connection of somebody else's."""
-    own = await asyncpg.connect(url)
+    own = await asyncpg.connect(url, **options)
     try:
         yield own
     finally:
