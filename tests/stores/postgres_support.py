@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, Unpack
 from uuid import uuid4
@@ -57,19 +57,18 @@ class PostgresHarness(Harness):
         self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES
     ) -> PostgresStore:
         store = PostgresStore(
-            self.store_url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
+            self.url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
         )
         await store.open()
         await store.migrate()
         return store
 
     def unopened(self) -> PostgresStore:
-        return PostgresStore(self.store_url, clock=self.clock)
+        return PostgresStore(self.url, clock=self.clock)
 
-    @property
-    def store_url(self) -> str:
-        """How the store goes to the database: as everybody else does, unless a pooler is in between."""
-        return self.url
+    def connection(self) -> AbstractAsyncContextManager[Any]:
+        """A connection of a caller's, or of a witness."""
+        return connection(self.url)
 
     async def make_empty(self) -> None:
         if self.owner not in self._migrated:
@@ -84,7 +83,7 @@ class PostgresHarness(Harness):
 
     @asynccontextmanager
     async def outside_any_transaction(self) -> AsyncIterator[Any]:
-        async with connection(self.url) as own:
+        async with self.connection() as own:
             yield own
 
     @abstractmethod
@@ -97,7 +96,7 @@ class AsyncpgHarness(PostgresHarness):
     @asynccontextmanager
     async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
         isolation = "repeatable_read" if repeatable_read else "read_committed"
-        async with connection(self.url) as own, own.transaction(isolation=isolation):
+        async with self.connection() as own, own.transaction(isolation=isolation):
             yield own
 
     @contextmanager
@@ -166,9 +165,9 @@ def psycopg_url(url: str) -> str:
 
 
 @asynccontextmanager
-async def connection(url: str) -> AsyncIterator[Any]:
+async def connection(url: str, **options: Any) -> AsyncIterator[Any]:
     """A connection of somebody else's."""
-    own = await asyncpg.connect(url)
+    own = await asyncpg.connect(url, **options)
     try:
         yield own
     finally:

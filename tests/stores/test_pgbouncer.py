@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 import pytest_asyncio
 
 from nightmail.outcome import Done, Standing
 from nightmail.records import DeadFilter
-from nightmail.store import Extend, Settlement
-from nightmail.testing.conformance import Harness
-from nightmail.testing.conformance.claim import ClaimConformance
-from nightmail.testing.conformance.dedup import DedupConformance
-from nightmail.testing.conformance.fixtures import StoreFixtures
-from nightmail.testing.conformance.inspect import InspectConformance
-from nightmail.testing.conformance.lease import LeaseConformance
-from nightmail.testing.conformance.own_letter import OwnLetterConformance
-from nightmail.testing.conformance.publish import PublishConformance
-from nightmail.testing.conformance.schema import SchemaConformance
-from nightmail.testing.conformance.settle import SettleConformance
-from nightmail.testing.conformance.transaction import TransactionConformance
+from nightmail.store import Blocking, Extend, FullStore, Settlement
+from nightmail.testing.conformance import Harness, StoreConformance
+from nightmail.testing.conformance.build import listens
 from testkit.pytest_plugin import provide
 from testkit.servers import Postgres
 from testkit.servers.pgbouncer import PgBouncer
@@ -64,36 +57,54 @@ def pooled_url(pgbouncer: PgBouncer, postgres_url: str) -> str:
 
 
 class PooledHarness(AsyncpgHarness):
-    """The store goes through the pooler; callers and witnesses have connections of their own."""
+    """Everything goes through the pooler: the store, callers and witnesses, whose drivers prepare nothing by name."""
 
-    def __init__(self, url: str, pooled: str) -> None:
-        super().__init__(url)
-        self._pooled = pooled
+    wakeups = False
 
-    @property
-    def store_url(self) -> str:
-        return self._pooled
+    def connection(self) -> AbstractAsyncContextManager[Any]:
+        return connection(self.url, statement_cache_size=0)
+
+    @contextmanager
+    def blocking(self) -> Iterator[Blocking]:
+        with psycopg.connect(self.url, prepare_threshold=None) as own:
+            yield Blocking(own)
 
 
-class TestPgBouncer(
-    PublishConformance,
-    DedupConformance,
-    ClaimConformance,
-    LeaseConformance,
-    SettleConformance,
-    TransactionConformance,
-    InspectConformance,
-    SchemaConformance,
-    OwnLetterConformance,
-    StoreFixtures,
-):
-    """Parts of the suite that together use every kind of statement and connection. Wake-ups do not arrive here."""
+class TestPgBouncer(StoreConformance):
+    """The whole suite, but for what rings: no wake-ups arrive here."""
 
     @pytest_asyncio.fixture
     async def harness(self, database: str, pgbouncer: PgBouncer) -> Harness:  # type: ignore[override]
-        harness = PooledHarness(database, pgbouncer.through(database))
+        harness = PooledHarness(pgbouncer.through(database), owner=database)
         await harness.make_empty()
         return harness
+
+
+class TestListenerBesidePgBouncer(StoreConformance):
+    """The rest of the suite: what is written through the pooler rings a store that is not behind it."""
+
+    @pytest_asyncio.fixture
+    async def harness(self, database: str) -> Harness:  # type: ignore[override]
+        harness = AsyncpgHarness(database)
+        await harness.make_empty()
+        return harness
+
+    @pytest_asyncio.fixture
+    async def other(  # type: ignore[override]
+        self, harness: Harness, store: FullStore, database: str, pgbouncer: PgBouncer
+    ) -> AsyncIterator[FullStore]:
+        pooled = PooledHarness(pgbouncer.through(database), owner=database)
+        pooled.clock = harness.clock
+        other = await pooled.open()
+        try:
+            yield other
+        finally:
+            await other.close()
+
+
+for _name in dir(StoreConformance):
+    if _name.startswith("test_") and not listens(getattr(StoreConformance, _name)):
+        setattr(TestListenerBesidePgBouncer, _name, None)
 
 
 # ------------------------------------------------------------------------------------ what others see

@@ -59,6 +59,18 @@ def test_statements_are_found_by_name(package: str) -> None:
     assert statements["purge"] == Statement("purge", 'delete from "nightmail_dead" where id = :id', ("id",))
 
 
+def test_a_file_is_read_once_and_each_store_has_its_statements_to_itself(package: str) -> None:
+    first = load(package, "queries.sql", TableNames("kept"), numbered=False)
+    purge = first.pop("purge")
+
+    second = load(package, "queries.sql", TableNames("kept"), numbered=False)
+
+    assert list(second) == ["claim", "purge"]
+    assert second["purge"] is purge
+    assert load(package, "queries.sql", TableNames("other"), numbered=False)["purge"] != purge
+    assert load(package, "queries.sql", TableNames("kept"), numbered=True)["purge"] != purge
+
+
 def test_parameters_are_numbered_in_the_order_of_their_first_use(package: str) -> None:
     claim = load(package, "queries.sql", TableNames(), numbered=True)["claim"]
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 
 from nightmail.errors import StoreUnavailable
+from nightmail.stores.postgres import array_types
 from nightmail.stores.postgres.place import SEARCH_PATH, Place
 
 DriverConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -100,6 +101,7 @@ class Link:
             getattr(self.driver.get_settings(), "application_name", "") != settings["application_name"]
         )
         self._path_is_set = "search_path" in settings
+        array_types.tell(self.driver.get_settings())
 
     async def find_tables(self) -> None:
         """Learn in which schema our tables are, unless that is known; and leave the others' schemas."""

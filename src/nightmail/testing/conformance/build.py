@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from inspect import signature
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 from uuid import UUID, uuid4
 
@@ -63,6 +64,11 @@ def needs(*capabilities: Capability) -> Callable[[_Test], _Test]:
         return test
 
     return mark
+
+
+def listens(test: Callable[..., Any]) -> bool:
+    """Whether this test is about what rings a bell: it asks who sends, or needs another process to ring."""
+    return "sender" in signature(test).parameters or "pushes_wakeups" in getattr(test, "needs", ())
 
 
 def message(body: bytes = b"hello", /, **options: Unpack[MessageOptions]) -> Message:

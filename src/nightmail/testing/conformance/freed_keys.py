@@ -24,12 +24,12 @@ from nightmail.testing.conformance.build import (
     timer,
 )
 from nightmail.testing.conformance.harness import Harness
-from nightmail.testing.conformance.wakeup import WakeupFixtures, listening
+from nightmail.testing.conformance.wakeup import listening
 
 KEY = "customer-7"
 
 
-class FreedKeysConformance(WakeupFixtures):
+class FreedKeysConformance:
     """Wake-ups for the next in a key's line."""
 
     @needs("pushes_wakeups", "transactions", "concurrent_writers")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import Blocking, FullStore
@@ -17,6 +17,9 @@ class RolledBack(Exception):
 
 class Harness(ABC):
     """One empty database, and the ways into it. The fixture that makes it also cleans it up."""
+
+    wakeups: ClassVar[bool] = True
+    """Whether wake-ups arrive on this way to the store. If not, tests about what rings a bell are skipped."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

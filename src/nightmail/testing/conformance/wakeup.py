@@ -38,16 +38,7 @@ PATIENCE: Final = 5.0
 _LAST_QUEUE: Final = "rung last"
 
 
-class WakeupFixtures:
-    """Who writes and who listens."""
-
-    @pytest.fixture
-    def sender(self, store: FullStore, other: FullStore) -> FullStore:
-        """Who writes: another process where that is pushed to the listener, else the listening one itself."""
-        return other if store.capabilities.pushes_wakeups else store
-
-
-class WakeupConformance(WakeupFixtures):
+class WakeupConformance:
     """Wake-ups: what rings, what does not, and who hears it."""
 
     # ------------------------------------------------------------------------------------ who is rung
