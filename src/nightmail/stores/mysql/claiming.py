@@ -287,7 +287,7 @@ class Claims:
         _, locked, *lines = await self._ask(
             link, look, self._filled("take", values), *self._lines.after(keys)
         )
-        stuck = self._lines.brought_back(look, keys, lines)
+        stuck = await self._lines.bring_back_after(link, look, keys, lines)
         sizes = {each.id: each.size for each in chosen}
         taken = [row for row in locked.rows if row[0] not in stuck]
         for row in taken:
@@ -319,7 +319,7 @@ class Claims:
         keys = {each.id: each.key for each in candidates if each.key is not None and each.id in locked}
         if keys:
             _, *lines = await self._ask(link, look, *self._lines.after(keys))
-            locked -= self._lines.brought_back(look, keys, lines)
+            locked -= await self._lines.bring_back_after(link, look, keys, lines)
             # Those behind them can be claimed now.
             look.again = True
         look.unread |= dict.fromkeys(locked, Reason.TOO_LARGE)

@@ -31,14 +31,23 @@ class Lines:
     # -------------------------------------------------------------------------------------- a claim
 
     def after(self, keys: Mapping[int, Key]) -> list[Sql]:
-        """The questions who comes after these rows in the lines of their keys, once they are locked."""
-        return [self._each("next_in_line", keys), self._each("any_in_line", keys)] if keys else []
+        """The question, once these rows are locked, in which of their lines others are parked."""
+        return [self._filled("before_parked", {"ids": list(keys)})] if keys else []
 
-    def brought_back(self, look: Look, keys: Mapping[int, Key], answers: Sequence[Answer]) -> set[int]:
-        """Note whom to bring back; the ids of rows that cannot be taken, because others have who comes after them."""
-        if not keys:
+    async def bring_back_after(
+        self, link: Link, look: Look, keys: Mapping[int, Key], answers: Sequence[Answer]
+    ) -> set[int]:
+        """Note whom to bring back; the ids of rows that cannot be taken, because others have who comes after them.
+
+        Who is parked later is parked behind another row of the line than these, which are locked.
+        """
+        before_parked = {row[0]: keys[row[0]] for answer in answers for row in answer.rows}
+        if not before_parked:
             return set()
-        locked, waiting = ({row[0]: row[1] for row in answer.rows} for answer in answers)
+        found = await link.ask(
+            self._each("next_in_line", before_parked), self._each("any_in_line", before_parked)
+        )
+        locked, waiting = ({row[0]: row[1] for row in answer.rows} for answer in found)
         look.back.update(locked.values())
         return waiting.keys() - locked.keys()
 

@@ -83,7 +83,18 @@ FROM (
 );
 
 -- name: lease
--- Lease these messages. From their first claim on they hold their ordering keys.
+-- Lease these messages, which have no ordering keys.
+UPDATE nightmail_messages
+SET
+    token = :token,
+    lease_until = :lease_until,
+    claimed_at = :now,
+    deliveries = min(deliveries + 1, 2147483647)
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: lease_in_line
+-- Lease these messages. From their first claim on they hold their ordering keys. By itself, because a statement that
+-- writes `head_key` runs a trigger for each row.
 UPDATE nightmail_messages
 SET
     token = :token,

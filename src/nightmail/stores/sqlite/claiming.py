@@ -49,6 +49,7 @@ Found: TypeAlias = list[Any]
 """An available message, as `available` gives it. Not a class of its own: one is made for every message."""
 _ID: Final = 0
 _BODY: Final = 2
+_KEY: Final = 5
 _LEVEL: Final = 6
 _DUE: Final = 7
 _SIZE: Final = 16
@@ -160,8 +161,12 @@ class Claiming:
         self._marks.drop(queues)
 
     def _lease(self, taken: Sequence[Found], wanted: Wanted, now: int) -> Steps[list[Delivery]]:
-        ids, lease_until = json.dumps([found[_ID] for found in taken]), after(now, wanted.lease)
-        yield self._sql("lease", ids=ids, token=wanted.token.bytes, lease_until=lease_until, now=now)
+        token, lease_until = wanted.token.bytes, after(now, wanted.lease)
+        plain = [found[_ID] for found in taken if found[_KEY] is None]
+        keyed = [found[_ID] for found in taken if found[_KEY] is not None]
+        for statement, ids in (("lease", plain), ("lease_in_line", keyed)):
+            if ids:
+                yield self._sql(statement, ids=json.dumps(ids), token=token, lease_until=lease_until, now=now)
         large = [found for found in taken if found[_BODY] is None]
         for handful in _handfuls(large):
             bodies = yield from gathered(

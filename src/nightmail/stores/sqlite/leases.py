@@ -36,6 +36,15 @@ class Leases:
         held: dict[int, int] = dict((yield from gathered(self._sql(statement, leases=_listed(deliveries)))))
         return held
 
+    def all_hold(self, deliveries: Sequence[Delivery]) -> Steps[bool]:
+        """Whether these are different messages, claimed together, whose leases all hold: for less than `held`."""
+        ids = {delivery.id for delivery in deliveries}
+        tokens = {delivery.token for delivery in deliveries}
+        if len(ids) < len(deliveries) or len(tokens) != 1:
+            return False
+        ((count,),) = yield self._sql("count_held", ids=json.dumps([*ids]), token=tokens.pop().bytes)
+        return bool(count == len(ids))
+
     def hold(self, deliveries: Sequence[Delivery]) -> Steps[Change[None]]:
         """Make sure that all these leases hold. The write lock is what keeps them as they are."""
         held = yield from self.held(deliveries)

@@ -10,9 +10,10 @@ VALUES (:queue, :priority, :due_at, :now, :expires_at, :timer_id, :timer_id, :or
 RETURNING id;
 
 -- name: publish_batch
--- Store many messages: their fields as a list of lists, their bodies one after the other in one piece.
+-- Store many messages: their fields as a list of lists, their bodies one after the other in one piece. Which of them
+-- follow another of the list is told; the trigger sees to those that follow a message that was there before.
 INSERT INTO nightmail_messages (
-    queue, priority, due_at, published_at, expires_at, ordering_key, headers, body
+    queue, priority, due_at, published_at, expires_at, ordering_key, headers, body, follows
 )
 SELECT
     json_extract(value, '$[0]'),
@@ -22,7 +23,8 @@ SELECT
     json_extract(value, '$[3]'),
     json_extract(value, '$[4]'),
     json_extract(value, '$[5]'),
-    substr(:bodies, json_extract(value, '$[6]'), json_extract(value, '$[7]'))
+    substr(:bodies, json_extract(value, '$[6]'), json_extract(value, '$[7]')),
+    json_extract(value, '$[8]')
 FROM json_each(:messages)
 RETURNING id;
 

@@ -55,9 +55,11 @@ class Publishing:
         rows: list[Sequence[Any]] = []
         rings: frozenset[str] = NOBODY
         position = 1
+        ends: dict[tuple[str, str], int] = {}
         for message in messages:
             fields = _fields(message, now)
-            rows.append((*fields.values(), position, len(message.body)))
+            follows = message.ordering_key is not None and _joins(ends, message, fields["due_at"])
+            rows.append((*fields.values(), position, len(message.body), int(follows)))
             position += len(message.body)
             rings |= if_soon(message.queue, fields["due_at"], now)
         # One byte more than there are: cutting a piece out of nothing gives NULL, not nothing.
@@ -125,6 +127,14 @@ def _fields(message: Message, now: int) -> dict[str, Any]:
         "ordering_key": message.ordering_key,
         "headers": message.encoded_headers,
     }
+
+
+def _joins(ends: dict[tuple[str, str], int], message: Message, due_at: int) -> bool:
+    """Whether it follows the one before it in its line. `ends`: when the last of each line is due."""
+    line = message.queue, message.ordering_key or ""
+    before = ends.get(line)
+    ends[line] = due_at
+    return before is not None and before <= due_at
 
 
 def _wins(message: Message, waiting: _Bearer, now: int) -> bool:

@@ -1,5 +1,12 @@
--- What is written under a lease. `held` comes first and tells which leases hold; the others take the ids of those.
+-- What is written under a lease. `held` or `count_held` comes first and tells which leases hold; the others take the ids
+-- of those.
 -- Nobody else writes in between: the write lock is held.
+
+-- name: count_held
+-- How many of these messages are still leased under this token.
+SELECT count(*)
+FROM nightmail_messages
+WHERE id IN (SELECT value FROM json_each(:ids)) AND token = :token;
 
 -- name: held
 -- Of these leases, pairs of an id and a token in hexadecimal, the places of those that still hold.

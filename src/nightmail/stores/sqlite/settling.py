@@ -44,13 +44,13 @@ class Settling:
 
         Nobody else writes meanwhile, so a lease that is not found was lost: there is no need to ask twice.
         """
-        superseded = yield from self._leases.held([one.delivery for one in batch])
-        done = {one.delivery.id for one in batch if isinstance(one.outcome, Done)}
-        if len(done) == len(superseded) == len(batch):
+        done = [one.delivery for one in batch if isinstance(one.outcome, Done)]
+        if len(done) == len(batch) and (yield from self._leases.all_hold(done)):
             # By far the most: everything was handled, and every lease held.
-            yield from self._leases.finish(list(done))
-            rings = released([one.delivery for one in batch])
+            yield from self._leases.finish([delivery.id for delivery in done])
+            rings = released(done)
             return Change([Standing.HELD] * len(batch), (yield from ring(self._sql, rings)))
+        superseded = yield from self._leases.held([one.delivery for one in batch])
         pile = Pile(batch, superseded, self._time.stamp())
         yield from self._write(pile)
         if pile.handed_back:
