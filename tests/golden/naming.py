@@ -27,7 +27,9 @@ _TABLE: Final = re.compile(r"""(?:["`]\w+["`]\.)?["`](nightmail_\w+)["`]""")
 _VALUES: Final = {
     "mysql": re.compile(r"(?:_utf8mb4 )?\bx'[0-9a-f]*'|\btimestamp'[^']*'|\bnull\b|(?<![\w.])\d+\b"),
     # The number of the server's process, and identities in the name of a channel.
-    "postgres": re.compile(r"(?<=operator\(pg_catalog\.<>\) )\d+|(?<=_)[0-9a-f]{32}(?![0-9a-z])"),
+    "postgres": re.compile(
+        r"(?<=operator\(pg_catalog\.<>\) )\d+|(?<=_)(?:[0-9a-f]{32}|[0-9a-f]{16})(?![0-9a-z])"
+    ),
     # All are parameters.
     "sqlite": re.compile(r"(?!)"),
 }
@@ -52,8 +54,8 @@ class Naming(ABC):
 class StatementNaming(Naming):
     """For statements in `.sql` files.
 
-    Values in the text are left out, and so is the schema. What is written in a `.sql` file may look like a value: so the
-    digest is made of the text as sent and as it stands in the file.
+    Values in the text are left out, and so is the schema. What is written in a `.sql` file may look like a value: so
+    the digest is made of the text as sent and as it stands in the file.
     """
 
     def __init__(self, store: str) -> None:

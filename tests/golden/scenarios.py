@@ -1,7 +1,7 @@
 """Every verb of the contract, in small scenarios: what is written here is what the golden files show.
 
-All are played twice on one store. The first time connections are opened and statements prepared, and only the second
-time is written down.
+All are played on one store, whose connections are open. Where statements are prepared, or scripts loaded, they are
+played twice, and only the second time is written down.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from nightmail.errors import LeaseLost, TimerExists
@@ -68,7 +67,8 @@ BY_THE_SERVERS_CLOCK: Final = (
     "cancel: a waiting timer",
     "peek: a queue",
 )
-"""Played also by a store without a clock of its own. How far later claims look would depend on how slow this machine is."""
+"""Played also by a store without a clock of its own. How far other claims look would depend on how slow this machine
+is."""
 
 
 def verbs() -> list[str]:
@@ -630,6 +630,9 @@ async def listen(stage: Stage) -> None:
                 await other.publish(stage.message())
                 while not await bell.wait(0.5):
                     await other.publish(stage.message())
+            # What some stores do before they rely on being rung.
+            while not getattr(listener, "listening", True):  # noqa: ASYNC110 - no event tells it
+                await asyncio.sleep(0.01)
         trips = [trip for trip in stage.record.taken() if trip.connection != ANOTHER]
     stage.note([trip for at, trip in enumerate(trips) if trip not in trips[:at]], counted=False)
 
@@ -698,22 +701,27 @@ async def peek_in_transaction(stage: Stage) -> None:
 
 
 def filtered(verb: str, ask: Callable[[Stage, DeadFilter], Awaitable[Any]]) -> None:
-    filters = {
+    filters: dict[str, dict[str, Any]] = {
         "of a queue": {},
         "of a queue, by reason": {"reason": "rejected"},
         "of a queue, by error": {"error": "no"},
         "of a queue, by age": {"older_than": HOUR},
-        "by id": {"ids": (1, 2)},
     }
     for title, conditions in filters.items():
 
         async def play(stage: Stage, conditions: dict[str, Any] = conditions) -> None:
             await stage.died(2)
-            which = conditions if "ids" in conditions else {"queue": stage.queue, **conditions}
-            await stage.recorded(ask(stage, DeadFilter(**which)))
+            await stage.recorded(ask(stage, DeadFilter(queue=stage.queue, **conditions)))
 
-        # In Redis, an id does not say in which queue the letter is.
-        SCENARIOS.append(Scenario(verb, title, play, whole="ids" in conditions))
+        SCENARIOS.append(Scenario(verb, title, play))
+
+    async def by_id(stage: Stage) -> None:
+        await stage.died(2)
+        letters = await stage.store.dead(DeadFilter(queue=stage.queue))
+        await stage.recorded(ask(stage, DeadFilter(ids=tuple(letter.id for letter in letters))))
+
+    # In Redis, an id does not say in which queue the letter is.
+    SCENARIOS.append(Scenario(verb, "by id", by_id, whole=True))
 
 
 filtered("dead", lambda stage, which: stage.store.dead(which))

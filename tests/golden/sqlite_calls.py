@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import pytest
 
@@ -18,7 +18,7 @@ OURS: Final = "nightmail-sqlite-"
 @contextmanager
 def recorded(record: Record) -> Iterator[None]:
     """In this block every connection that is opened is recorded, the callers' too."""
-    real = sqlite3.connect
+    real: Callable[..., sqlite3.Connection] = sqlite3.connect
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
         if arguments == (":memory:",):
@@ -88,13 +88,15 @@ class _Recorded(sqlite3.Connection):
 
 
 class _RecordedCursor(sqlite3.Cursor):
-    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+    def execute(self, sql: str, *arguments: Any) -> Self:
         with _noted(_line_of(self), sql):
-            return super().execute(sql, *arguments)
+            super().execute(sql, *arguments)
+            return self
 
-    def executemany(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+    def executemany(self, sql: str, parameters: Any, /) -> Self:
         with _noted(_line_of(self), sql):
-            return super().executemany(sql, *arguments)
+            super().executemany(sql, parameters)
+            return self
 
     def executescript(self, sql: str) -> sqlite3.Cursor:
         with _noted(_line_of(self), sql):

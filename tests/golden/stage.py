@@ -31,10 +31,13 @@ class Database:
     """An empty one: how stores are made for it, and what callers may pass as their transaction."""
 
     harness: Harness
-    by_the_servers_clock: Callable[[], FullStore]
     transaction: Callable[[], AbstractAsyncContextManager[Any]]
     acknowledging: Callable[[FullStore, Sequence[Delivery]], AbstractAsyncContextManager[Any]] | None = None
     """Where a message is acknowledged only in a transaction that the store makes."""
+    by_the_servers_clock: Callable[[], FullStore] | None = None
+    """Where the statements of a store without a clock of its own are others."""
+    rehearsed: bool = True
+    """Whether the first time costs more."""
 
 
 @dataclass(frozen=True, slots=True)

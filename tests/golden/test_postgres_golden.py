@@ -9,7 +9,6 @@ from functools import partial
 import asyncpg
 import pytest
 
-from nightmail.stores.postgres import PostgresStore
 from tests.golden.golden import compare, played
 from tests.golden.naming import StatementNaming
 from tests.golden.record import Record
@@ -27,7 +26,7 @@ async def test_what_the_postgres_store_sends_is_what_the_golden_file_says(postgr
         with record.connections_for(CALLER):
             own = await asyncpg.connect(url)
         # Always the same one: on a new connection the driver asks about types, and prepares each statement.
-        database = Database(AsyncpgHarness(url), lambda: PostgresStore(url), partial(transaction, own))
+        database = Database(AsyncpgHarness(url), partial(transaction, own))
         compare("postgres", await played(database, record), StatementNaming("postgres"))
         await own.close()
 

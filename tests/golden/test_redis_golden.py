@@ -26,9 +26,7 @@ pytestmark = pytest.mark.redis
 async def test_what_the_redis_store_sends_is_what_the_golden_file_says(redis_url: str) -> None:
     record = Record()
     with tapped(redis_url, record, RedisWire) as url:
-        database = Database(
-            RedisHarness(url), lambda: RedisStore(url), partial(pipeline, url), partial(acknowledging, url)
-        )
+        database = Database(RedisHarness(url), partial(pipeline, url), partial(acknowledging, url))
         compare("redis", await played(database, record), ScriptNaming())
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from nightmail.stores.sqlite import SQLiteStore
 from tests.golden.golden import compare, played
 from tests.golden.naming import StatementNaming
 from tests.golden.record import Record
@@ -20,6 +19,6 @@ pytestmark = pytest.mark.sqlite
 async def test_what_the_sqlite_store_sends_is_what_the_golden_file_says(tmp_path: Path) -> None:
     record = Record()
     harness = DriverHarness(tmp_path)
-    database = Database(harness, lambda: SQLiteStore(harness.file), harness.transaction)
+    database = Database(harness, harness.transaction)
     with recorded(record):
         compare("sqlite", await played(database, record), StatementNaming("sqlite"))

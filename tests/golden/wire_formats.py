@@ -79,7 +79,7 @@ class MySQLWire(WireFormat):
 
     HEAD = 4
     QUIT, QUERY = 0x01, 0x03
-    NAMES = {0x02: "COM_INIT_DB", 0x0E: "COM_PING", 0x16: "COM_STMT_PREPARE", 0x17: "COM_STMT_EXECUTE"}
+    NAMES: Final = {0x02: "COM_INIT_DB", 0x0E: "COM_PING", 0x16: "COM_STMT_PREPARE", 0x17: "COM_STMT_EXECUTE"}
 
     def _end(self) -> int | None:
         if len(self._unread) < self.HEAD:

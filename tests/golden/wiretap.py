@@ -1,8 +1,8 @@
 """A way to the server that notes what goes through it.
 
-On the wire, and not inside of a driver: so it sees what the store's and the callers' drivers really send, does not care how
-the store is written, and an exchange is an exchange: what is sent before anything was answered counts once. It has a thread
-of its own, since synchronous code blocks the event loop.
+On the wire, and not inside of a driver: so it sees what the store's and the callers' drivers really send, and does not
+care how the store is written. What is sent before anything was answered is one round trip. It has a thread of its own,
+since synchronous code blocks the event loop.
 """
 
 from __future__ import annotations
