@@ -105,7 +105,7 @@ async def test_what_a_claim_reads_follows_its_limit_and_not_a_million_messages_o
 ) -> None:
     async with open_store(mysql_url) as store:
         await store.publish_batch([message(b"line", ordering_key="k", priority=5) for _ in range(20)])
-        first = await claim(store)
+        first = list((await store.claim([QUEUE], limit=10, lease=HOUR, token=uuid4())).deliveries)
         assert await parked(mysql_url) == 18
         await copy_the_last_parked(mysql_url, MILLION)
         assert store._opened is not None

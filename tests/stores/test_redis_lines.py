@@ -242,7 +242,7 @@ async def test_a_claim_costs_the_same_with_a_million_messages_of_one_key(
 
 
 async def costs_of_a_line(store: RedisStore, own: Any) -> list[int]:
-    """What it costs to claim the first of a line and those behind it, to claim nothing, to settle, to claim the next."""
+    """What it costs to claim the first and what is behind its line, to claim nothing, to settle, to claim the next."""
 
     async def cost(work: Awaitable[T]) -> tuple[T, int]:
         await own.delete("cost")
