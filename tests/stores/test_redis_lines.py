@@ -2,21 +2,112 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Awaitable, Iterator
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
 
 from nightmail.message import Delivery
-from nightmail.outcome import Done
+from nightmail.outcome import Done, Standing
 from nightmail.store import Settlement
-from nightmail.stores.redis import RedisStore
+from nightmail.stores.redis import RedisStore, asking
+from nightmail.stores.redis.scripts import Script, script
 from nightmail.testing.clock import ManualClock
+from testkit.pytest_plugin import provide
+from testkit.servers.redis import Redis
 from tests.stores.redis_support import HOUR, LEASE, MINUTE, QUEUE, SECOND, client, message, open_store
 
 pytestmark = pytest.mark.redis
 
 PORTION = 1000
+MILLION = 1_000_000
+TAG = "{nightmail:orders}"
+T = TypeVar("T")
+
+# More followers like the last one. KEYS: the queue's tag; ARGV: the ordering key, and how many.
+COPY_THE_LAST = """
+    local tag, key = KEYS[1], ARGV[1]
+    local last = redis.call('GET', tag .. ':last')
+    local fields = redis.call('HGETALL', tag .. ':m:' .. last)
+    local due = redis.call('ZSCORE', tag .. ':blocked', last)
+    local first, process = tonumber(last:sub(1, 13), 16), last:sub(14)
+    local line, blocked = {}, {}
+    for place = 1, tonumber(ARGV[2]) do
+        last = string.format('%013x', first + place) .. process
+        redis.call('HSET', tag .. ':m:' .. last, unpack(fields))
+        line[#line + 1], line[#line + 2] = 0, key .. '\\0' .. last
+        blocked[#blocked + 1], blocked[#blocked + 2] = due, last
+    end
+    redis.call('ZADD', tag .. ':lines', unpack(line))
+    redis.call('ZADD', tag .. ':blocked', unpack(blocked))
+    redis.call('SET', tag .. ':last', last)
+"""
+
+# Put before a script: each of its calls counts for one, and so does each value in an answer.
+COUNT = """
+    local server = redis
+    local function counted(answer)
+        server.call('INCRBY', 'cost', 1 + (type(answer) == 'table' and #answer or 0))
+        return answer
+    end
+    local redis = setmetatable({
+        call = function(...) return counted(server.call(...)) end,
+        pcall = function(...) return counted(server.pcall(...)) end,
+    }, { __index = server })
+"""
+
+
+def counted(name: str, *, flags: bool = True) -> Script:
+    """The script of this name, which counts what it asks for."""
+    plain = script(name, flags=flags)
+    text = plain.flags + COUNT + plain.text.removeprefix(plain.flags)
+    return replace(plain, text=text, digest=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@pytest.fixture
+def server_in_memory() -> Iterator[str]:
+    """A server of its own, which writes nothing to the disk and takes all it has with it."""
+    with provide(Redis(options={"appendonly": "no"})) as server:
+        yield server.url
+
+
+async def copy_the_last(own: Any, count: int) -> None:
+    """So many more followers in the line of `k`; more at once would overflow Lua's stack."""
+    async with own.pipeline(transaction=False) as pipeline:
+        for done in range(0, count, PORTION):
+            pipeline.eval(COPY_THE_LAST, 1, TAG, "k", min(PORTION, count - done))
+        await pipeline.execute()
+
+
+async def everything(own: Any) -> dict[bytes, Any]:
+    """What the queue consists of, with numbers in place of its ids."""
+    ids = sorted(key[-16:] for key in await own.keys(f"{TAG}:m:*"))
+    numbers = {id_: b"%d" % place for place, id_ in enumerate(ids)}
+
+    def told(value: Any) -> Any:
+        if isinstance(value, bytes):
+            for id_, number in numbers.items():
+                value = value.replace(id_, number)
+            return value
+        if isinstance(value, dict):
+            return {told(name): told(each) for name, each in value.items()}
+        return value
+
+    found = {}
+    for key in await own.keys(f"{TAG}*"):
+        match await own.type(key):
+            case b"hash":
+                value: Any = await own.hgetall(key)
+            case b"zset":
+                value = dict(await own.zrange(key, 0, -1, withscores=True))
+            case _:
+                value = await own.get(key)
+        found[told(key)] = told(value)
+    return found
 
 
 async def drained(store: RedisStore, limit: int = 100) -> list[list[Delivery]]:
@@ -121,17 +212,51 @@ async def test_one_call_lines_up_one_portion_however_many_are_due(redis_url: str
         assert counts[1] < 1.1 * counts[0]
 
 
-async def test_a_claim_costs_the_same_however_long_the_line_of_one_key_is(redis_url: str) -> None:
-    async with open_store(redis_url) as store, client(redis_url) as own:
-        counts = []
-        for length in (10, 10, 20_000):
-            await own.flushdb()
-            await store.migrate()
-            await store.publish_batch([message(b"line", ordering_key="k") for _ in range(length)])
-            await store.publish_batch([message(b"other") for _ in range(5)])
-            before = await commands(own)
-            claimed = await store.claim([QUEUE], limit=10, lease=LEASE, token=uuid4())
-            counts.append(await commands(own) - before)
-            assert sorted(each.body for each in claimed.deliveries) == [b"line"] + [b"other"] * 5
+async def test_copies_of_a_follower_are_what_publishing_leaves(redis_url: str) -> None:
+    async with open_store(redis_url, clock=ManualClock()) as store, client(redis_url) as own:
+        await store.publish_batch([message(b"line", ordering_key="k") for _ in range(6)])
+        published = await everything(own)
+        await own.flushdb()
+        await store.migrate()
+        await store.publish_batch([message(b"line", ordering_key="k") for _ in range(2)])
+        await copy_the_last(own, 4)
 
-        assert counts[1] == counts[2]
+        assert await everything(own) == published
+
+
+async def test_a_claim_costs_the_same_with_a_million_messages_of_one_key(
+    server_in_memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "script", counted)
+    costs = []
+    for followers in (10, MILLION):
+        async with client(server_in_memory) as own:
+            await own.flushdb()
+            async with open_store(server_in_memory) as store:
+                await store.publish_batch([message(b"line", ordering_key="k") for _ in range(2)])
+                await copy_the_last(own, followers - 1)
+                await store.publish_batch([message(b"other") for _ in range(5)])
+                costs.append(await costs_of_a_line(store, own))
+
+    assert costs[0] == costs[1]
+
+
+async def costs_of_a_line(store: RedisStore, own: Any) -> list[int]:
+    """What it costs to claim the first and what is behind its line, to claim nothing, to settle, to claim the next."""
+
+    async def cost(work: Awaitable[T]) -> tuple[T, int]:
+        await own.delete("cost")
+        return await work, int(await own.get("cost"))
+
+    async def claimed(*bodies: bytes) -> tuple[list[Delivery], int]:
+        found, calls = await cost(store.claim([QUEUE], limit=10, lease=LEASE, token=uuid4()))
+        assert [each.body for each in found.deliveries] == [*bodies]
+        assert not found.full
+        return list(found.deliveries), calls
+
+    first, free = await claimed(b"line", *[b"other"] * 5)
+    _, held = await claimed()
+    standings, settled = await cost(store.settle([Settlement(each, Done()) for each in first]))
+    assert set(standings) == {Standing.HELD}
+    _, again = await claimed(b"line")
+    return [free, held, settled, again]

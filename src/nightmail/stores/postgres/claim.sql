@@ -75,12 +75,12 @@ with picked as materialized (
                         where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
                           and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
                           and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                          and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
                           and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                         order by b.due_at, b.id
                         limit :window::integer
                     ) as b
-                    where (select h.id from nightmail_messages as h
+                    where (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                      and (select h.id from nightmail_messages as h
                            where h.queue = turn.queue and h.head_key = b.ordering_key limit 1) is null
                       and (select s.id from nightmail_messages as s
                            where s.queue = turn.queue and s.ordering_key = b.ordering_key
@@ -112,17 +112,16 @@ with picked as materialized (
         select part.id, part.body_bytes, part.header_bytes
         from generate_series(turn.first, turn.last) as r(i),
         lateral (
-            select (
-                select b.id
+            select coalesce((
+                select (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
                 from nightmail_messages as b
                 where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
                   and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
                   and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                  and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
                   and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                 order by b.due_at, b.id
                 limit 1
-            ) is not null as has_any
+            ), false) as has_any
             offset 0
         ) as waiting,
         lateral (
@@ -154,12 +153,12 @@ with picked as materialized (
                         where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
                           and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
                           and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                          and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
                           and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                         order by b.due_at, b.id
                         limit :window::integer
                     ) as b
-                    where (select h.id from nightmail_messages as h
+                    where (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                      and (select h.id from nightmail_messages as h
                            where h.queue = turn.queue and h.head_key = b.ordering_key limit 1) is null
                       and (select s.id from nightmail_messages as s
                            where s.queue = turn.queue and s.ordering_key = b.ordering_key
@@ -195,12 +194,11 @@ with picked as materialized (
         lateral (
             -- Where the window ends. Nothing from behind it goes before what may wait there for a free key.
             select case when step.k = cardinality(line.ids) and waiting.has_any and not :has_extra::boolean then (
-                select b.id
+                select case when (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i]) then b.id end
                 from nightmail_messages as b
                 where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
                   and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
                   and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                  and (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
                   and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                 order by b.due_at, b.id
                 offset :window::integer limit 1
