@@ -10,7 +10,7 @@ to the same process; and only one process at a time makes a server.
 import fcntl
 import os
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,6 +19,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # It brings no types.
 
 from testkit.servers import NotOurs, Postgres, Server, ServerUnavailable
+from testkit.tracing import is_traced, untraced
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -143,9 +144,9 @@ def _is_one_of_several(config: pytest.Config) -> bool:
 # First, so that the time a test may take does not run while it waits for its turn.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    if not item.nodeid.startswith(_TESTS_OF_THE_KIT):
-        return (yield)
-    with turns.mine():
+    turn = turns.mine() if item.nodeid.startswith(_TESTS_OF_THE_KIT) else nullcontext()
+    coverage = nullcontext() if is_traced(item.nodeid) else untraced()
+    with turn, coverage:
         return (yield)
 
 

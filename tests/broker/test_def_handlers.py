@@ -74,17 +74,6 @@ def heard() -> Late:
     return Late()
 
 
-@pytest.fixture(autouse=True)
-def _untraced() -> Iterator[None]:
-    """No coverage here: on Python 3.11 nothing is raised in a thread while the event loop is traced."""
-    here, in_threads = sys.gettrace(), threading.gettrace()
-    sys.settrace(None)
-    threading.settrace(None)
-    yield
-    sys.settrace(here)
-    threading.settrace(in_threads)
-
-
 @on_memory
 async def test_sixty_workers_run_sixty_def_handlers_at_once(make: Make, heard: Late) -> None:
     broker, together, seen = make(), threading.Barrier(60), Overlaps()

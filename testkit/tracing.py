@@ -1,0 +1,66 @@
+"""Which tests run without coverage.
+
+On Python 3.11 the tracer doubles what our code costs. The suite of a store's contract runs once with each store under
+it; what is listed here repeats that with another driver, another topology or from further away, and reaches no line
+that nothing else reaches.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Final
+
+UNTRACED: Final = {
+    "the contract, once more: with another caller's driver": (
+        "tests/stores/test_postgres.py::TestPostgresWith*",
+        "tests/stores/test_mysql.py::TestMySQLWith*",
+        "tests/stores/test_mysql.py::TestMySQLBlocking*",
+        "tests/stores/test_sqlite.py::TestSQLiteInTheDriversTransactions::*",
+    ),
+    "the contract, once more: with another topology or setting of the server": (
+        "tests/stores/test_pgbouncer.py::TestPgBouncer::*",
+        "tests/stores/test_galera.py::TestGalera*",
+        "tests/stores/test_redis_cluster.py::TestRedisCluster::*",
+        "tests/stores/test_postgres_lines.py::TestWithANarrowWindow::*",
+    ),
+    "tests of something else than the library": (
+        "tests/kit/*",
+        "tests/docs/*",
+        "tests/examples/*",
+        "tests/plans/*",
+        "tests/typing/*",
+    ),
+    "on Python 3.11 nothing is raised in a thread while the event loop is traced": (
+        "tests/broker/test_def_handlers.py::*",
+    ),
+}
+"""Patterns of the tests' names, by the reason."""
+
+_PATTERNS: Final = tuple(pattern for patterns in UNTRACED.values() for pattern in patterns)
+
+
+def is_traced(nodeid: str) -> bool:
+    return not any(fnmatchcase(nodeid, pattern) for pattern in _PATTERNS)
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Coverage sees nothing of the block, nor of the threads that it starts. A debugger goes on."""
+    here, in_threads = sys.gettrace(), threading.gettrace()
+    if type(here).__module__.partition(".")[0] != "coverage":
+        yield
+        return
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        yield
+    finally:
+        threading.settrace(in_threads)
+        sys.settrace(here)
+        _noticed()
+
+
+def _noticed() -> None:
+    """The tracer notices at the next call that it is back: before the caller returns, or it would count wrongly."""
