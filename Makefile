@@ -23,6 +23,8 @@ DEV  := $(VENV)/.dev
 .PHONY: help demo test model test-faststream check format bench constraints clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start hundreds of processes: without bytecode each of them compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
