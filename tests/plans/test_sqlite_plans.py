@@ -115,10 +115,10 @@ BURY = """
 """
 
 
-LINE_UP = """
+PILE_UP = """
     WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < :count)
     INSERT INTO nightmail_messages (queue, priority, due_at, published_at, ordering_key, headers, body)
-    SELECT 'orders', 0, :due_at, :now, 'busy', '{}', x''
+    SELECT 'orders', :priority, :due_at, :now, :ordering_key, '{}', x'68656c6c6f'
     FROM numbers
 """
 
@@ -167,10 +167,15 @@ class Database:
     def publishing(self, messages: Iterable[Message]) -> Steps[Any]:
         return self._publishing.publish_batch(list(messages))
 
+    def pile_up(self, count: int, *, due: timedelta = timedelta(0), **columns: Any) -> None:
+        """So many messages more, as if they had been published one by one, which takes much longer."""
+        now = self._time.now()
+        values = {"priority": 0, "ordering_key": None, "count": count, **columns}
+        self.connection.execute(PILE_UP, {"now": now, "due_at": now + in_microseconds(due), **values})
+
     def line_up(self, count: int, *, due: timedelta = timedelta(0)) -> None:
         """So many messages at the end of one line."""
-        now = self._time.now()
-        self.connection.execute(LINE_UP, {"now": now, "due_at": now + in_microseconds(due), "count": count})
+        self.pile_up(count, due=due, ordering_key="busy")
 
     def copy_the_last(self, count: int) -> None:
         """So many more messages like the last one, at once: without indexes and triggers, which are put back."""
@@ -302,8 +307,8 @@ def test_a_claim_does_not_pay_for_messages_that_are_due_later(database: Database
     database.publish(messages(20))
     database.publish([*messages(1, due=HOUR), *messages(1, due=HOUR, priority=7)])
     before = database.cost(database.claiming())
-    database.publish(messages(MANY // 2, due=HOUR))
-    database.publish(messages(MANY // 2, due=HOUR, priority=7))
+    database.pile_up(MANY // 2, due=HOUR)
+    database.pile_up(MANY // 2, due=HOUR, priority=7)
 
     assert database.cost(database.claiming()) == before
 
@@ -311,7 +316,7 @@ def test_a_claim_does_not_pay_for_messages_that_are_due_later(database: Database
 def test_a_claim_does_not_pay_for_messages_behind_those_it_takes(database: Database) -> None:
     database.publish(messages(20))
     before = database.cost(database.claiming())
-    database.publish(messages(MANY))
+    database.pile_up(MANY)
 
     assert database.cost(database.claiming()) == before
 
@@ -319,7 +324,7 @@ def test_a_claim_does_not_pay_for_messages_behind_those_it_takes(database: Datab
 def test_a_look_that_finds_nothing_does_not_pay_for_messages_that_are_due_later(database: Database) -> None:
     database.publish(messages(1, due=HOUR))
     before = database.cost(database.looking())
-    database.publish(messages(MANY, due=HOUR))
+    database.pile_up(MANY, due=HOUR)
 
     assert database.cost(database.looking()) == before
 
@@ -328,7 +333,7 @@ def test_a_claim_that_is_not_full_does_not_pay_for_messages_that_are_due_later(d
     database.publish(messages(5))
     database.publish(messages(1, due=HOUR))
     before = database.cost(database.claiming())
-    database.publish(messages(MANY, due=HOUR))
+    database.pile_up(MANY, due=HOUR)
 
     assert database.cost(database.claiming()) == before
 
@@ -427,7 +432,7 @@ def test_handing_back_a_claim_does_not_pay_for_messages_that_wait(database: Data
     database.publish(messages(10))
     token = database.claim(5).deliveries[0].token
     before = database.cost(database.recalling(token))
-    database.publish(messages(MANY))
+    database.pile_up(MANY)
 
     assert database.cost(database.recalling(token)) < before * 1.2
 
@@ -443,8 +448,8 @@ def test_settling_does_not_pay_for_messages_that_stay(database: Database) -> Non
     database.publish(messages(10))
     claimed = database.claim(10)
     before = database.cost(database.settling(claimed))
-    database.publish(messages(MANY // 2))
-    database.publish(messages(MANY // 2, due=HOUR))
+    database.pile_up(MANY // 2)
+    database.pile_up(MANY // 2, due=HOUR)
 
     assert database.cost(database.settling(claimed)) == before
 
@@ -492,7 +497,7 @@ def test_redriving_does_not_pay_for_letters_and_messages_that_stay(database: Dat
     letters = database.letters(DeadFilter(), 10)
     before = database.cost(database.redriving.redrive(letters, to=None, keep_names=True))
     database.bury(MANY)
-    database.publish(messages(MANY, due=HOUR))
+    database.pile_up(MANY, due=HOUR)
 
     again = database.cost(database.redriving.redrive(letters, to=None, keep_names=True))
     assert again < before * 1.2
