@@ -1,7 +1,5 @@
 """A process whose handler has one effect, in the transaction that acknowledges, and that dies at a chosen moment.
 
-    python -m tests.broker.crashing URL MOMENT
-
 It ends by itself once nothing is left to do.
 """
 
@@ -9,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -85,6 +82,8 @@ async def main(url: str) -> None:
         await broker.stop()
 
 
-if __name__ == "__main__":
-    _moment = sys.argv[2]
-    asyncio.run(main(sys.argv[1]))
+def run(url: str, moment: str) -> None:
+    """What such a process does."""
+    global _moment  # noqa: PLW0603 - It has nothing else to do.
+    _moment = moment
+    asyncio.run(main(url))

@@ -1,7 +1,5 @@
 """The process of `crashing`, with `def` handlers: SQLAlchemy's `Session`, Django's `atomic()`.
 
-python -m tests.broker.sync_crashing URL QUEUE MOMENT
-
 It dies in the handler of that queue; with another moment it ends once nothing is left to do.
 """
 
@@ -9,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import traceback
 from importlib.util import find_spec
 
@@ -118,10 +115,12 @@ async def main(url: str) -> None:
         await broker.stop()
 
 
-if __name__ == "__main__":
-    _fate = sys.argv[2], sys.argv[3]
+def run(url: str, queue: str, moment: str) -> None:
+    """What such a process does."""
+    global _fate  # noqa: PLW0603 - It has nothing else to do.
+    _fate = queue, moment
     if find_spec("MySQLdb") is None:
         pymysql.install_as_MySQLdb()  # Django knows only mysqlclient, which has to be compiled.
-    settings.configure(USE_TZ=True, LOGGING_CONFIG=None, DATABASES={"default": django_settings(sys.argv[1])})
+    settings.configure(USE_TZ=True, LOGGING_CONFIG=None, DATABASES={"default": django_settings(url)})
     django.setup()
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(url))

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-
 import pytest
 
 from nightmail import OutboxBroker
 from tests.broker.callers import ledger_at
-from tests.broker.crashing import KILLED, MOMENTS, main
-
-PATIENCE = 60.0
-
-
-async def run(url: str, moment: str) -> int:
-    """Run such a process to its end; its exit code."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.broker.crashing", url, moment)
-    try:
-        async with asyncio.timeout(PATIENCE):
-            return await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+from tests.broker.crashing import KILLED, MOMENTS, main, run
+from tests.broker.forked import exit_code
 
 
 @pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
@@ -34,7 +18,7 @@ async def test_whenever_the_process_dies_the_effect_happens_once(url: str, queue
         await ledger.create()
         await broker.publish("tea", queue)
 
-        assert await run(url, moment) == KILLED
+        assert await exit_code(run, url, moment) == KILLED
         await main(url)
 
         assert await ledger.effects() == ["tea"]

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-
 import pytest
 
 from nightmail import OutboxBroker
-from tests.broker.sync_crashing import KILLED, MOMENTS, QUEUES
+from tests.broker.forked import exit_code
+from tests.broker.sync_crashing import KILLED, MOMENTS, QUEUES, run
 from tests.broker.sync_ledger import sync_ledger_at
-
-PATIENCE = 60.0
-
-
-async def run(url: str, queue: str, moment: str) -> int:
-    """Run such a process to its end; its exit code."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.broker.sync_crashing", url, queue, moment
-    )
-    try:
-        async with asyncio.timeout(PATIENCE):
-            return await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 @pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
@@ -39,8 +21,8 @@ async def test_whenever_the_process_dies_the_effects_are_as_many_as_the_messages
 
             for queue in QUEUES:
                 await broker.publish(queue, queue)
-                assert await run(url, queue, moment) == KILLED
-            assert await run(url, "any", "never") == 0
+                assert await exit_code(run, url, queue, moment) == KILLED
+            assert await exit_code(run, url, "any", "never") == 0
 
             assert ledger.effects() == sorted(QUEUES)
             assert await broker.stats() == {}
