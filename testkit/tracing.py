@@ -21,6 +21,7 @@ UNTRACED: Final = {
     ),
     "the contract, once more: with another topology or setting of the server": (
         "tests/stores/test_pgbouncer.py::TestPgBouncer::*",
+        "tests/stores/test_pgbouncer.py::TestListenerBesidePgBouncer::*",
         "tests/stores/test_galera.py::TestGalera*",
         "tests/stores/test_redis_cluster.py::TestRedisCluster::*",
         "tests/stores/test_postgres_lines.py::TestWithANarrowWindow::*",
