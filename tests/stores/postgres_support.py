@@ -66,24 +66,24 @@ class PostgresHarness(Harness):
     def unopened(self) -> PostgresStore:
         return PostgresStore(self.url, clock=self.clock)
 
-    def connection(self) -> AbstractAsyncContextManager[Any]:
-        """A connection of a caller's, or of a witness."""
-        return connection(self.url)
+    def connection(self, url: str) -> AbstractAsyncContextManager[Any]:
+        """A connection of a caller's, or of the owner's."""
+        return connection(url)
 
     async def make_empty(self) -> None:
         if self.owner not in self._migrated:
             await make_tables(self.owner)
             self._migrated.add(self.owner)
-        async with connection(self.owner) as own:
+        async with self.connection(self.owner) as own:
             await own.execute(EMPTY)
 
     async def written(self) -> list[str]:
-        async with connection(self.owner) as own:
+        async with self.connection(self.owner) as own:
             return [row["value"] for row in await own.fetch("select value from notes order by value")]
 
     @asynccontextmanager
     async def outside_any_transaction(self) -> AsyncIterator[Any]:
-        async with self.connection() as own:
+        async with self.connection(self.url) as own:
             yield own
 
     @abstractmethod
@@ -96,7 +96,7 @@ class AsyncpgHarness(PostgresHarness):
     @asynccontextmanager
     async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
         isolation = "repeatable_read" if repeatable_read else "read_committed"
-        async with self.connection() as own, own.transaction(isolation=isolation):
+        async with self.connection(self.url) as own, own.transaction(isolation=isolation):
             yield own
 
     @contextmanager

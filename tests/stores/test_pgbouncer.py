@@ -61,8 +61,8 @@ class PooledHarness(AsyncpgHarness):
 
     wakeups = False
 
-    def connection(self) -> AbstractAsyncContextManager[Any]:
-        return connection(self.url, statement_cache_size=0)
+    def connection(self, url: str) -> AbstractAsyncContextManager[Any]:
+        return connection(url, statement_cache_size=0)
 
     @contextmanager
     def blocking(self) -> Iterator[Blocking]:
@@ -75,7 +75,7 @@ class TestPgBouncer(StoreConformance):
 
     @pytest_asyncio.fixture
     async def harness(self, database: str, pgbouncer: PgBouncer) -> Harness:  # type: ignore[override]
-        harness = PooledHarness(pgbouncer.through(database), owner=database)
+        harness = PooledHarness(pgbouncer.through(database))
         await harness.make_empty()
         return harness
 
@@ -93,7 +93,7 @@ class TestListenerBesidePgBouncer(StoreConformance):
     async def other(  # type: ignore[override]
         self, harness: Harness, store: FullStore, database: str, pgbouncer: PgBouncer
     ) -> AsyncIterator[FullStore]:
-        pooled = PooledHarness(pgbouncer.through(database), owner=database)
+        pooled = PooledHarness(pgbouncer.through(database))
         pooled.clock = harness.clock
         other = await pooled.open()
         try:
