@@ -15,7 +15,9 @@ from nightmail.stores.sqlite.steps import Queries
 pytestmark = pytest.mark.sqlite
 
 INSERT = """
-    INSERT INTO nightmail_messages (id, queue, follows, priority, due_at, published_at, ordering_key, head_key, headers, body)
+    INSERT INTO nightmail_messages (
+        id, queue, follows, priority, due_at, published_at, ordering_key, head_key, headers, body
+    )
     VALUES (:id, :queue, :follows, 0, :due_at, 0, :key, :head, '{}', x'')
 """
 # What the column says, and what it should say.
@@ -45,7 +47,11 @@ STATEMENTS = (
     "UPDATE nightmail_messages SET head_key = NULL WHERE id = :id",
     "UPDATE nightmail_messages SET head_key = NULL, ordering_key = :key WHERE id = :id",
     "UPDATE nightmail_messages SET queue = :queue WHERE id = :id",
-    "UPDATE nightmail_messages SET queue = :queue, ordering_key = :key, head_key = :head, due_at = :due_at WHERE id = :id",
+    """
+    UPDATE nightmail_messages
+    SET queue = :queue, ordering_key = :key, head_key = :head, due_at = :due_at
+    WHERE id = :id
+    """,
     "UPDATE nightmail_messages SET due_at = :due_at WHERE queue = :queue AND ordering_key = :key",
     "DELETE FROM nightmail_messages WHERE id = :id",
     "DELETE FROM nightmail_messages WHERE queue = :queue AND head_key IS NOT NULL",
