@@ -73,6 +73,8 @@ class Claimed:
     next_in: timedelta | None
     """Until the next message of these queues is due or the next lease on one expires, this claim's included.
 
+    Messages behind another of their ordering key may be left out: they cannot be next.
+
     No longer than until the next full look, where this claim was spared one (see `Store.claim`).
 
     `None` when nothing is known to come, and when the claim was full.

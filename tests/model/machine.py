@@ -32,6 +32,7 @@ from nightmail.records import DeadFilter
 from nightmail.store import FullStore, Settlement
 from nightmail.stores import _marks
 from nightmail.stores._provenance import LETTER, MESSAGE
+from nightmail.stores.memory.rows import Row
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance import Harness, RolledBack
 from tests.stores.test_memory import MemoryHarness
@@ -265,18 +266,39 @@ class StoreModel(RuleBasedStateMachine):
             )
             by_queue = [each for queue in queues for each in claimed.deliveries if each.queue == queue]
             twin.held += by_queue
-            return [twin.shown(delivery) for delivery in by_queue], claimed.next_in, claimed.full
+            hints.append(claimed.next_in)
+            return [twin.shown(delivery) for delivery in by_queue], claimed.full
 
-        self.both(ask)
+        hints: list[timedelta | None] = []
+        _, full = self.both(ask)
+        hint, earliest = hints
+        if full:
+            assert hint is earliest is None
+        else:
+            # Messages that wait for their ordering keys may count or not.
+            latest = self._next_without_followers(queues)
+            assert _or_never(earliest) <= _or_never(hint) <= _or_never(latest)
 
     def _levels_due(self, queues: Sequence[str]) -> set[int]:
+        return {row.priority for row in self._rows(queues) if row.due_at <= self.clock.now()}
+
+    def _next_without_followers(self, queues: Sequence[str]) -> timedelta | None:
+        rows, now = self._rows(queues), self.clock.now()
+
+        def follows(row: Row) -> bool:
+            return row.ordering_key is not None and any(
+                other.head_key is not None or (other.id < row.id and other.due_at <= row.due_at)
+                for other in rows
+                if other is not row and (other.queue, other.ordering_key) == (row.queue, row.ordering_key)
+            )
+
+        moments = [row.due_at for row in rows if row.due_at > now and not follows(row)]
+        moments += [row.lease_until for row in rows if row.lease_until is not None and row.lease_until > now]
+        return min(moments) - now if moments else None
+
+    def _rows(self, queues: Sequence[str]) -> list[Row]:
         tables = cast("MemoryHarness", self.twins[1].harness).data.tables
-        return {
-            row.priority
-            for queue in queues
-            for row in tables.queue(queue).rows.values()
-            if row.due_at <= self.clock.now()
-        }
+        return [row for queue in queues for row in tables.queue(queue).rows.values()]
 
     @precondition(lambda self: self.held)
     @rule(which=some, queues=st.sampled_from([QUEUES, QUEUES[:1]]))
@@ -440,3 +462,7 @@ def run_model(harness: Callable[[], Harness]) -> None:
                 phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
             ),
         )
+
+
+def _or_never(until: timedelta | None) -> timedelta:
+    return timedelta.max if until is None else until

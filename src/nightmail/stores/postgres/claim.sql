@@ -248,8 +248,14 @@ with picked as materialized (
     ) as found
     order by turn.place
     limit :limit::integer
+), sums as materialized (
+    select count(*) as many,
+           count(*) = count(id) and coalesce(sum(body_bytes + header_bytes), 0) <= :max_bytes::bigint
+               and coalesce(max(body_bytes), 0) <= :max_body_bytes::integer as fit
+    from picked
 ), counted as materialized (
-    -- A body that is too large is left for `bury_large`, and counts for nothing. The first of the others always fits.
+    -- Asked for only when not all of them fit. A body that is too large is left for `bury_large`, and counts for
+    -- nothing. The first of the others always fits.
     select sized.id, sized.whole, sized.whole and sized.too_large as too_large,
            sized.whole and not sized.too_large and (sized.total <= :max_bytes::bigint or sized.many = 1) as fits
     from (
@@ -268,16 +274,20 @@ with picked as materialized (
         lease_until = (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval)
             at time zone 'UTC',
         deliveries = least(m.deliveries, 2147483646) + 1, head_key = m.ordering_key
-    where m.id = any(array(select counted.id from counted where fits))
+    where m.id = any(case when (select fit from sums) then array(select picked.id from picked)
+                          else array(select counted.id from counted where fits) end)
     returning m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at,
               m.published_at, m.claimed_at, m.expires_at, m.attempts, m.deliveries, m.first_attempt_at,
               m.last_attempt_at, m.superseded
 ), told as materialized (
-    select many >= :limit::integer as ended_by_limit, fitting < whole as ended_by_bytes, large, whole < many as cut
-    from (
-        select count(*) as many, count(*) filter (where whole) as whole,
-               count(*) filter (where fits or too_large) as fitting, array_agg(id) filter (where too_large) as large
+    select sums.many >= :limit::integer as ended_by_limit, not sums.fit and fitting < whole as ended_by_bytes,
+           large, not sums.fit and whole < sums.many as cut
+    from sums,
+    lateral (
+        select count(*) filter (where whole) as whole, count(*) filter (where fits or too_large) as fitting,
+               array_agg(id) filter (where too_large) as large
         from counted
+        where not sums.fit
     ) as counts
 ), expected as materialized (
     select case when not ended_by_limit and not ended_by_bytes then least(
