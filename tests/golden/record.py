@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +49,17 @@ class Line:
                 self._record.trips.append(self._trip)
             self._trip.sent += sent
 
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """It is open in this block: what it sends may be noticed only later."""
+        with self._record.lock:
+            self._record.open[self._name] += 1
+        try:
+            yield
+        finally:
+            with self._record.lock:
+                self._record.open[self._name] -= 1
+
     def is_answered(self) -> None:
         """Something came back: what is sent from now on was sent after waiting."""
         with self._record.lock:
@@ -60,6 +73,8 @@ class Record:
         self.lock = threading.Lock()
         self.trips: list[RoundTrip] = []
         self.opening = OTHERS
+        self.open: Counter[str] = Counter()
+        """How many connections of each name are open."""
 
     @contextmanager
     def connections_for(self, name: str) -> Iterator[None]:
@@ -69,6 +84,11 @@ class Record:
             yield
         finally:
             self.opening = before
+
+    async def hung_up(self, *names: str) -> None:
+        """Until no connection of these names is open: some take leave without waiting for an answer."""
+        while any(self.open[name] for name in names):  # noqa: ASYNC110 - another thread knows it
+            await asyncio.sleep(0.005)
 
     def clear(self) -> None:
         """Forget what was sent so far."""

@@ -634,7 +634,9 @@ async def listen(stage: Stage) -> None:
             while not getattr(listener, "listening", True):  # noqa: ASYNC110 - no event tells it
                 await asyncio.sleep(0.01)
         trips = [trip for trip in stage.record.taken() if trip.connection != ANOTHER]
-    stage.note([trip for at, trip in enumerate(trips) if trip not in trips[:at]], counted=False)
+        stage.note([trip for at, trip in enumerate(trips) if trip not in trips[:at]], counted=False)
+        await stack.aclose()
+        await stage.record.hung_up("listen", ANOTHER)
 
 
 # ---------------------------------------------------------------------------------- dead letters

@@ -71,7 +71,7 @@ class _Tap:
         self._open.add(task)
         task.add_done_callback(self._open.discard)
         assert self._server.hostname is not None
-        with suppress(OSError):
+        with suppress(OSError), line.open():
             from_server, to_server = await asyncio.open_connection(self._server.hostname, self._server.port)
             try:
                 there = asyncio.create_task(self._to_server(reader, to_server, line))
