@@ -80,6 +80,8 @@ class MariaDB(Server):
             "datadir": str(self.data),
             "socket": str(self.socket),
             "pid-file": str(self.directory / "run" / "pid"),
+            # Not /tmp: a server that starts removes the temporary tables that it finds, those of other servers, too.
+            "tmpdir": str(self.directory / "run"),
             "bind-address": "127.0.0.1",
             "port": self.port,
             "skip-name-resolve": None,

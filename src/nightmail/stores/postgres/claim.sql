@@ -21,6 +21,9 @@
 -- one; each divides what else is in the range. Where the window ends before there is enough, the claim ends, because any
 -- that waits behind it might have to go first, and `cut` tells so. With :has_extra the claim goes on, and :extra_ids are
 -- first messages that were found in another way.
+--
+-- Where a range ends is asked of what a walk along `nightmail_waiting` found, not of the walk: a comparison of two columns
+-- ends it only where the first differs, and a whole line may be due at the same moment.
 with picked as materialized (
     select found.id, found.body_bytes, found.header_bytes
     from unnest(:queues::text[], :shares::integer[], :firsts::integer[], :lasts::integer[]) with ordinality
