@@ -51,7 +51,6 @@ some = st.integers(0, 30)
 several = st.lists(some, min_size=1, max_size=3, unique=True)
 delays = st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0]).map(lambda seconds: SECOND * seconds)
 leases = st.sampled_from([SECOND, SECOND * 3])
-tokens = st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number))
 budgets = st.sampled_from([1, 250, 10**6])
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.just(Done()),
@@ -155,6 +154,7 @@ class StoreModel(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.clock = ManualClock()
+        self.claims = 0
         self.twins = [Twin(self.make_harness()), Twin(MemoryHarness())]
         for twin in self.twins:
             twin.harness.clock = self.clock
@@ -250,12 +250,10 @@ class StoreModel(RuleBasedStateMachine):
         ),
         max_bytes=budgets,
         lease=leases,
-        token=tokens,
     )
-    def claim(
-        self, asked: tuple[Sequence[str], int, int | None], max_bytes: int, lease: timedelta, token: UUID
-    ) -> None:
+    def claim(self, asked: tuple[Sequence[str], int, int | None], max_bytes: int, lease: timedelta) -> None:
         queues, limit, budget = asked
+        token = self._new_token()
         if len(self._levels_due(queues)) > 1:
             # Where bytes stop a claim, how large the share of the oldest is, is each store's own affair.
             budget = 10**6
@@ -278,6 +276,10 @@ class StoreModel(RuleBasedStateMachine):
             # Messages that wait for their ordering keys may count or not.
             latest = self._next_without_followers(queues)
             assert _or_never(earliest) <= _or_never(hint) <= _or_never(latest)
+
+    def _new_token(self) -> UUID:
+        self.claims += 1
+        return UUID(int=self.claims)
 
     def _levels_due(self, queues: Sequence[str]) -> set[int]:
         return {row.priority for row in self._rows(queues) if row.due_at <= self.clock.now()}
@@ -352,11 +354,10 @@ class StoreModel(RuleBasedStateMachine):
         limit=st.sampled_from([1, 3, 1000]),
         max_bytes=budgets,
         lease=leases,
-        token=tokens,
     )
-    def claim_dead(
-        self, queues: Sequence[str], limit: int, max_bytes: int, lease: timedelta, token: UUID
-    ) -> None:
+    def claim_dead(self, queues: Sequence[str], limit: int, max_bytes: int, lease: timedelta) -> None:
+        token = self._new_token()
+
         async def ask(twin: Twin) -> Any:
             claimed = await twin.store.claim_dead(
                 queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes
