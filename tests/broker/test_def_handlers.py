@@ -69,6 +69,21 @@ class Late(Heard):
         self._news.set()
 
 
+@contextmanager
+def traced() -> Iterator[None]:
+    """As with a debugger."""
+
+    def trace(frame: object, event: str, arg: object) -> Any:
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
 @pytest.fixture
 def heard() -> Late:
     return Late()
@@ -256,13 +271,10 @@ async def test_a_debugger_stops_nothing_while_a_thread_does_not_end(make: Make, 
     def handle(n: int) -> None:
         release.wait(PATIENCE)
 
-    def trace(frame: object, event: str, arg: object) -> Any:
-        return trace
-
     async with started(broker):
-        sys.settrace(trace)
-        sent = await broker.publish(1, "q")
-        await heard.until(lambda: heard.late == [sent])
+        with traced():
+            sent = await broker.publish(1, "q")
+            await heard.until(lambda: heard.late == [sent])
         release.set()
         await heard.until(lambda: Done() in heard.of(sent))
 
@@ -281,11 +293,10 @@ async def test_a_handler_that_ends_while_it_is_interrupted_leaves_nothing_pendin
         sent = await broker.publish(1, "q")
         await heard.until(lambda: bool(heard.of(sent)))
 
-    def trace(frame: object, event: str, arg: object) -> Any:
-        return trace
-
-    sys.settrace(trace)
-    (lambda: None)()  # Python 3.11 never begins this function while an exception for any thread is pending.
+    with traced():
+        (
+            lambda: None
+        )()  # Python 3.11 never begins this function while an exception for any thread is pending.
 
 
 @on_memory

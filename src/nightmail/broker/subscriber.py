@@ -161,16 +161,20 @@ class OutboxSubscriber(SubscriberWithAssertions):
 
     @property
     def _broker_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
-        outermost, innermost = self._relaying
+        outermost, innermost = self._own_middlewares
+        others = super()._broker_middlewares
+        return (*outermost, *others, *innermost) if outermost or innermost else others
+
+    # Cached: this is asked for with every message, and the configuration answers through all its routers.
+    @cached_property
+    def _own_middlewares(self) -> tuple[Sequence[BrokerMiddleware[Any]], Sequence[BrokerMiddleware[Any]]]:
+        publishers = [publisher for call in self.calls for publisher in call.handler._publishers]
+        outermost, innermost = relaying_middlewares(
+            publishers, propagate_headers=self._config.propagate_headers
+        )
         if self._broker_config.session_factories is not None:
             innermost = (NotesWhatIsRaised, *innermost)
-        own = super()._broker_middlewares
-        return (*outermost, *own, *innermost) if outermost or innermost else own
-
-    @cached_property
-    def _relaying(self) -> tuple[Sequence[BrokerMiddleware[Any]], Sequence[BrokerMiddleware[Any]]]:
-        publishers = [publisher for call in self.calls for publisher in call.handler._publishers]
-        return relaying_middlewares(publishers, propagate_headers=self._config.propagate_headers)
+        return outermost, innermost
 
     def _new_worker(self) -> Worker:
         broker = self._broker_config
