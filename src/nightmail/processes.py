@@ -147,7 +147,17 @@ def _named(code: int | None) -> str:
 # ── in the child ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+_is_child = False
+
+
+def is_child() -> bool:
+    """Whether this process is one of these."""
+    return _is_child
+
+
 def _serve(connection: Connection) -> None:
+    global _is_child  # noqa: PLW0603 - true of the process, and for good
+    _is_child = True
     # Meant for the parent, which decides when its handlers end: a terminal and a supervisor tell the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -12,8 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nightmail import Dead, Outcome, PostponeMessage
+from nightmail import Dead, OutboxBroker, Outcome, PostponeMessage
 from nightmail.annotations import OutboxMessage, OutboxSession, SyncOutboxSession
+
+elsewhere = OutboxBroker("memory://", logger=None)
 
 
 class Film(BaseModel):
@@ -51,6 +53,10 @@ def fails_oddly(_n: int) -> None:
 
 def returns_what_cannot_be_pickled(_n: int) -> Any:
     return lambda: None
+
+
+def publishes_without_await(_n: int) -> None:
+    _ = elsewhere.publish(1, "elsewhere")
 
 
 def dies(_n: int) -> None:

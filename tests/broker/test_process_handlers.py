@@ -89,6 +89,7 @@ async def test_what_the_message_says_is_decoded_here_and_handed_over(make: Make,
         (process_app.fails, "LookupError"),
         (process_app.fails_oddly, "RuntimeError"),
         (process_app.returns_what_cannot_be_pickled, "TypeError"),
+        (process_app.publishes_without_await, "NotAwaited"),
     ],
 )
 async def test_what_is_raised_there_is_raised_here(make: Make, heard: Slow, handler: Any, error: str) -> None:

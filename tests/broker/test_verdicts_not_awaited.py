@@ -143,19 +143,26 @@ async def test_what_a_def_handler_cannot_await_is_refused_with_a_word_on_what_to
 ) -> None:
     broker, refusals = make(), []
     publisher = broker.publisher("elsewhere")
-    forgotten = [
+    offered = [
         lambda: broker.publish("x", "elsewhere"),
         lambda: broker.publish_batch("x", queue="elsewhere"),
         lambda: publisher.publish("x"),
         lambda: broker.cancel_timer("elsewhere", "t"),
         lambda: broker.reschedule_timer("elsewhere", "t", activate_in=1),
     ]
+    not_offered = [
+        lambda: broker.cancel_all("elsewhere"),
+        lambda: broker.redrive("elsewhere"),
+        lambda: broker.purge_dead("elsewhere"),
+        lambda: broker.dead_letters("elsewhere"),
+        broker.stats,
+    ]
 
     @broker.subscriber("q")
     def handle(n: int) -> None:
-        for forget in forgotten:
+        for forget in offered + not_offered:
             try:
-                _ = forget()  # type: ignore[no-untyped-call]
+                _ = forget()
             except RuntimeError as error:
                 refusals.append(str(error))
 
@@ -163,8 +170,8 @@ async def test_what_a_def_handler_cannot_await_is_refused_with_a_word_on_what_to
         sent = await broker.publish(1, "q")
         await heard.until(lambda: heard.of(sent) == [Done()])
 
-    assert len(refusals) == len(forgotten)
-    assert all("SyncPublisher" in refusal for refusal in refusals)
+    assert ["SyncPublisher" in refusal for refusal in refusals] == [True] * 5 + [False] * 5
+    assert all("`async def`" in refusal for refusal in refusals)
 
 
 async def test_a_def_handler_publishes_with_a_sync_publisher_and_no_session(make: Make, heard: Heard) -> None:

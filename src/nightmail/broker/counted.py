@@ -15,7 +15,12 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from nightmail.broker.received import Received
 from nightmail.errors import NotAwaited
+from nightmail.processes import is_child
 from nightmail.threads import current_call
+
+_OFFERED_BY_SYNC_PUBLISHER: Final = frozenset(
+    {"publish", "publish_batch", "cancel_timer", "reschedule_timer"}
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,10 +132,17 @@ def must_be_awaited(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        name = function.__name__
         if current_call() is not None:
+            instead = "use SyncPublisher(broker) there, or " if name in _OFFERED_BY_SYNC_PUBLISHER else ""
             raise NotAwaited(
-                f"{function.__name__}() must be awaited, which a `def` handler cannot do, so nothing was done: "
-                "use SyncPublisher(broker) there, or make the handler `async def`"
+                f"{name}() must be awaited, which a `def` handler cannot do, so nothing was done: "
+                f"{instead}make the handler `async def`"
+            )
+        if is_child() and is_synchronous_here():
+            raise NotAwaited(
+                f"{name}() must be awaited, which a `def` handler cannot do, so nothing was done: in a process of its "
+                "own a handler returns what is to be published"
             )
         return function(*args, **kwargs)
 

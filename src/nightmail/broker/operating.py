@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Unpack
 
 from nightmail import redriving
+from nightmail.broker.counted import must_be_awaited
 from nightmail.broker.options import DeadOptions, check_known
 from nightmail.broker.timers import check_limit
 from nightmail.durations import as_timedelta
@@ -22,6 +23,7 @@ class Operating:
     def store(self) -> FullStore:
         """Where dead letters lie."""
 
+    @must_be_awaited
     async def dead_letters(
         self,
         queue: str | None = None,
@@ -34,6 +36,7 @@ class Operating:
         check_limit(limit)
         return await self.store.dead(_filter("dead_letters()", queue, which), limit=limit, cursor=cursor)
 
+    @must_be_awaited
     async def redrive(
         self,
         queue: str | None = None,
@@ -67,6 +70,7 @@ class Operating:
             self.store, found, to=to, limit=limit, rate=rate, keep_names=keep_names
         )
 
+    @must_be_awaited
     async def purge_dead(
         self,
         queue: str | None = None,
@@ -79,6 +83,7 @@ class Operating:
         found = _filter("purge_dead()", queue, which, everything=everything)
         return await redriving.purge(self.store, found, limit=limit)
 
+    @must_be_awaited
     async def stats(self) -> dict[str, QueueStats]:
         """How each queue stands."""
         return await self.store.stats()

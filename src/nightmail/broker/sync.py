@@ -132,6 +132,6 @@ def _on_loop(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     if call is None:
         raise ValueError(
             "session is missing: give the transaction that the message shall commit with. "
-            "Only a `def` handler may leave it out"
+            "Only a `def` handler that runs in a thread of this process may leave it out"
         )
     return call.on_loop(work)
