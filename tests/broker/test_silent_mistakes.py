@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from faststream import Context
 from faststream.exceptions import SetupError
 from faststream_fastapi import FastStreamAPI
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
 
-from nightmail import OutboxBroker
+from nightmail import OutboxBroker, SyncPublisher
 from nightmail.annotations import Logger, OutboxMessage, OutboxSession
 from nightmail.annotations import OutboxBroker as TheBroker
 from nightmail.errors import CannotJoin
@@ -123,11 +125,64 @@ async def test_what_makes_transactions_is_none(session: Any) -> None:
                 await verb()
 
 
-def test_an_engine_is_no_session_factory() -> None:
-    engine: Any = create_async_engine("sqlite+aiosqlite://")
+@pytest.mark.parametrize("session", ENGINES, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("batch", [False, True])
+async def test_what_makes_transactions_acknowledges_nothing(session: Any, batch: bool) -> None:
+    broker = OutboxBroker("memory://", logger=None)
+    refusals = []
 
-    with pytest.raises(TypeError, match="async_sessionmaker"):
-        OutboxBroker("sqlite:///never.db", session_factory=engine)
+    async def handle(body: Any, msg: Any = Context("message")) -> None:
+        for verb in (msg.ack, msg.hold):
+            with pytest.raises(CannotJoin) as error:
+                await verb(session)
+            refusals.append(str(error.value))
+
+    broker.subscriber("mail", batch=batch)(handle)
+
+    async with TestOutboxBroker(broker):
+        await broker.publish("tea", "mail")
+
+    assert len(refusals) == 2
+    assert all("`async with sessions.begin() as session`" in each for each in refusals)
+
+
+@pytest.mark.parametrize("session", ENGINES, ids=lambda each: type(each).__name__)
+async def test_in_synchronous_code_what_makes_transactions_is_none_either(session: Any) -> None:
+    broker = OutboxBroker("memory://", logger=None)
+    publisher, refusals = SyncPublisher(broker), []
+
+    @broker.subscriber("mail")
+    def handle(body: str, msg: OutboxMessage) -> None:
+        for refused in (
+            lambda: msg.ack(session=session),
+            lambda: msg.hold(session),
+            lambda: publisher.publish("tea", "mail", session=session),
+            lambda: publisher.publish_batch("tea", queue="mail", session=session),
+            lambda: publisher.cancel_timer("mail", "t", session=session),
+            lambda: publisher.reschedule_timer("mail", "t", activate_in=1, session=session),
+        ):
+            with pytest.raises(CannotJoin) as error:
+                refused()
+            refusals.append(str(error.value))
+
+    async with TestOutboxBroker(broker):
+        await broker.publish("tea", "mail")
+
+    assert len(refusals) == 6
+    assert all("`with sessions.begin() as session`" in each for each in refusals)
+
+
+@pytest.mark.parametrize("option", ["session_factory", "sync_session_factory"])
+def test_what_makes_no_sessions_of_that_kind_is_no_session_factory(option: str) -> None:
+    is_sync = option.startswith("sync")
+    engine, sync_engine = create_async_engine("sqlite+aiosqlite://"), create_engine("sqlite://")
+    other = async_sessionmaker(engine) if is_sync else sessionmaker(sync_engine)
+    right = r"pass sessionmaker\(" if is_sync else r"pass async_sessionmaker\("
+
+    for factory in (engine, sync_engine, other):
+        options: Any = {option: factory}
+        with pytest.raises(TypeError, match=right):
+            OutboxBroker("sqlite:///never.db", **options)
 
 
 async def test_under_fastapi_a_handler_gets_the_message_that_it_asks_for(heard: Heard) -> None:
@@ -160,3 +215,37 @@ async def test_under_fastapi_a_session_is_refused_at_the_start() -> None:
     with pytest.raises(SetupError, match="open_session"):
         await broker.start()
     await broker.stop()
+
+
+def slow() -> int:
+    return 1
+
+
+def slower(one: Annotated[int, Depends(slow)]) -> int:
+    return one
+
+
+async def quick() -> int:
+    return 1
+
+
+async def test_under_fastapi_synchronous_dependencies_of_many_workers_are_warned_of(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    broker = OutboxBroker("memory://", logger=logger)
+
+    @broker.subscriber("mail", max_workers=41)
+    def send(
+        body: str,
+        msg: OutboxMessage,
+        one: Annotated[int, Depends(slower)],
+        two: Annotated[int, Depends(quick)],
+    ) -> None: ...
+
+    FastStreamAPI(broker, application=FastAPI(), safe_connection=True)
+
+    async with started(broker):
+        pass
+
+    (warned,) = said(log, logging.WARNING)
+    assert "(slow, slower)" in warned

@@ -85,6 +85,7 @@ class OutboxBroker(
             )
         worker_settings(worker_options(options), options.get("graceful_timeout"))
         check_session_factory(options.get("session_factory"))
+        check_session_factory(options.get("sync_session_factory"), blocking=True)
         self._is_ours = not isinstance(store, FullStore)
         self._is_starting = False
         self._stop_came = False

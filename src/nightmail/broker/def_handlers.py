@@ -128,8 +128,15 @@ def warn_of_shared_threads(
         )
 
 
-def _blocking_in(model: CallModel) -> set[str]:
-    found = set()
+def _blocking_in(model: Any) -> set[str]:
+    found: set[str] = set()
+    if not isinstance(model, CallModel):
+        # FastAPI's, under faststream_fastapi, which looks context up in dependencies of its own: they end at once.
+        for each in model.dependencies:
+            if blocks(each.call) and not each.call.__module__.startswith("faststream_fastapi."):
+                found.add(getattr(each.call, "__name__", type(each.call).__name__))
+            found |= _blocking_in(each)
+        return found
     for key in (*model.dependencies.values(), *model.extra_dependencies):
         dependency = model.dependency_provider.get_dependant(key)
         if not dependency.is_async:

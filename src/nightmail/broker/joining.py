@@ -13,28 +13,43 @@ from nightmail.errors import CannotJoin
 _FACTORIES: Final = frozenset({"Engine", "AsyncEngine", "sessionmaker", "async_sessionmaker"})
 
 
-def check_session(session: object | None) -> None:
-    """Refuse what makes transactions and is none."""
+def check_session(session: object | None, *, blocking: bool = False) -> None:
+    """Refuse what makes transactions and is none. In synchronous code, they are to be `blocking` ones."""
     if session is None:
         return
     name = _factory(session)
     if name is None:
         return
-    made = (
+    other = "" if blocking is not _is_async(name) else f"and {_kind(blocking)} one, "
+    begun = "with" if blocking else "async with"
+    raise CannotJoin(
         f"session is the {name} itself, which makes transactions and is none: pass a session that is in one, "
+        f"{other}as in `{begun} sessions.begin() as session`"
     )
-    if name.lower().startswith("async"):
-        raise CannotJoin(f"{made}as in `async with sessions.begin() as session`")
-    raise CannotJoin(f"{made}and an asynchronous one, as in `async with sessions.begin() as session`")
 
 
-def check_session_factory(factory: Any) -> None:
-    """Refuse what makes no sessions."""
-    if factory is not None and not callable(factory):
-        raise TypeError(
-            f"session_factory must make sessions, and a {type(factory).__name__} does not: "
-            "pass async_sessionmaker(engine)"
-        )
+def check_session_factory(factory: Any, *, blocking: bool = False) -> None:
+    """Refuse what makes no sessions, or makes those of the other kind."""
+    if factory is None:
+        return
+    name = _factory(factory)
+    if callable(factory) and (name is None or blocking is not _is_async(name)):
+        return
+    option, maker = (
+        ("sync_session_factory", "sessionmaker") if blocking else ("session_factory", "async_sessionmaker")
+    )
+    raise TypeError(
+        f"{option} must make {'synchronous' if blocking else 'asynchronous'} sessions, and a "
+        f"{type(factory).__name__} does not: pass {maker}(engine)"
+    )
+
+
+def _is_async(name: str) -> bool:
+    return name.lower().startswith("async")
+
+
+def _kind(blocking: bool) -> str:
+    return "a synchronous" if blocking else "an asynchronous"
 
 
 def _factory(session: object) -> str | None:

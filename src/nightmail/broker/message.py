@@ -12,6 +12,7 @@ from faststream.message import AckStatus, StreamMessage
 
 from nightmail.broker.at_once import at_once
 from nightmail.broker.counted import COUNTED, Asked, Given, Owed, is_synchronous_here
+from nightmail.broker.joining import check_session
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict, refusing
 from nightmail.current import promise
 from nightmail.durations import Duration, as_positive, as_timedelta
@@ -101,6 +102,7 @@ class OutboxMessage(StreamMessage[Received]):
         """
         if session is None:
             return self._give(Done(), AckStatus.ACKED)
+        check_session(session, blocking=is_synchronous_here())
         if is_synchronous_here():
             at_once(self._ack_in(Blocking(session)))
             return COUNTED
@@ -276,6 +278,7 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
         """
         if session is None:
             return self._give(Done(), AckStatus.ACKED)
+        check_session(session, blocking=is_synchronous_here())
         if is_synchronous_here():
             at_once(self._ack_in(Blocking(session)))
             return COUNTED
@@ -384,6 +387,7 @@ def _check() -> None:
 
 
 def _held(received: Received | ReceivedBatch, session: object) -> Given:
+    check_session(session, blocking=is_synchronous_here())
     if is_synchronous_here():
         at_once(_hold(received, Blocking(session)))
         return COUNTED

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from nightmail.broker.at_once import at_once
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, due_from
+from nightmail.broker.joining import check_session
 from nightmail.broker.options import PublishOptions, TimerOptions, check_known
 from nightmail.current import own_delivery
 from nightmail.durations import Duration
@@ -105,6 +106,7 @@ class SyncPublisher:
         return at_once(self._store.reschedule(queue, timer_id, due, transaction=self._blocking(session)))
 
     def _blocking(self, session: object) -> Blocking:
+        check_session(session, blocking=True)
         capabilities = self._store.capabilities
         if not capabilities.blocking:
             raise TypeError(
