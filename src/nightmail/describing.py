@@ -48,7 +48,9 @@ def in_words(error: BaseException) -> str:
         return one_line(says)
     if says == type(error).__doc__:
         return one_line(describe(cause))
-    return one_line(says if str(cause) and str(cause) in says else f"{says}: {describe(cause)}")
+    # Of the operating system's errors, `str` has the number too.
+    own_words = str(getattr(cause, "strerror", None) or cause)
+    return one_line(says if own_words and own_words in says else f"{says}: {describe(cause)}")
 
 
 def one_line(text: str, limit: int = LINE_LIMIT) -> str:

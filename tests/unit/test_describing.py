@@ -103,6 +103,13 @@ def test_words_are_not_said_twice() -> None:
     assert in_words(error) == "cannot reach db:5432: no route"
 
 
+def test_the_words_of_an_operating_system_are_not_said_twice() -> None:
+    error = StoreUnavailable("cannot connect to db:5432: Connect call failed")
+    error.__cause__ = ConnectionRefusedError(111, "Connect call failed")
+
+    assert in_words(error) == "cannot connect to db:5432: Connect call failed"
+
+
 def test_a_line_is_one_line_and_not_too_long() -> None:
     assert one_line("a\nb\x1b[2J\u202ec") == "a\\nb\\x1b[2J\\u202ec"
     assert len(one_line("x" * 10_000)) == 500
