@@ -21,7 +21,7 @@ from nightmail.errors import (
     SchemaMissing,
     StoreUnavailable,
 )
-from nightmail.stores.mysql import MySQLStore
+from nightmail.stores.mysql import MySQLStore, lane
 from nightmail.stores.mysql.errors import Locked, TooLarge
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql_support import (
@@ -36,6 +36,7 @@ from tests.stores.mysql_support import (
     sqlalchemy_url,
     watched_store,
 )
+from tests.stores.silent import silent_server
 
 pytestmark = pytest.mark.mysql
 
@@ -288,3 +289,30 @@ async def test_a_store_is_closed_soon_though_the_server_hangs(
                 )
             finally:
                 await asyncio.to_thread(mariadb_server.resume)
+
+
+async def refusal(source: Any) -> str:
+    store = MySQLStore(source)
+    await store.open()
+    try:
+        with pytest.raises(StoreUnavailable) as raised:
+            await store.ping()
+    finally:
+        await store.close()
+    assert "hunter2" not in repr(raised.value) + repr(raised.value.__cause__)
+    return str(raised.value)
+
+
+async def test_a_server_that_does_not_answer_is_told_with_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lane, "CONNECT_SECONDS", 0.2)
+    async with silent_server() as port:
+        url = f"mysql://shop:hunter2@127.0.0.1:{port}/shop"
+        engine = create_async_engine(sqlalchemy_url(url))
+        for source in (url, engine):
+            assert await refusal(source) == (
+                f"cannot connect to MySQL or MariaDB at 127.0.0.1:{port}, database 'shop', as user 'shop': "
+                "no answer in time"
+            )
+        await engine.dispose()

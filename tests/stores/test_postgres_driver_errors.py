@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from nightmail.errors import NightmailError, PublishUncertain, Refused, StoreError, StoreUnavailable
-from nightmail.stores.postgres import PostgresStore
+from nightmail.stores.postgres import PostgresStore, lane
 from nightmail.stores.postgres.connect import connector
 from nightmail.stores.postgres.errors import Locked
 from nightmail.stores.postgres.lane import Lane, Role
@@ -28,6 +28,7 @@ from tests.stores.postgres_support import (
     open_store,
     sqlalchemy_url,
 )
+from tests.stores.silent import silent_server
 
 pytestmark = pytest.mark.postgres
 
@@ -229,3 +230,17 @@ async def test_a_server_that_is_not_there_is_told_with_its_address() -> None:
     told = await refusal("postgresql://shop:hunter2@nowhere.invalid/shop")
     assert "nowhere.invalid:5432" in told
     assert "gaierror" not in told
+
+
+async def test_a_server_that_does_not_answer_is_told_with_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lane, "CONNECT_SECONDS", 0.2)
+    async with silent_server() as port:
+        url = f"postgresql://shop:hunter2@127.0.0.1:{port}/shop"
+        engine = create_async_engine(sqlalchemy_url(url))
+        for source in (url, engine):
+            assert await refusal(source) == (
+                f"cannot connect to Postgres at 127.0.0.1:{port}, database 'shop', user 'shop': no answer in time"
+            )
+        await engine.dispose()

@@ -166,7 +166,7 @@ def unreachable(error: Exception, where: str, password: str) -> NightmailError:
     number = number_of(error)
     if number == NOT_READY:
         return StoreUnavailable(f"{NODE_NOT_READY} ({where})")
-    told = sentence_of(error)
+    told = "no answer in time" if isinstance(error, TimeoutError) else sentence_of(error)
     if password and password in told:
         told = type(error).__name__
     return StoreUnavailable(f"cannot connect to {where}: {told}" + (f" ({number})" if number else ""))

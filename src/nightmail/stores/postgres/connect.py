@@ -34,7 +34,8 @@ class Connector:
     ) -> None:
         """`connect` takes further arguments of the driver's."""
         self._connect = connect
-        self._where = where
+        self.where = where
+        """The server, the database and the user, in words."""
         self._arguments: dict[str, Any] = {}
 
     async def __call__(self) -> DriverConnection:
@@ -43,7 +44,7 @@ class Connector:
             return await self._connect(self._arguments)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is no connection
             # A ValueError is about the URL, and may quote the password in it.
-            raise unreachable(error, self._where) from (None if isinstance(error, ValueError) else error)
+            raise unreachable(error, self.where) from (None if isinstance(error, ValueError) else error)
 
     def forgo_names(self) -> bool:
         """Let the driver prepare no statement under a name from now on; whether that changes anything."""

@@ -20,6 +20,7 @@ from nightmail.stores.postgres.errors import (
     leaves_connection_usable,
     shown_cause,
     translated,
+    unreachable,
 )
 from nightmail.stores.postgres.link import Link, NotSent, Role
 from nightmail.stores.postgres.place import Place
@@ -62,7 +63,8 @@ async def connected(connect: Connect, role: Role, place: Place | None = None) ->
         if link is not None:
             link.terminate()
         if isinstance(error, TimeoutError):
-            raise StoreUnavailable("cannot connect to Postgres: no answer in time") from error
+            where = connect.where if isinstance(connect, Connector) else "the server"
+            raise unreachable(error, where) from error
         if isinstance(error, Exception):
             better = translated(error, StoreUnavailable)
             if better is not error:
