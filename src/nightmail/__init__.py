@@ -1,7 +1,7 @@
 """Durable messages, delivered when they are due, from the database you already have."""
 
 from nightmail._version import __version__
-from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
+from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession, SyncOutboxSession
 from nightmail.attempt import Batched
 from nightmail.broker import (
     OutboxBroker,
@@ -19,10 +19,13 @@ from nightmail.errors import (
     BatchTooLarge,
     CannotJoin,
     DriverMissing,
+    HandlerDied,
+    HandlerTimeout,
     LeaseLost,
     MessageTooLarge,
     NightmailError,
     NotAllowed,
+    NotAwaited,
     NotInTransaction,
     NotOpen,
     NotTaken,
@@ -62,6 +65,8 @@ __all__ = [
     "Done",
     "DriverMissing",
     "ExponentialRetry",
+    "HandlerDied",
+    "HandlerTimeout",
     "LeaseLost",
     "LinearRetry",
     "LoggingObserver",
@@ -71,6 +76,7 @@ __all__ = [
     "NoRetry",
     "NoVerdict",
     "NotAllowed",
+    "NotAwaited",
     "NotInTransaction",
     "NotOpen",
     "NotTaken",
@@ -103,6 +109,7 @@ __all__ = [
     "StaleTransaction",
     "Store",
     "StoreUnavailable",
+    "SyncOutboxSession",
     "SyncPublisher",
     "TestOutboxBroker",
     "TimerExists",

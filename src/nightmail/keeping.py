@@ -57,6 +57,11 @@ class Leases:
             if delivery in self._until:
                 self._until[delivery] = until
 
+    def others_than(self, deliveries: Iterable[Delivery]) -> int:
+        """How many are in hand that are none of these."""
+        with self._lock:
+            return len(self._until.keys() - set(deliveries))
+
     def surely_holds(self, delivery: Delivery, now: float) -> bool:
         """Whether nobody can have taken this message over yet."""
         return now < self._until.get(delivery, now)  # One look needs no lock.

@@ -154,6 +154,7 @@ class ThreadCall(Generic[T]):
         self._raising = False
         self._raised = False
         self._when_over: Callable[[], object] | None = None
+        self._afterwards: list[Callable[[], object]] = []
 
     # ── on the event loop ──────────────────────────────────────────────────────────────────────────────────
 
@@ -193,6 +194,18 @@ class ThreadCall(Generic[T]):
             when_over()
         if not self._is_reported:
             self._report()
+
+    def afterwards(self, work: Callable[[], object]) -> bool:
+        """Have the thread do this once it is through with it, before anybody is told; whether it still can."""
+        self._afterwards.append(work)
+        # The thread says that it is over before it looks, and we the other way round: one of the two does it.
+        return not self.is_over or self._next_to_do() is None
+
+    def _next_to_do(self) -> Callable[[], object] | None:
+        try:
+            return self._afterwards.pop()
+        except IndexError:
+            return None
 
     def _ask_to_end(self) -> None:
         self.stopping = True
@@ -247,6 +260,9 @@ class ThreadCall(Generic[T]):
                 self._error = late
             self._come_to_rest()
         _here.call = None
+        while (work := self._next_to_do()) is not None:
+            with suppress(Exception):
+                work()
         if self._when_over is not None:
             self._when_over()
         try:

@@ -546,7 +546,7 @@ class Worker:
         await ends_by(self._stopping.ends, confirming)
         await ends_by(self._stopping.last_writes_end(), self._finished.wait_none())
         self._drained.set()
-        self._observer.drained(self.in_hand - len(self._left_behind))
+        self._observer.drained(self._leases.others_than(self._left_behind))
 
     async def _confirm(self, claims: asyncio.Task[None]) -> None:
         """Wait for a claim that is under way. What it took, and may have taken, goes back at once."""

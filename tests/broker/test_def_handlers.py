@@ -26,6 +26,7 @@ from nightmail.annotations import OutboxBatchMessage, OutboxMessage
 from nightmail.errors import HandlerTimeout
 from nightmail.outcome import Done, Release, Retry
 from nightmail.store import Claimed
+from nightmail.worker import Worker
 from tests.broker.support import PATIENCE, Heard, Make, started
 
 on_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
@@ -62,6 +63,10 @@ class Late(Heard):
     def __init__(self) -> None:
         super().__init__()
         self.late: list[int] = []
+        self.left: list[int] = []
+
+    def drained(self, left: int) -> None:
+        self.left.append(left)
 
     def overdue(self, delivery: Delivery, seconds: float) -> None:
         assert seconds > 0
@@ -478,6 +483,35 @@ async def test_what_was_left_behind_stays_leased_when_its_broker_starts_again(
         await heard.until(lambda: heard.of(sent) == [Done()])
 
     assert (seen.runs, seen.overlaps) == (2, 0)
+
+
+@on_memory
+async def test_a_thread_that_ends_during_the_last_writes_counts_for_nothing(
+    make: Make, heard: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, begun, release = make(graceful_timeout=0.05), threading.Event(), threading.Event()
+    leave_behind = Worker._leave_behind
+
+    async def leave_behind_and_end(worker: Worker) -> None:
+        await leave_behind(worker)
+        release.set()
+        async with asyncio.timeout(PATIENCE):
+            while worker.in_hand:  # noqa: ASYNC110 - a thread ends
+                await asyncio.sleep(0.01)
+
+    @broker.subscriber("q")
+    def handle(n: int) -> None:
+        begun.set()
+        while not release.is_set():
+            with suppress(HandlerTimeout):
+                release.wait(0.1)
+
+    monkeypatch.setattr(Worker, "_leave_behind", leave_behind_and_end)
+    async with started(broker):
+        await broker.publish(1, "q")
+        await asyncio.to_thread(begun.wait, PATIENCE)
+
+    assert heard.left == [0]
 
 
 @on_memory

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,9 +15,10 @@ from sqlalchemy.orm import Session
 
 from nightmail import ConstantRetry, OutboxBroker, OutboxResponse, OutboxRouter, SyncPublisher
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession, SyncOutboxSession
+from nightmail.errors import HandlerTimeout
 from nightmail.outcome import Dead, Retry
 from tests.broker.callers import ledger_at
-from tests.broker.support import Heard, Make, started
+from tests.broker.support import PATIENCE, Heard, Make, started
 from tests.broker.sync_ledger import SyncLedger, sync_ledger_at
 
 AT_ONCE = ConstantRetry(delay=0, jitter=0)
@@ -51,6 +54,48 @@ async def test_what_the_handler_wrote_commits_with_the_end_of_its_message(
     assert ledger.effects() == ["tea"]
     assert heard.outcomes == []
     assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize("url", ["postgres", "mysql"], indirect=True)
+@pytest.mark.parametrize("max_workers", [1, 2])
+async def test_while_its_thread_runs_on_after_a_shutdown_its_session_is_left_alone(
+    make: Make, ledger: SyncLedger, max_workers: int
+) -> None:
+    broker = make(
+        sync_session_factory=ledger.sessions,
+        graceful_timeout=0.05,
+        lease_ttl_seconds=0.5,
+        max_workers=max_workers,
+    )
+    begun, release, in_transaction = threading.Event(), threading.Event(), []
+
+    @broker.subscriber("q")
+    def handle(body: str, session: SyncOutboxSession) -> None:
+        ledger.write(session, body)
+        begun.set()
+        while not release.is_set():
+            with suppress(HandlerTimeout):
+                release.wait(0.1)
+        in_transaction.append(session.in_transaction())
+
+    async with make() as other:
+        await broker.start()
+        sent = await broker.publish("tea", "q")
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        await broker.stop()
+        try:
+            # Its lease cannot be renewed while its row is locked, but the lock keeps others away.
+            assert await other.subscriber("q").get_one(timeout=1.5) is None
+        finally:
+            release.set()
+        # The thread gives the session back, and with it the lock.
+        taken = await other.subscriber("q").get_one(timeout=PATIENCE)
+        assert taken is not None
+        assert taken.id == sent
+        await taken.ack()
+
+    assert in_transaction == [True]
+    assert ledger.effects() == []
 
 
 @on_sql

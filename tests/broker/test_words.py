@@ -69,7 +69,18 @@ def test_a_negative_duration_is_shown_in_seconds() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["OutboxMessage", "OutboxSession", "TestOutboxBroker", "PublishUncertain", "DeadLetter", "QueueStats"],
+    [
+        "OutboxMessage",
+        "OutboxSession",
+        "SyncOutboxSession",
+        "TestOutboxBroker",
+        "PublishUncertain",
+        "HandlerTimeout",
+        "HandlerDied",
+        "NotAwaited",
+        "DeadLetter",
+        "QueueStats",
+    ],
 )
 def test_what_users_type_or_catch_is_at_the_root(name: str) -> None:
     assert name in nightmail.__all__

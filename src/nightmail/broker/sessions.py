@@ -21,7 +21,7 @@ from faststream.middlewares import BaseMiddleware
 from nightmail.broker.closings import Closings
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch
 from nightmail.broker.sync_sessions import SyncSessionFactory, ThreadedSession, carried_out
-from nightmail.current import promise
+from nightmail.current import current_run, promise
 from nightmail.errors import NotAwaited, NoVerdict, SessionClosed
 from nightmail.outcome import Done, Release, Retry
 
@@ -143,7 +143,7 @@ class HandlersSession:
     async def close(self) -> None:
         """Give the connection back; what was not committed is undone."""
         self._is_over = True
-        if self._session is not None:
+        if self._session is not None and not _closed_by_its_thread(self._session):
             # As SQLAlchemy's own block does: a second cancellation must not leave the connection to the collector.
             await asyncio.shield(asyncio.ensure_future(self._session.close()))
 
@@ -243,6 +243,21 @@ def _note(raised: BaseException) -> None:
     # `AckMessage` is the handler's way to say that all went well.
     if mine is not None and not isinstance(raised, AckMessage):
         mine.handler_raised = True
+
+
+def _closed_by_its_thread(session: AsyncSession | ThreadedSession) -> bool:
+    """Whether a thread that its worker has left behind still uses this, and will close it.
+
+    Closed under it, the session would let go of the message's lock while the handler runs.
+    """
+    run = current_run()
+    return (
+        isinstance(session, ThreadedSession)
+        and run is not None
+        and run.left_behind
+        and run.call is not None
+        and run.call.afterwards(session.close_here)
+    )
 
 
 def _went_well(item: Received) -> bool:

@@ -42,6 +42,10 @@ class ThreadedSession(Blocking):
         """Give the connection back, on a thread."""
         await on_thread(self._sync.close)
 
+    def close_here(self) -> None:
+        """The same on this thread, which is the handler's."""
+        self._sync.close()
+
     @property
     def _sync(self) -> Any:
         return self.session
