@@ -158,7 +158,9 @@ async def test_headers_that_are_too_large_are_given_up_unread(mysql_url: str) ->
     async with open_store(mysql_url) as store:
         for body in (b"large", b"next"):
             await store.publish(message(body, ordering_key="k"))
-        await run(mysql_url, "update nightmail_messages set headers = repeat('x', 2000000) where body = 'large'")
+        await run(
+            mysql_url, "update nightmail_messages set headers = repeat('x', 2000000) where body = 'large'"
+        )
         await store.publish(message(b"other"))
 
         found = [delivery.body for _ in range(2) for delivery in await claim(store)]
