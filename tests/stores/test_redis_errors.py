@@ -87,6 +87,23 @@ async def test_a_server_that_does_not_speak_tls_is_told(redis_url: str) -> None:
     assert "cannot connect to Redis at 127.0.0.1" in said
 
 
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://:hush@localhost?ssl_ca_certs=/ca.pem", "rediss://"),
+        ("redis+cluster://:hush@localhost?ssl_cert_reqs=required", "rediss://"),
+        ("redis://:hush@localhost?ssl=true", "rediss://"),
+        ("rediss://:hush@localhost?ssl=false", "cannot say ssl"),
+        ("redis://:hush@localhost?wait_replica=1", "cannot say wait_replica"),
+        ("redis://:hush@localhost?wait_replicas=1&wait_replicas=0", "more than once"),
+    ],
+)
+def test_options_of_a_url_that_contradict_it_are_refused(url: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told) as raised:
+        RedisStore(url)
+    assert "hush" not in str(raised.value)
+
+
 # ------------------------------------------------------------------------------- refused by the server
 
 
