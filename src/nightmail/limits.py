@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from nightmail.errors import BatchTooLarge, MessageTooLarge
-from nightmail.message import Message
+from nightmail.message import MAX_HEADERS_BYTES, Message
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """The largest body that a store takes unless it is told otherwise. Every server stores it at its defaults."""
+MAX_STORED_HEADERS_BYTES: Final = 16 * MAX_HEADERS_BYTES
+"""The largest headers that are read: those of a letter grow when it is redriven, and others may have written more."""
 MAX_BATCH_MESSAGES: Final = 50_000
 MAX_BATCH_BYTES: Final = 32 * 1024 * 1024
 """A batch is one statement, all or none: a larger one would outlast the time a statement may take."""

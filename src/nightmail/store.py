@@ -288,8 +288,8 @@ class Store(Source, Protocol):
 
         A row that cannot be read, because other software wrote it, does not fail the claim: it becomes a dead letter
         (`unreadable`), with sane values in place of those that no letter can have, and the others are returned.
-        So does a body over the store's `max_body_bytes` (`too_large`), without being read into memory. Such letters
-        count as given up: `claim_dead` does not offer them. Counters stop at their column's limit.
+        So does a body over the store's `max_body_bytes`, or headers over 1 MiB (`too_large`), without being read into
+        memory. Such letters count as given up: `claim_dead` does not offer them. Counters stop at their column's limit.
 
         The cost of a claim follows `limit` and the number of queues, not how many messages wait, how many of them
         share one ordering key, or how many others hold locks.

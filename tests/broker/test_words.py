@@ -132,7 +132,7 @@ async def test_a_stored_message_with_such_a_reply_queue_is_buried_before_its_han
     assert runs == []
 
 
-async def test_a_reason_stays_one_line_in_the_log_and_whole_in_the_letter() -> None:
+async def test_a_reason_of_several_lines_is_whole_in_the_letter() -> None:
     broker = OutboxBroker("memory://", logger=None)
 
     @broker.subscriber("q")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import URL, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
@@ -114,7 +115,9 @@ PASSWORD = "do not tell"
 
 
 @asynccontextmanager
-async def rogue_server(plugin: bytes, prompt: bytes = b"") -> AsyncIterator[tuple[int, list[bytes]]]:
+async def rogue_server(
+    plugin: bytes, prompt: bytes = b"", *, greeted: bytes = b"mysql_native_password"
+) -> AsyncIterator[tuple[int, list[bytes]]]:
     """A server that asks for the password in clear text; its port, and what it received."""
     received: list[bytes] = []
 
@@ -134,7 +137,8 @@ async def rogue_server(plugin: bytes, prompt: bytes = b"") -> AsyncIterator[tupl
             + bytes([21])
             + b"\x00" * 10
             + b"123456789012\x00"
-            + b"mysql_native_password\x00"
+            + greeted
+            + b"\x00"
         )
         writer.write(packet(0, greeting))
         received.append(await reader.read(4096))
@@ -162,6 +166,44 @@ async def test_a_server_that_asks_for_the_password_in_clear_text_does_not_get_it
 
         assert PASSWORD not in str(raised.value)
         assert not any(PASSWORD.encode() in each for each in received)
+
+
+@pytest.mark.parametrize("greeted", [b"mysql_native_password", b"mysql_clear_password", b"dialog", b""])
+@pytest.mark.parametrize(
+    ("plugin", "prompt"), [(b"mysql_clear_password", b""), (b"dialog", b"\x04Password: ")]
+)
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("driver", ["asyncmy", "aiomysql"])
+async def test_it_does_not_get_it_from_an_engine_either(
+    driver: str, tls: bool, plugin: bytes, prompt: bytes, greeted: bytes
+) -> None:
+    async with rogue_server(plugin, prompt, greeted=greeted) as (port, received):
+        # Asked for TLS, a driver may do without when the server offers none.
+        engine = create_async_engine(
+            URL.create(f"mysql+{driver}", "user", PASSWORD, "127.0.0.1", port, "shop"),
+            connect_args={"ssl": ssl.create_default_context()} if tls else {},
+        )
+        store = MySQLStore(engine)
+        await store.open()
+        with pytest.raises(StoreUnavailable) as raised:
+            await store.ping()
+        await store.close()
+        await engine.dispose()
+
+        assert PASSWORD not in str(raised.value)
+        assert not any(PASSWORD.encode() in each for each in received)
+
+
+async def test_the_engines_own_connections_are_as_they_were(mysql_url: str) -> None:
+    engine = create_async_engine(sqlalchemy_url(mysql_url, "aiomysql"))
+    store = MySQLStore(engine)
+    await store.open()
+    await store.ping()
+    async with engine.connect() as own:
+        raw = await own.get_raw_connection()
+        assert type(raw.driver_connection).__module__.startswith("aiomysql")
+    await store.close()
+    await engine.dispose()
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,23 @@ async def test_a_letter_that_cannot_be_read_is_offered_to_nobody(mysql_url: str)
         assert sorted(letter.body for letter in await store.dead(DeadFilter())) == [b"good", b"odd"]
 
 
+async def test_headers_that_are_too_large_are_given_up_unread(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store:
+        for body in (b"large", b"next"):
+            await store.publish(message(body, ordering_key="k"))
+        await run(
+            mysql_url, "update nightmail_messages set headers = repeat('x', 2000000) where body = 'large'"
+        )
+        await store.publish(message(b"other"))
+
+        found = [delivery.body for _ in range(2) for delivery in await claim(store)]
+
+        assert sorted(found) == [b"next", b"other"]
+        (letter,) = await store.dead(DeadFilter(reason=Reason.TOO_LARGE))
+        assert letter.body == b"large"
+        assert (await store.claim_dead([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries == ()
+
+
 @pytest.mark.parametrize("column", ["attempts", "deliveries"])
 async def test_counters_stop_at_the_limit_of_their_columns(mysql_url: str, column: str) -> None:
     async with open_store(mysql_url) as store:

@@ -43,7 +43,7 @@ def raised_by_server(state: str) -> Callable[[Any], Awaitable[Any]]:
 
 
 def raised_by_driver(error: BaseException) -> Callable[[Any], Awaitable[Any]]:
-    async def work(_: Any) -> None:
+    async def work(*_: Any) -> None:
         raise error
 
     return work
@@ -108,6 +108,32 @@ async def test_what_the_driver_raises(postgres_url: str, error: Exception) -> No
     with pytest.raises(PublishUncertain) as raised:
         await lane.run(raised_by_driver(error), lost=PublishUncertain)
 
+    assert raised.value.__cause__ is error
+    assert lane.connection is None
+    await lane.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncio.InvalidStateError("invalid state"),
+        AttributeError("'NoneType' object has no attribute 'set_result'"),
+        BufferError("unexpected trailing 4 bytes in buffer"),
+        RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_else_the_driver_raises_means_that_the_connection_is_lost(
+    postgres_url: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = Lane(Role("asked"), connector(postgres_url))
+    await lane.run(lambda link: link.execute("select 1"))
+
+    with monkeypatch.context() as patch, pytest.raises(PublishUncertain) as raised:
+        patch.setattr(asyncpg.Connection, "fetch", raised_by_driver(error))
+        await lane.run(lambda link: link.fetch("select 1"), lost=PublishUncertain)
+
+    assert type(error).__name__ in str(raised.value)
     assert raised.value.__cause__ is error
     assert lane.connection is None
     await lane.close()

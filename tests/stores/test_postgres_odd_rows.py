@@ -111,6 +111,20 @@ async def test_a_body_that_is_too_large_frees_its_ordering_key_and_rings(postgre
         assert letter.ordering_key == "k"
 
 
+async def test_headers_that_are_too_large_are_given_up_unread(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await store.publish_batch([message(b"large", ordering_key="k"), message(b"next", ordering_key="k")])
+        await own.execute("update nightmail_messages set headers = repeat('x', 2000000) where body = 'large'")
+        await store.publish(message(b"other"))
+
+        found = [delivery.body for _ in range(2) for delivery in await claim(store)]
+
+        assert sorted(found) == [b"next", b"other"]
+        (letter,) = await store.dead(DeadFilter(reason=Reason.TOO_LARGE))
+        assert letter.body == b"large"
+        assert (await store.claim_dead([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries == ()
+
+
 async def test_recall_finds_what_was_claimed_before_the_clock_was_set_back(postgres_url: str) -> None:
     async with open_store(postgres_url) as store, connection(postgres_url) as own:
         await store.publish(message(b"due"))

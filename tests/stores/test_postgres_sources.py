@@ -100,7 +100,6 @@ def test_a_wrong_url_is_refused_without_telling_the_password(url: str) -> None:
         "postgresql://shop:hunter2@localhost:none/shop",
         "postgresql://shop:hunter2@localhost:1/shop",
         "postgresql://shop:hunter2@nowhere.invalid/shop",
-        "postgresql://shop:hunter2@localhost/shop?sslmode=hunter2",
     ],
 )
 async def test_a_server_that_cannot_be_reached_is_told_without_telling_the_password(url: str) -> None:
@@ -124,6 +123,31 @@ async def test_an_engine_that_cannot_connect_is_a_store_that_is_unavailable() ->
             await verb()
     await store.close()
     await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ssl=disable&sslmode=require",
+        "ssl=require&ssl=disable",
+        "sslmode=verify-full&sslmode=disable",
+        "sslmode=disable&sslrootcert=/ca.pem",
+        "ssl=perhaps",
+        "sslmode=hunter2",
+        "statement_cache_size=many",
+    ],
+)
+def test_options_of_a_url_that_contradict_each_other_are_refused(query: str) -> None:
+    with pytest.raises(ValueError, match="a Postgres URL") as raised:
+        PostgresStore(f"postgresql://shop:hunter2@localhost/shop?{query}")
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "query", ["ssl=require&sslmode=require", "sslmode=verify-full&sslrootcert=/ca.pem", "ssl=prefer"]
+)
+def test_options_of_a_url_that_agree_are_taken(query: str) -> None:
+    PostgresStore(f"postgresql://localhost/shop?{query}")
 
 
 async def test_two_event_loops_one_after_the_other_may_open_one_store(postgres_url: str) -> None:

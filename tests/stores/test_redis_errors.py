@@ -9,9 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from nightmail.errors import NightmailError, StoreUnavailable
+from nightmail.errors import NightmailError, PublishUncertain, StoreUnavailable
 from nightmail.stores.redis import RedisStore
 from testkit.pytest_plugin import provide
 from testkit.servers.redis import Redis
@@ -86,6 +87,23 @@ async def test_a_server_that_does_not_speak_tls_is_told(redis_url: str) -> None:
     assert "cannot connect to Redis at 127.0.0.1" in said
 
 
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://:hush@localhost?ssl_ca_certs=/ca.pem", "rediss://"),
+        ("redis+cluster://:hush@localhost?ssl_cert_reqs=required", "rediss://"),
+        ("redis://:hush@localhost?ssl=true", "rediss://"),
+        ("rediss://:hush@localhost?ssl=false", "cannot say ssl"),
+        ("redis://:hush@localhost?wait_replica=1", "cannot say wait_replica"),
+        ("redis://:hush@localhost?wait_replicas=1&wait_replicas=0", "more than once"),
+    ],
+)
+def test_options_of_a_url_that_contradict_it_are_refused(url: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told) as raised:
+        RedisStore(url)
+    assert "hush" not in str(raised.value)
+
+
 # ------------------------------------------------------------------------------- refused by the server
 
 
@@ -127,6 +145,37 @@ async def test_whatever_the_server_refuses_is_one_of_our_errors_with_the_drivers
                 await verb()
             cause = refused.value.__cause__
             assert isinstance(cause, RedisError | OSError), refused.value
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AttributeError("'NoneType' object has no attribute 'readuntil'"),
+        IndexError("index out of range"),
+        RuntimeError("read() called while another coroutine is already waiting for incoming data"),
+        asyncio.IncompleteReadError(b"", 4),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_else_the_driver_raises_means_that_the_connection_is_lost(
+    redis_url: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(redis_url) as store:
+        await store.publish(message())
+
+        async def fails(*_: Any, **__: Any) -> None:
+            raise error
+
+        for verb, ours in (
+            (lambda: store.publish(message()), PublishUncertain),
+            (store.stats, StoreUnavailable),
+        ):
+            with monkeypatch.context() as patch, pytest.raises(StoreUnavailable) as raised:
+                patch.setattr(AbstractConnection, "read_response", fails)
+                await verb()
+            assert type(raised.value) is ours
+            assert raised.value.__cause__ is error
+        assert await store.publish(message(b"and on")) is not None
 
 
 async def test_a_connection_that_the_server_ends_is_one_of_our_errors(redis_url: str) -> None:

@@ -144,6 +144,23 @@ async def test_headers_that_are_no_text_are_handed_to_the_worker_which_buries_th
             _ = delivery.headers
 
 
+async def test_headers_that_are_too_large_are_given_up_unread(redis_url: str) -> None:
+    async with client(redis_url) as own, open_store(redis_url) as store:
+        large = await store.publish(message(b"large", ordering_key="k"))
+        await store.publish_batch([message(b"next", ordering_key="k"), message(b"other")])
+        await own.hset(key_of(large), "headers", b"x" * 2_000_000)
+
+        found = [delivery.body for _ in range(2) for delivery in await claim(store)]
+
+        assert sorted(found) == [b"next", b"other"]
+        (letter,) = await store.dead(DeadFilter(reason="too_large"))
+        assert (letter.body, letter.error) == (
+            b"large",
+            "the headers have 2000000 bytes, and at most 1048576 are read",
+        )
+        assert not (await store.claim_dead([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries
+
+
 @pytest.mark.parametrize("structure", ["due:0", "run", "later", "heads", "dead", "expired", "lines"])
 async def test_a_foreign_type_in_the_place_of_a_queue_is_told_before_anything_is_written(
     redis_url: str, structure: str

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Callable, Coroutine
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from nightmail.errors import StoreUnavailable
 from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import Done
 from nightmail.store import Settlement
@@ -37,6 +41,40 @@ async def test_cancelling_many_messages_is_not_torn_by_cancelling_the_caller(
             return await store.peek() == []
 
         await until(all_gone)
+
+
+async def test_what_fails_after_its_caller_was_cancelled_is_no_complaint_of_the_event_loops(
+    redis_url: str,
+) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    async with open_store(redis_url) as store:
+        assert store._opened is not None
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(*_: object) -> None:
+            begun.set()
+            await go_on.wait()
+            raise StoreUnavailable
+
+        opened = store._opened
+        runs: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            lambda: opened.whole.run(work()),
+            lambda: opened.claim.run_at(None, work),
+        ]
+        for run in runs:
+            begun.clear()
+            go_on.clear()
+            caller = asyncio.ensure_future(run())
+            await begun.wait()
+            caller.cancel()
+            await asyncio.wait([caller])
+            go_on.set()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        gc.collect()
+
+        assert complaints == []
 
 
 async def test_large_messages_are_drained_in_claims_of_so_many_bytes(redis_url: str) -> None:

@@ -13,7 +13,8 @@
 -- name: candidates
 -- What is due at one level of a queue, in order: a branch of the question what to lock. Rows that others have are left out;
 -- those that are not first in line are told by `standing`.
-(select :place as place, m.due_at, m.id, m.body_bytes + m.header_bytes as bytes, m.body_bytes > :max_body_bytes as too_large,
+(select :place as place, m.due_at, m.id, m.body_bytes + m.header_bytes as bytes,
+        m.body_bytes > :max_body_bytes or m.header_bytes > :max_header_bytes as too_large,
         case when m.head_key is null then m.ordering_key end as waits_for, :standing as standing
  from nightmail_messages as m force index (nightmail_claim)
  where m.queue = :queue and m.parked = 0 and m.priority = :level and m.due_at <= :now and :within
@@ -47,7 +48,7 @@ limit :limit
 for update skip locked;
 
 -- name: take_unread
--- The same for messages whose bodies are too large to be read.
+-- The same for messages that are too large to be read.
 select m.id from nightmail_messages as m force index (primary)
 where m.id in :ids and m.parked = 0 and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
 limit :limit

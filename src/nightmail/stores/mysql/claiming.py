@@ -20,6 +20,7 @@ from uuid import UUID
 
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
+from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
 from nightmail.outcome import Reason
 from nightmail.store import Claimed
@@ -162,6 +163,7 @@ class Claims:
             "now": look.now,
             "standing": self._filled("standing", {"now": look.now}),
             "max_body_bytes": self._max_body_bytes,
+            "max_header_bytes": MAX_STORED_HEADERS_BYTES,
             "limit": limit,
         }
         branches = [f"(select -1 as place, {look.now} as due_at, 0 as id, 0, 0, null, 0)"]

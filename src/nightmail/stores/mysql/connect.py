@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import asyncmy
 from asyncmy.errors import OperationalError
+
+from nightmail.stores.mysql.careful import CLEAR_TEXT, NO_SUCH_PLUGIN, connect_aiomysql
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -29,7 +33,6 @@ _YES: Final = frozenset({"true", "1", "yes", "on", "enabled", "required"})
 _NO: Final = frozenset({"false", "0", "no", "off", "disabled"})
 # SQLAlchemy's words that mean nothing to us: our text is always utf8mb4.
 _MEANINGLESS: Final = frozenset({"charset", "use_unicode", "collation", "autocommit"})
-_NO_SUCH_PLUGIN: Final = 2059
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,10 @@ class Connect:
         return await self.open()
 
 
+_connecting: ContextVar[bool] = ContextVar("nightmail_connecting", default=False)
+"""Whether it is for us that an engine connects."""
+
+
 class _Refuses:
     """Stands for a way of authenticating that hands the password to any server."""
 
@@ -55,10 +62,7 @@ class _Refuses:
 
     def authenticate(self, packet: object) -> None:
         """Refuse."""
-        raise OperationalError(
-            _NO_SUCH_PLUGIN,
-            "the server asks for the password in clear text, and the connection is not encrypted: use TLS (?ssl=true)",
-        )
+        raise OperationalError(NO_SUCH_PLUGIN, CLEAR_TEXT)
 
 
 IN_CLEAR_TEXT: Final = {"mysql_clear_password": _Refuses, "dialog": _Refuses}
@@ -143,6 +147,17 @@ def _yes_or_no(name: str, value: str) -> bool:
     raise ValueError(f"{name} in a MySQL URL must be true or false")
 
 
+def _connect_carefully(dialect: Any, _record: object, args: Sequence[Any], given: Mapping[str, Any]) -> Any:
+    """Listens to an engine: its driver gives no password in clear text to connections of ours. Others are its own."""
+    if not _connecting.get() or "unix_socket" in given:
+        return None
+    if dialect.driver == "aiomysql":
+        return dialect.connect(*args, **{"async_creator_fn": connect_aiomysql, **given})
+    if given.get("ssl"):
+        return None
+    return dialect.connect(*args, **{"auth_plugin_map": IN_CLEAR_TEXT, **given})
+
+
 def _from_engine(engine: AsyncEngine) -> Connect:
     dialect = engine.dialect
     if dialect.name not in _SCHEMES or dialect.driver not in _DRIVERS:
@@ -156,11 +171,18 @@ def _from_engine(engine: AsyncEngine) -> Connect:
 
         # A pool of our own with the engine's way of connecting: its arguments, its events, its credentials.
         pool = engine.sync_engine.pool.recreate()
-        fairy = await greenlet_spawn(pool.connect)
+        ours = _connecting.set(True)
+        try:
+            fairy = await greenlet_spawn(pool.connect)
+        finally:
+            _connecting.reset(ours)
         connection: Any = fairy.driver_connection
         fairy.detach()
         return connection
 
+    event = sys.modules["sqlalchemy"].event
+    if not event.contains(engine.sync_engine, "do_connect", _connect_carefully):
+        event.listen(engine.sync_engine, "do_connect", _connect_carefully)
     url = engine.url
     server = f"{url.host or 'localhost'}:{url.port or 3306}"
     return Connect(connect, _where(server, url.database, url.username), str(url.password or ""))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from nightmail.errors import NightmailError, NotAllowed, Refused, SchemaMissing, StoreUnavailable
+from nightmail.stores._driver import Broken, below
 
 DEADLOCK: Final = 1213
 LOCK_TIMEOUT: Final = 1205
@@ -49,10 +50,6 @@ class Locked(StoreUnavailable):
 
 class ServerTooOld(NightmailError):
     """This server lacks what the store needs: MariaDB 10.6 or MySQL 8.0.16 is the oldest that will do."""
-
-
-class Broken(Exception):
-    """The driver failed in a way of which the server told nothing: the connection is in doubt."""
 
 
 class TooLarge(NightmailError, ValueError):
@@ -161,8 +158,7 @@ def unreachable(error: Exception, where: str, password: str) -> NightmailError:
     """For a connection that could not be made. `where`: the server and the account, as people are to read it."""
     if isinstance(error, NightmailError):
         return error
-    if isinstance(error, Broken) and isinstance(error.__cause__, Exception):
-        error = error.__cause__
+    error = below(error)
     number = number_of(error)
     if number == NOT_READY:
         return StoreUnavailable(f"{NODE_NOT_READY} ({where})")

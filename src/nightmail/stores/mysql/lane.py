@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from nightmail.errors import StoreUnavailable
+from nightmail.stores._driver import below
 from nightmail.stores.mysql.connect import Connect
 from nightmail.stores.mysql.errors import (
-    Broken,
     Locked,
     is_locked,
     is_transient,
@@ -74,7 +74,7 @@ async def connected(connect: Connect, role: Role) -> Link:
         if isinstance(error, Exception):
             better = unreachable(error, connect.where, connect.password)
             if better is not error:
-                raise better from (error.__cause__ if isinstance(error, Broken) else error)
+                raise better from below(error)
         raise
     return link
 
@@ -167,7 +167,7 @@ class Lane:
             if isinstance(error, Exception):
                 better = translated(error, lost)
                 if better is not error:
-                    raise better from (error.__cause__ if isinstance(error, Broken) else error)
+                    raise better from below(error)
             raise
 
     async def _clean_up(self, link: Link, error: BaseException) -> None:

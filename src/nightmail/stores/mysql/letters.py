@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from nightmail.clock import Clock
-from nightmail.limits import ByteBudget
+from nightmail.limits import MAX_STORED_HEADERS_BYTES, ByteBudget
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done
 from nightmail.store import Claimed, Settlement
@@ -113,6 +113,7 @@ class LetterClaims:
             "tried": look.tried,
             "limit": limit,
             "max_body_bytes": self._max_body_bytes,
+            "max_header_bytes": MAX_STORED_HEADERS_BYTES,
         }
         branches = [f"(select {look.now} as due_at, 0 as id, 0 as bytes, 0 as too_large)"]
         branches += [self._filled("candidates", {**values, "queue": queue.encode()}) for queue in look.queues]

@@ -3,7 +3,8 @@
 
 -- name: candidates
 -- What could be taken of a queue, in order: a branch of the question what to lock.
-(select m.due_at, m.id, m.body_bytes + m.header_bytes as bytes, m.body_bytes > :max_body_bytes as too_large
+(select m.due_at, m.id, m.body_bytes + m.header_bytes as bytes,
+        m.body_bytes > :max_body_bytes or m.header_bytes > :max_header_bytes as too_large
  from nightmail_dead as m force index (nightmail_dead_due)
  where m.queue = :queue and m.due_at <= :now and (m.token is null or m.lease_until <= :now) and m.id not in :tried
  order by m.due_at, m.id limit :limit)

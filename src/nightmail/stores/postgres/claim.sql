@@ -254,21 +254,26 @@ with picked as materialized (
 ), sums as materialized (
     select count(*) as many,
            count(*) = count(id) and coalesce(sum(body_bytes + header_bytes), 0) <= :max_bytes::bigint
-               and coalesce(max(body_bytes), 0) <= :max_body_bytes::integer as fit
+               and coalesce(max(body_bytes), 0) <= :max_body_bytes::integer
+               and coalesce(max(header_bytes), 0) <= :max_header_bytes::integer as fit
     from picked
 ), counted as materialized (
-    -- Asked for only when not all of them fit. A body that is too large is left for `bury_large`, and counts for
+    -- Asked for only when not all of them fit. A message that is too large is left for `bury_large`, and counts for
     -- nothing. The first of the others always fits.
     select sized.id, sized.whole, sized.whole and sized.too_large as too_large,
            sized.whole and not sized.too_large and (sized.total <= :max_bytes::bigint or sized.many = 1) as fits
     from (
-        select picked.id, picked.body_bytes > :max_body_bytes::integer as too_large,
-               sum(picked.body_bytes + picked.header_bytes) filter (where picked.body_bytes <= :max_body_bytes::integer)
-                   over run as total,
-               count(picked.id) filter (where picked.body_bytes <= :max_body_bytes::integer) over run as many,
+        select weighed.id, weighed.too_large,
+               sum(weighed.bytes) filter (where not weighed.too_large) over run as total,
+               count(weighed.id) filter (where not weighed.too_large) over run as many,
                -- Not behind the end of a window.
-               count(*) over run = count(picked.id) over run as whole
-        from picked
+               count(*) over run = count(weighed.id) over run as whole
+        from (
+            select picked.id, picked.body_bytes + picked.header_bytes as bytes,
+                   picked.body_bytes > :max_body_bytes::integer or picked.header_bytes > :max_header_bytes::integer
+                       as too_large
+            from picked
+        ) as weighed
         window run as (rows unbounded preceding)
     ) as sized
 ), claimed as (
@@ -385,10 +390,11 @@ lateral (
 ) as first;
 
 -- name: bury_large
--- Give up messages whose body is larger than the store takes, without reading it.
+-- Give up messages whose body or headers are larger than the store takes, without reading them.
 with gone as (
     delete from nightmail_messages as m
-    where m.id = any(:ids::bigint[]) and octet_length(m.body) > :max_body_bytes::integer
+    where m.id = any(:ids::bigint[])
+      and (octet_length(m.body) > :max_body_bytes::integer or octet_length(m.headers) > :max_header_bytes::integer)
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
     returning m.*
 ), buried as (

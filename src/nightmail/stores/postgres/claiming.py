@@ -13,6 +13,7 @@ from uuid import UUID
 
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
+from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
 from nightmail.outcome import Reason
 from nightmail.store import Claimed
@@ -252,6 +253,7 @@ class Claims:
                 "ids": told["large"],
                 "reason": Reason.TOO_LARGE.value,
                 "max_body_bytes": self._max_body_bytes,
+                "max_header_bytes": MAX_STORED_HEADERS_BYTES,
                 "now": self._clock.now(),
             }
             await self._fetch(connection, "bury_large", values)
@@ -343,6 +345,7 @@ class Claims:
             "window": WINDOW + WINDOW_PER_MESSAGE * wanted.limit,
             "max_bytes": min(wanted.max_bytes, MOST_BYTES),
             "max_body_bytes": self._max_body_bytes,
+            "max_header_bytes": MAX_STORED_HEADERS_BYTES,
             "lease": duration(wanted.lease),
             "token": wanted.token,
             "queues": list(wanted.queues),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -20,6 +20,8 @@ Connect: TypeAlias = Callable[[], Awaitable[DriverConnection]]
 _SCHEMES: Final = frozenset({"postgresql", "postgres"})
 # SQLAlchemy's words in a URL for what the driver takes as an argument, and those that mean nothing to the driver.
 _ARGUMENTS: Final[dict[str, Callable[[str], Any]]] = {"ssl": str, "statement_cache_size": int}
+_MODES: Final = frozenset({"disable", "allow", "prefer", "require", "verify-ca", "verify-full"})
+_CERTIFICATES: Final = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl"})
 _MEANINGLESS: Final = frozenset({"prepared_statement_cache_size", "prepared_statement_name_func"})
 
 
@@ -79,9 +81,27 @@ def _from_url(url: str) -> Callable[[Mapping[str, Any]], Awaitable[DriverConnect
 
 def _split_query(query: str) -> tuple[str, dict[str, Any]]:
     given = parse_qsl(query, keep_blank_values=True)
+    _refuse_contradictions(given)
     arguments = {name: _ARGUMENTS[name](value) for name, value in given if name in _ARGUMENTS}
     rest = [pair for pair in given if pair[0] not in _ARGUMENTS and pair[0] not in _MEANINGLESS]
     return urlencode(rest), arguments
+
+
+def _refuse_contradictions(given: Sequence[tuple[str, str]]) -> None:
+    """The driver would take one of them without a word, and the connection be less safe than its URL says."""
+    names = [name for name, _ in given]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"a Postgres URL says {', '.join(twice)} more than once: which is meant?")
+    values = dict(given)
+    modes = {values[name].replace("_", "-") for name in ("ssl", "sslmode") if name in values}
+    if len(modes) > 1:
+        raise ValueError("a Postgres URL says ssl and sslmode, and not the same: which is meant?")
+    if not modes <= _MODES:
+        raise ValueError(f"ssl in a Postgres URL must be one of {', '.join(sorted(_MODES))}")
+    if modes == {"disable"} and (useless := sorted(_CERTIFICATES & values.keys())):
+        raise ValueError(f"a Postgres URL says {', '.join(useless)} and no TLS: which is meant?")
+    if not values.get("statement_cache_size", "0").isdecimal():
+        raise ValueError("statement_cache_size in a Postgres URL must be a whole number")
 
 
 def _from_engine(engine: AsyncEngine) -> Callable[[Mapping[str, Any]], Awaitable[DriverConnection]]:

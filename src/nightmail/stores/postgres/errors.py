@@ -8,6 +8,7 @@ from typing import Final
 import asyncpg
 
 from nightmail.errors import NightmailError, Refused, SchemaMissing, StoreError, StoreUnavailable
+from nightmail.stores._driver import Broken, below
 
 # By class of SQLSTATE, or by the whole of it.
 # The server cannot do it now, and nothing was written. 25: a read-only server, as after a failover; 26: a prepared
@@ -31,6 +32,10 @@ class Locked(StoreUnavailable):
 
 LOOK_AGAIN = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
 """Two claims wanted the same ordering key: whoever comes second looks again."""
+OF_THE_DRIVER = (
+    asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, EOFError
+)  # fmt: skip
+"""What the driver raises on purpose. Now and then it fails in other ways, when a connection ends at a bad moment."""
 TOOK_TOO_LONG = asyncpg.QueryCanceledError
 """The server gave up the statement, and has answered."""
 
@@ -72,14 +77,14 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
         return Locked()
     if isinstance(error, asyncpg.PostgresError):
         return _meaning(error, lost)
-    if isinstance(error, OSError | EOFError | asyncpg.InterfaceError | asyncpg.InternalClientError):
-        return lost(f"the connection to Postgres was lost: {type(error).__name__}")
+    if isinstance(error, (*OF_THE_DRIVER, Broken)):
+        return lost(f"the connection to Postgres was lost: {type(below(error)).__name__}")
     return error
 
 
 def shown_cause(error: Exception) -> Exception | None:
     """What to name as the cause of ours: a traceback shows it, so nothing that quotes a value."""
-    return None if type(error) is asyncpg.DataError else error
+    return None if type(error) is asyncpg.DataError else below(error)
 
 
 def _meaning(error: asyncpg.PostgresError, lost: type[StoreUnavailable]) -> NightmailError:

@@ -68,7 +68,7 @@ async def connected(connect: Connect, role: Role, place: Place | None = None) ->
         if isinstance(error, Exception):
             better = translated(error, StoreUnavailable)
             if better is not error:
-                raise better from error
+                raise better from shown_cause(error)
         raise
     return link
 

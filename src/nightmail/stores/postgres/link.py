@@ -16,7 +16,9 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 
 from nightmail.errors import StoreUnavailable
+from nightmail.stores._driver import driven
 from nightmail.stores.postgres import array_types
+from nightmail.stores.postgres.errors import OF_THE_DRIVER
 from nightmail.stores.postgres.place import SEARCH_PATH, Place
 
 DriverConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -91,11 +93,12 @@ class Link:
         if self._place is not None and self._place.known:
             settings["search_path"] = SEARCH_PATH
         values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
-        await self.driver.execute(
+        text = (
             "select pg_catalog.set_config(s.name, s.value,"  # noqa: S608 - our own names and values
             f" pg_catalog.pg_backend_pid() operator(pg_catalog.<>) {self.driver.get_server_pid()})"
             f" from (values {values}) as s(name, value)"
         )
+        await driven(self.driver.execute(text), *OF_THE_DRIVER)
         # The server reports this one. What was set for one transaction only is what it was.
         self.pooled = (
             getattr(self.driver.get_settings(), "application_name", "") != settings["application_name"]
@@ -116,7 +119,7 @@ class Link:
                 return
             self._place.found(found[0]["schema"])
         if not self.pooled:
-            await self.driver.execute(f"set search_path to {SEARCH_PATH}")
+            await driven(self.driver.execute(f"set search_path to {SEARCH_PATH}"), *OF_THE_DRIVER)
         self._path_is_set = True
 
     def begin(self) -> None:
@@ -152,7 +155,7 @@ class Link:
                 return await self.fetch(text, *arguments)
         # Without a name it is gone with the next one: nothing of ours stays on a connection that others use, too.
         statement = await self._send(self.driver.prepare, text, name="")
-        found: list[Any] = await statement.fetch(*arguments)
+        found: list[Any] = await driven(statement.fetch(*arguments), *OF_THE_DRIVER)
         return found
 
     async def fetchval(self, text: str, *arguments: Any) -> Any:
@@ -203,9 +206,7 @@ class Link:
         except Exception:
             # What cannot be rolled back is thrown away: a connection in a transaction is not used again.
             if self.in_transaction:
-                with suppress(
-                    OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
-                ):
+                with suppress(Exception):
                     await self.driver.execute("rollback")
             raise
         else:
@@ -218,7 +219,8 @@ class Link:
         if self.driver.is_closed() and not self.sent:
             raise NotSent
         self.sent = True
-        return await how(text if self._place is None else self._place.qualified(text), *arguments, **options)
+        text = text if self._place is None else self._place.qualified(text)
+        return await driven(how(text, *arguments, **options), *OF_THE_DRIVER)
 
     def _refuse_in_transaction(self) -> None:
         if self.in_transaction:

@@ -18,6 +18,7 @@ from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.source import Address
+from nightmail.stores.redis.whole import seen
 from nightmail.stores.redis.wire import Reply
 
 NODE_SECONDS: Final = 1.0
@@ -62,12 +63,12 @@ class ByNode:
             raise NoAnswer
         self._late.pop(address, None)
         task = asyncio.create_task(self._ask(call))
+        task.add_done_callback(seen)
         try:
             async with asyncio.timeout(NODE_SECONDS):
                 return await asyncio.shield(task)
         except TimeoutError as error:
             self._late[address] = task
-            task.add_done_callback(_forget)
             self._remember(call.keys, token, lease)
             raise NoAnswer from error
         except StoreUnavailable:
@@ -95,8 +96,3 @@ class ByNode:
                     await self._lane.call(self._asking.call(self._recall, known, token))
                 tokens.pop(token, None)
             self._unanswered.pop(known, None)
-
-
-def _forget(task: asyncio.Task[Reply]) -> None:
-    if not task.cancelled():
-        task.exception()

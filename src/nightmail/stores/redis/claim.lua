@@ -3,7 +3,7 @@
 -- KEYS     the queues' tags, in the order in which they are served
 -- ARGV[5]  how many; ARGV[6] the lease in microseconds; ARGV[7] the token
 -- ARGV[8]  how many bytes of bodies and headers; ARGV[9] 1: the first message always fits
--- ARGV[10] the largest body that is read
+-- ARGV[10] the largest body that is read; ARGV[11] the largest headers
 -- then for each queue how many messages it is until the next one goes to the oldest: 1 to 8
 --
 -- Answers the microseconds until the next message is due or the next lease ends (nothing: never), the messages, and 1 if
@@ -11,7 +11,8 @@
 
 local ONE_IN = 8
 local limit, lease, token = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local bytes_left, first_fits, largest = tonumber(ARGV[8]), ARGV[9] == '1', tonumber(ARGV[10])
+local bytes_left, first_fits = tonumber(ARGV[8]), ARGV[9] == '1'
+local largest, largest_headers = tonumber(ARGV[10]), tonumber(ARGV[11])
 local CONTENT = { 'body', 'state', 'headers', 'timer', 'key' }
 
 local records = {}
@@ -177,7 +178,8 @@ local function bury_too_large(q, id, s, found)
   redis.call('RENAME', q.message .. id, into)
   redis.call('HDEL', into, 'token')
   redis.call('HSET', into, 'message', id, 'reason', 'too_large', 'died', string.format('%.0f', now), 'care', GIVEN_UP,
-    'error', string.format('the body has %d bytes, and at most %d are read', #found[1], largest))
+    'error', #found[1] > largest and string.format('the body has %d bytes, and at most %d are read', #found[1], largest)
+      or string.format('the headers have %d bytes, and at most %d are read', #found[3], largest_headers))
   drop_name(q, id, found[4] or nil)
   free(q, id, key)
 end
@@ -207,7 +209,7 @@ local function take(q, place, chosen)
     local key = found[5] or nil
     if not s then
       bury_unreadable(q, id)
-    elseif #found[1] > largest then
+    elseif #found[1] > largest or #(found[3] or '') > largest_headers then
       bury_too_large(q, id, s, found)
     elseif may_be_taken(q, id, s, key) then
       if not fits(found) then
@@ -239,7 +241,7 @@ local function take(q, place, chosen)
 end
 
 local function claim(q, place, room)
-  local until_oldest = tonumber(ARGV[10 + place])
+  local until_oldest = tonumber(ARGV[11 + place])
   local count, missed = 0, 0
   q.passed, q.held_back = {}, 0
   take_back(q)

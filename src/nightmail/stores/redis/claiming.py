@@ -11,6 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from nightmail.errors import StoreUnavailable
+from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores._fairness import ONE_IN, FairShare
@@ -85,6 +86,7 @@ class Claims:
                 left,
                 int(not handed_out),
                 self._max_body_bytes,
+                MAX_STORED_HEADERS_BYTES,
                 *(self._until_oldest(queue) for _, queue in group),
                 letter=ids.next(),
             )

@@ -23,7 +23,10 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nightmail.errors import NightmailError, SchemaDrift, StoreUnavailable
+from nightmail.stores._driver import Broken, below
 
+OF_THE_DRIVER: Final = (RedisError, OSError, EOFError)
+"""What the driver raises on purpose. Now and then it fails in other ways, when a connection ends at a bad moment."""
 REDIRECTIONS: Final = (MovedError, AskError, TryAgainError, ClusterDownError)
 """The server has done nothing: another one has the slot, or will have it soon."""
 
@@ -82,8 +85,8 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
         return error
     if isinstance(error, ResponseError) or type(error).__name__ in _CANNOT_CLASSES:
         return _refused(error)
-    if isinstance(error, RedisError | OSError | TimeoutError | EOFError):
-        return lost(f"the connection to Redis was lost: {type(error).__name__}")
+    if isinstance(error, (*OF_THE_DRIVER, Broken)):
+        return lost(f"the connection to Redis was lost: {type(below(error)).__name__}")
     return error
 
 

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from redis.exceptions import MovedError
 
 from nightmail.errors import StoreUnavailable
+from nightmail.stores._driver import below
 from nightmail.stores.redis.errors import (
     REDIRECTIONS,
     Moving,
@@ -27,6 +28,7 @@ from nightmail.stores.redis.errors import (
 from nightmail.stores.redis.nodes import CONNECT_SECONDS, Nodes
 from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.source import Address, Source
+from nightmail.stores.redis.whole import seen
 from nightmail.stores.redis.wire import Command, Reply, Wire, raised
 
 T = TypeVar("T")
@@ -172,6 +174,7 @@ class Lane:
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(seen)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -230,7 +233,7 @@ class Lane:
                 if isinstance(error, Exception):
                     better = translated(error, lost)
                     if better is not error:
-                        raise better from error
+                        raise better from below(error)
                 raise
 
     def _lock(self, address: Address | None) -> asyncio.Lock:

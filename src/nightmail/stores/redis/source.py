@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
@@ -82,11 +82,27 @@ def _from_url(url: str) -> Source:
             "a Redis URL looks like redis://host:6379/0 or redis+cluster://host:6379 (rediss for TLS), with "
             "?wait_replicas= and ?wait_timeout= in numbers"
         ) from None
+    _refuse_contradictions(parts, pool)
     if not cluster:
         return _from_pool(pool, waiting)
     arguments = pool.connection_kwargs
     start = (str(arguments.get("host", "localhost")), int(arguments.get("port", 6379)))
     return _from_nodes([start], pool.connection_class, arguments, waiting)
+
+
+def _refuse_contradictions(parts: SplitResult, pool: Any) -> None:
+    """Now, and in our words: the driver would complain when it first connects, of an argument."""
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"a Redis URL says {', '.join(twice)} more than once: which is meant?")
+    about_tls = sorted(name for name in names if name.startswith("ssl"))
+    if about_tls and not parts.scheme.lower().startswith("rediss"):
+        raise ValueError(f"a Redis URL says {', '.join(about_tls)} and no TLS: write rediss://")
+    for name in sorted(pool.connection_kwargs.keys() & set(names)):
+        try:
+            pool.connection_class(**{name: pool.connection_kwargs[name]})
+        except TypeError:
+            raise ValueError(f"a Redis URL cannot say {name}: pass a client instead") from None
 
 
 def _split_query(query: str) -> tuple[str, Waiting]:

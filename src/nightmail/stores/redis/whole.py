@@ -22,9 +22,16 @@ class Whole:
         task = asyncio.create_task(verb)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(seen)
         return await asyncio.shield(task)
 
     async def close(self) -> None:
         """Wait for those that are under way, within reason."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FAREWELL_SECONDS)
+
+
+def seen(task: asyncio.Task[Any]) -> None:
+    """Its caller is told its error; a cancelled one is not, and asyncio must not log it."""
+    if not task.cancelled():
+        task.exception()

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError, ResponseError
 
-from nightmail.stores.redis.errors import is_unknown_script, is_unknown_syntax
+from nightmail.stores._driver import driven
+from nightmail.stores.redis.errors import OF_THE_DRIVER, is_unknown_script, is_unknown_syntax
 from nightmail.stores.redis.scripts import Call
 
 Argument: TypeAlias = bytes | str | int
@@ -41,11 +42,12 @@ class Wire:
 
     async def send(self, *commands: Command) -> None:
         """Send these without waiting for answers."""
-        await self.connection.send_packed_command(self.connection.pack_commands(commands), check_health=False)
+        packed = self.connection.pack_commands(commands)
+        await driven(self.connection.send_packed_command(packed, check_health=False), *OF_THE_DRIVER)
 
     async def read(self) -> Reply:
         """The next answer; raises what the server refused."""
-        return await self.connection.read_response()
+        return await driven(self.connection.read_response(), *OF_THE_DRIVER)
 
     async def ask(self, *commands: Command) -> list[Reply]:
         """Send these at once; the answers in order, a refusal among them as an error that is not raised."""
@@ -53,7 +55,7 @@ class Wire:
         answers: list[Reply] = []
         for _ in commands:
             try:
-                answers.append(await self.connection.read_response())
+                answers.append(await self.read())
             except ResponseError as error:
                 answers.append(error)
         return answers

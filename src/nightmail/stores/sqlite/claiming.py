@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from nightmail.limits import ByteBudget
-from nightmail.message import MAX_HEADERS_BYTES, Delivery
+from nightmail.limits import MAX_STORED_HEADERS_BYTES, ByteBudget
+from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores._fairness import FairShare
 from nightmail.stores._marks import Marks, Range
@@ -30,8 +30,6 @@ SMALL: Final = 4096
 """How many bytes a body may have to be read together with its row. Larger ones are read once they are chosen."""
 MOST_GATHERED: Final = 1_000_000
 """How many bytes of larger bodies are read at once."""
-_MAX_HEADERS: Final = 16 * MAX_HEADERS_BYTES
-"""Headers that other software wrote may be longer than ours, but not by so much."""
 
 LONG_LOCKED_OUT: Final = 0.2
 """Seconds. If others had the lock for longer, leases may have ended only because they could not be renewed."""
@@ -243,7 +241,7 @@ class Claiming:
             expired=at.expired,
             small=SMALL,
             max_body=self._max_body_bytes,
-            max_headers=_MAX_HEADERS,
+            max_headers=MAX_STORED_HEADERS_BYTES,
             beginning=BEGINNING_OF_TIME,
             end=END_OF_TIME,
         )

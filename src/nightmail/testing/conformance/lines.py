@@ -60,7 +60,7 @@ class LinesConformance:
 
         found = await drained(store, limit=5)
 
-        assert found == [b"free", b"x", b"y"] if held else [b"hot", b"free", b"x", b"y"]
+        assert found == [*([] if held else [b"hot"]), b"free", b"x", b"y"]
 
     async def test_a_long_line_goes_on_in_its_order_beside_others(self, store: FullStore) -> None:
         await store.publish_batch([message(b"%d" % number, ordering_key="hot") for number in range(LONG)])
