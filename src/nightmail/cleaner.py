@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from nightmail.durations import Duration, as_positive
 from nightmail.observe import LoggingObserver, Observer, Observers
@@ -58,11 +59,21 @@ class Cleaner:
         """Whether `run` is under way."""
         return not self._ended.is_set()
 
-    async def run(self) -> None:
+    def run(self) -> Coroutine[Any, Any, None]:
         """Sweep every `interval` until `stop`, through outages. It may run again afterwards."""
+        # Before its first step: a `stop` that comes right after `create_task(cleaner.run())` must be heard.
+        self._refuse_twice()
+        self._reset()
+        self._ended.set()  # Nothing is under way yet.
+        return self._run()
+
+    def _refuse_twice(self) -> None:
         if self.is_running:
             raise RuntimeError("this cleaner is already running")
-        self._reset()
+
+    async def _run(self) -> None:
+        self._refuse_twice()
+        self._ended.clear()
         try:
             with suppress(TimeoutError):
                 async with self._patience:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
-from typing import Final, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 from nightmail.attempt import Batched
 from nightmail.errors import LeaseLost
@@ -99,13 +99,13 @@ class Relay:
         """Whether the last thing asked of the store failed."""
         return self._worker.is_failing
 
-    async def run(self) -> None:
+    def run(self) -> Coroutine[Any, Any, None]:
         """Pass messages on until `stop`. Cancelling it stops at once: what was not passed on is handed back."""
-        await self._worker.run()
+        return self._worker.run()
 
-    async def run_until_idle(self) -> None:
+    def run_until_idle(self) -> Coroutine[Any, Any, None]:
         """Pass messages on until none is due any more."""
-        await self._worker.run_until_idle()
+        return self._worker.run_until_idle()
 
     async def stop(self) -> None:
         """Take no more, let running publishers end, and write what became of their messages; returns when done."""

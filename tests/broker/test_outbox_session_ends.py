@@ -90,6 +90,32 @@ async def test_an_error_that_any_middleware_swallows_still_rolls_back(
     assert heard.of(sent) == [Retry()]
 
 
+async def test_so_it_does_on_a_router_that_came_from_a_broker_without_sessions(
+    make: Make, heard: Heard, ledger: Ledger
+) -> None:
+    router = OutboxRouter(middlewares=[Swallows])
+
+    @router.subscriber("q")
+    async def handle(body: str, session: OutboxSession, msg: OutboxMessage) -> None:
+        await ledger.write(session, f"attempt {msg.attempt}")
+        if msg.attempt == 1:
+            raise RuntimeError("half-way")
+
+    before = OutboxBroker(MemoryStore(), logger=None, observer=heard)
+    before.include_router(router)
+    async with started(before):
+        refused = await before.publish("water", "q")
+        await heard.until(lambda: heard.of(refused) == [Done()])
+
+    broker = make(session_factory=ledger.sessions, retry=AT_ONCE)
+    broker.include_router(router)
+    async with started(broker):
+        sent = await broker.publish("tea", "q")
+        await heard.until(lambda: heard.promises == [sent])
+
+    assert await ledger.effects() == ["attempt 2"]
+
+
 async def test_a_publish_that_fails_rolls_back_even_if_a_middleware_swallows_the_error(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:

@@ -224,6 +224,18 @@ async def test_one_sweep_asked_for_by_hand_says_that_the_store_is_down(store: Fa
 # ── stopping ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_a_stop_right_after_the_run_was_scheduled_is_heard(store: FaultyStore, seen: Seen) -> None:
+    cleaner = Cleaner(store, DAY, RARELY, observer=seen)
+    task = asyncio.create_task(cleaner.run())
+    await soon(cleaner.stop())
+    await soon(task)
+
+    assert not cleaner.is_running
+    assert store.calls["sweep"] == 0
+    async with at_work(cleaner):
+        await store.until_called("sweep", 1)
+
+
 async def test_a_stop_lets_the_batch_under_way_end_and_begins_no_other(
     store: FaultyStore, data: MemoryData, clock: ManualClock, seen: Seen
 ) -> None:

@@ -307,6 +307,17 @@ async def test_a_relay_runs_until_it_is_stopped_and_may_run_again(store: FaultyS
     assert line.arrived == [1, 2]
 
 
+async def test_a_stop_right_after_the_run_was_scheduled_is_heard(store: FaultyStore, seen: Seen) -> None:
+    line = Line()
+    running = relay(store, line, seen)
+    await publish(store)
+    task = asyncio.create_task(running.run())
+    await running.stop()
+    await soon(task)
+
+    assert line.arrived == []
+
+
 async def test_a_stop_waits_for_the_batch_under_way_and_writes_its_results(
     store: FaultyStore, seen: Seen, told: Told
 ) -> None:

@@ -155,6 +155,40 @@ async def test_a_runner_at_rest_does_not_start_a_suspect_before_its_neighbour_ha
     assert seen.runs == [long, innocent, suspect]
 
 
+@pytest.mark.parametrize("shares", [False, True])
+async def test_a_suspect_waits_for_a_handler_that_has_acknowledged_its_message_and_still_runs(
+    store: FaultyStore, data: MemoryData, clock: ManualClock, seen: Seen, shares: bool
+) -> None:
+    handler = Handler(held=True)
+
+    async def acks_and_goes_on(delivery: Delivery) -> None:
+        if delivery.id == innocent:
+            async with data.transaction() as transaction:
+                await store.ack([delivery], transaction=transaction)
+                current.promise([delivery])
+            await handler(delivery)
+
+    [suspect] = await publish(store, queue="mail")
+    await lose_workers(store, clock, times=1, queue="mail")
+    await store.claim(["mail"], limit=1, lease=LEASE, token=delivery().token)
+    shared = Solitude()
+    queues = [["mail", "post"]] if shares else [["mail"], ["post"]]
+    workers = [
+        Worker(store, acks_and_goes_on, queues=each, observer=seen, solitude=shared) for each in queues
+    ]
+    async with at_work(*workers):
+        [innocent] = await publish(store, queue="post")
+        await handler.until_running(1)
+        assert [worker.in_hand for worker in workers] == [0] * len(workers)
+        clock.advance(LEASE)
+        await publish(store, queue="mail")  # Wakes the worker up.
+        await seen.until(lambda: shared.taken)
+        await asyncio.sleep(0.05)
+        assert suspect not in seen.runs
+        handler.let_go()
+        await seen.until(lambda: suspect in seen.runs)
+
+
 # ── what it costs ──────────────────────────────────────────────────────────────────────────────────────────
 
 

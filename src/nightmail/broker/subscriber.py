@@ -181,6 +181,9 @@ class OutboxSubscriber(SubscriberWithAssertions):
         self.settings = self._worker_settings()
         # Looked up once: through its routers' configurations it takes microseconds, for every message.
         self._store, self._make_session = broker.store, broker.session_factories
+        # Looked up again for each worker: a router may have moved to a broker with other sessions and another log.
+        vars(self).pop("_around_middlewares", None)
+        vars(self).pop("_own_middlewares", None)
         return Worker(
             self._source,
             self._deliver
