@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from nightmail import OutboxBroker, SyncPublisher
+from nightmail import ConstantRetry, OutboxBroker, SyncPublisher
 from nightmail.annotations import Logger, OutboxMessage, OutboxSession
 from nightmail.annotations import OutboxBroker as TheBroker
 from nightmail.errors import CannotJoin
@@ -249,3 +249,28 @@ async def test_under_fastapi_synchronous_dependencies_of_many_workers_are_warned
 
     (warned,) = said(log, logging.WARNING)
     assert "(slow, slower)" in warned
+
+
+@pytest.mark.parametrize("end", ["nack", "postpone"])
+async def test_a_delay_of_centuries_is_refused_and_the_message_comes_again(end: str) -> None:
+    broker = OutboxBroker("memory://", logger=logger, retry=ConstantRetry(delay=1))
+    refusals: list[str] = []
+
+    @broker.subscriber("mail")
+    async def send(body: str, msg: OutboxMessage) -> None:
+        if not refusals:
+            try:
+                await getattr(msg, end)(10**12)
+            except ValueError as refused:
+                refusals.append(str(refused))
+                raise
+
+    tb = TestOutboxBroker(broker, raise_errors=False)
+    async with tb:
+        await broker.publish("tea", "mail")
+        await tb.advance(2)
+        assert await broker.stats() == {}
+
+    assert refusals == [
+        "delay lies more than 200 years ahead. Numbers are seconds: was it meant in milliseconds?"
+    ]

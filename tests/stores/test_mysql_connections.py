@@ -297,7 +297,7 @@ async def test_a_key_that_a_callers_commit_frees_is_noticed_though_the_next_mess
             assert [delivery.body for delivery in await claim(store)] == [b"second"]
 
 
-async def test_an_outage_of_the_watch_is_told_once_and_everything_rings_after_it(
+async def test_an_outage_of_the_watch_is_left_to_the_workers_to_tell_and_everything_rings_after_it(
     mysql_url: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -310,7 +310,7 @@ async def test_an_outage_of_the_watch_is_told_once_and_everything_rings_after_it
             interference.before = refuse
             await until(lambda: store.look_interval.total_seconds() == 1)
             await asyncio.sleep(1.2)
-            assert sum("no wake-ups" in record.message for record in caplog.records) == 1
+            assert not [record for record in caplog.records if "no wake-ups" in record.message]
 
             bell.clear()
             interference.before = lambda _: None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from faststream.exceptions import NackMessage
 
-from nightmail.durations import Duration, as_timedelta
+from nightmail.broker.delays import as_delay
+from nightmail.durations import Duration
 
 
 class PostponeMessage(NackMessage):
@@ -12,7 +13,7 @@ class PostponeMessage(NackMessage):
 
     def __init__(self, delay: Duration) -> None:
         # FastStream hands these to the message's `nack`, as it does for every kind of `NackMessage`.
-        self.delay = as_timedelta("delay", delay)
+        self.delay = as_delay(delay)
         super().__init__(postpone_by=self.delay)
 
     def __reduce__(self) -> tuple[type[PostponeMessage], tuple[Duration]]:

@@ -12,10 +12,11 @@ from faststream.message import AckStatus, StreamMessage
 
 from nightmail.broker.at_once import at_once
 from nightmail.broker.counted import COUNTED, Asked, Given, Owed, is_synchronous_here
+from nightmail.broker.delays import as_delay
 from nightmail.broker.joining import check_session
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict, refusing
 from nightmail.current import promise
-from nightmail.durations import Duration, as_positive, as_timedelta
+from nightmail.durations import Duration, as_positive
 from nightmail.errors import HandlerTimeout, LeaseLost, Undecodable
 from nightmail.message import DeadDelivery, Delivery, check_name
 from nightmail.outcome import Dead, Done, Postpone, Reason, Standing
@@ -112,7 +113,7 @@ class OutboxMessage(StreamMessage[Received]):
         """Failed: try again after `delay`, or when the retry policy says."""
         if postpone_by is not None:
             return self.postpone(postpone_by)
-        return self._give(Nacked(None if delay is None else as_timedelta("delay", delay)), AckStatus.NACKED)
+        return self._give(Nacked(None if delay is None else as_delay(delay)), AckStatus.NACKED)
 
     def reject(self, reason: str | None = None) -> Given:
         """Given up: it goes to the dead letters."""
@@ -120,7 +121,7 @@ class OutboxMessage(StreamMessage[Received]):
 
     def postpone(self, delay: Duration) -> Given:
         """Not yet: look again after `delay`. Costs no attempt; both counters start afresh."""
-        return self._give(Postpone(as_timedelta("delay", delay)), AckStatus.NACKED)
+        return self._give(Postpone(as_delay(delay)), AckStatus.NACKED)
 
     # ── ending in time ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -288,7 +289,7 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
         """Failed, all that have no verdict yet: try again after `delay`, or when the retry policy says."""
         if postpone_by is not None:
             return self.postpone(postpone_by)
-        return self._give(Nacked(None if delay is None else as_timedelta("delay", delay)), AckStatus.NACKED)
+        return self._give(Nacked(None if delay is None else as_delay(delay)), AckStatus.NACKED)
 
     def reject(self, reason: str | None = None) -> Given:
         """Given up, all that have no verdict yet: they go to the dead letters."""
@@ -296,7 +297,7 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
 
     def postpone(self, delay: Duration) -> Given:
         """Not yet, all that have no verdict yet: look again after `delay`."""
-        return self._give(Postpone(as_timedelta("delay", delay)), AckStatus.NACKED)
+        return self._give(Postpone(as_delay(delay)), AckStatus.NACKED)
 
     @property
     def stopping(self) -> bool:

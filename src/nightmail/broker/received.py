@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias
 
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage
 
+from nightmail.broker.delays import as_delay
 from nightmail.broker.exceptions import PostponeMessage
-from nightmail.durations import as_timedelta
 from nightmail.message import Delivery
 from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Retry
 from nightmail.store import FullStore
@@ -169,7 +169,7 @@ def verdict_in(error: Exception | None) -> Verdict | None:
         case PostponeMessage():
             return Postpone(error.delay)
         case NackMessage(extra_options={"delay": delay, **others}) if not others:
-            return Nacked(as_timedelta("delay", delay))
+            return Nacked(as_delay(delay))
         case NackMessage(extra_options=given) if not given:
             return Nacked()
         case RejectMessage(extra_options={"reason": reason, **others}) if not others:

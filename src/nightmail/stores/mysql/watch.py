@@ -16,6 +16,7 @@ from typing import Final
 
 from nightmail.bell import Bell, BellTower
 from nightmail.clock import Clock
+from nightmail.errors import StoreUnavailable
 from nightmail.stores._marks import LEVELS
 from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.lane import Lane
@@ -122,8 +123,9 @@ class WatchedTower(BellTower):
                 pause = await self._look()
             except Exception as error:  # noqa: BLE001 - whatever it is, looking goes on, and so do we
                 if not self._deaf:
-                    # Once, until it works again: this is tried for ever.
-                    logger.warning("no wake-ups from the server: %s; looking every second instead", error)
+                    # Once, until it works again: this is tried for ever. And an outage is told by the workers.
+                    level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.WARNING
+                    logger.log(level, "no wake-ups from the server: %s; looking every second instead", error)
                 self._deaf = True
                 pause = LONGEST_SECONDS
                 continue

@@ -110,7 +110,8 @@ class Listener(BellTower):
                 pause = LONGEST_PAUSE
                 self._warn("notifications do not arrive (is there a connection pooler?)")
             except StoreUnavailable as error:
-                self._warn(str(error))
+                # The workers say that the server is away, and that it is back: one line each is enough.
+                logger.debug("no wake-ups from Postgres: %s; looking every second instead", error)
             except Exception as error:  # noqa: BLE001 - whatever it is, looking goes on, and so do we
                 self._warn(f"listening failed: {type(error).__name__}")
             finally:

@@ -103,7 +103,7 @@ class Listener(BellTower):
             except Exception as error:  # noqa: BLE001 - whatever it is, looking goes on, and so do we
                 if self._heard:
                     pause = SHORTEST_PAUSE
-                self._warn(_reason(error))
+                self._tell(_first(error))
             finally:
                 self._hang_up()
             # Not all processes at once: they have all lost their connections at the same moment.
@@ -197,16 +197,19 @@ class Listener(BellTower):
         for wire in wires.values():
             wire.drop()
 
-    def _warn(self, what: str) -> None:
+    def _tell(self, error: Exception) -> None:
+        # The workers say that the server is away, and that it is back: one line each is enough.
+        away = isinstance(error, _Lost | StoreUnavailable)
         # Once, until it works again: this is tried for ever.
-        if not self._warned:
-            self._warned = True
-            logger.warning("no wake-ups from Redis: %s; looking every second instead", what)
+        if away or not self._warned:
+            self._warned = self._warned or not away
+            what = str(error) if away else f"listening failed: {type(error).__name__}"
+            level = logging.DEBUG if away else logging.WARNING
+            logger.log(level, "no wake-ups from Redis: %s; looking every second instead", what)
 
 
-def _reason(error: Exception) -> str:
+def _first(error: Exception) -> Exception:
     """What went wrong first, among the tasks that ended together."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    known = isinstance(error, _Lost | StoreUnavailable)
-    return str(error) if known else f"listening failed: {type(error).__name__}"
+    return error
