@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -25,7 +25,7 @@ from nightmail.errors import (
 )
 from nightmail.message import Message, OnConflict
 from nightmail.outcome import Standing
-from nightmail.stores.mysql import MySQLStore
+from nightmail.stores.mysql import MySQLStore, timers
 from testkit.servers.mariadb import MariaDB, connect_arguments
 from tests.stores.mysql_support import (
     HOUR,
@@ -210,7 +210,7 @@ async def test_publishing_in_a_transaction_needs_no_connection_of_ours_and_few_s
             await own.rollback()
 
         assert interference.packets == []
-        assert counts == [1, 2, 4, 2, 4]
+        assert counts == [1, 2, 4, 3, 4]
 
 
 # ------------------------------------------------------------------------------ two at the same time
@@ -312,6 +312,64 @@ async def test_a_caller_at_repeatable_read_does_not_skip_because_of_a_message_th
         assert [delivery.body for delivery in await claim(store)] == [b"new"]
 
 
+@asynccontextmanager
+async def a_snapshot_for_one_transaction(url: str) -> AsyncIterator[Any]:
+    """A transaction at repeatable read, in a session that says of itself that it is at read committed."""
+    async with raw_connection(url) as own:
+        await own.rollback()
+        await execute(own, "set transaction isolation level repeatable read")
+        await own.begin()
+        await execute(own, "select count(*) from nightmail_messages")
+        yield own
+
+
+async def test_a_caller_at_repeatable_read_for_one_transaction_does_not_skip_because_of_a_message_that_is_gone(
+    mysql_url: str,
+) -> None:
+    async with open_store(mysql_url) as store:
+        await store.publish(message(b"gone", timer_id="t"))
+        async with a_snapshot_for_one_transaction(mysql_url) as transaction:
+            await done(store, await claim(store))
+            await store.publish(message(queue="other"), transaction=transaction)
+
+            assert await store.publish(message(b"new", timer_id="t"), transaction=transaction) is not None
+            # Its own is not committed yet, and takes the name all the same.
+            assert await store.publish(message(b"second", timer_id="t"), transaction=transaction) is None
+
+        assert [delivery.body for delivery in await claim(store)] == [b"new"]
+
+
+@every_kind
+async def test_a_name_that_is_taken_or_kept_by_a_window_is_skipped_in_a_transaction(
+    mysql_url: str, begin: Begin
+) -> None:
+    async with open_store(mysql_url) as store:
+        await store.publish(message(timer_id="borne"))
+        await store.publish(message(queue="other", timer_id="kept", dedup_for=HOUR))
+        await done(store, await claim(store, queue="other"))
+        async with begin(mysql_url) as transaction:
+            assert await store.publish(message(queue="third"), transaction=transaction) is not None
+            assert await store.publish(message(timer_id="borne"), transaction=transaction) is None
+            kept = message(queue="other", timer_id="kept")
+            assert await store.publish(kept, transaction=transaction) is None
+            assert await store.publish(message(timer_id="free"), transaction=transaction) is not None
+
+
+async def test_a_caller_at_repeatable_read_for_one_transaction_replaces_a_message_that_it_does_not_see(
+    mysql_url: str,
+) -> None:
+    async with open_store(mysql_url) as store:
+        await store.publish(message(b"gone", timer_id="t"))
+        async with a_snapshot_for_one_transaction(mysql_url) as transaction:
+            await done(store, await claim(store))
+            unseen = await store.publish(message(b"unseen", timer_id="t"))
+
+            over = message(b"over", timer_id="t", on_conflict="replace")
+            assert await store.publish(over, transaction=transaction) == unseen
+
+        assert [delivery.body for delivery in await claim(store)] == [b"over"]
+
+
 async def test_a_publish_waits_while_somebody_else_is_given_ids_for_an_unknown_number_of_rows(
     mysql_url: str,
 ) -> None:
@@ -345,6 +403,40 @@ async def test_a_cancel_of_all_waits_for_nobody_in_another_queue(mysql_url: str)
 
         assert await store.publish(message(timer_id="a")) is not None
         assert len(await store.peek("other")) == 1
+
+
+@pytest.mark.parametrize("joined", [False, True])
+async def test_a_cancel_of_all_ends_though_others_go_on_publishing(mysql_url: str, joined: bool) -> None:
+    async with open_store(mysql_url) as store, open_store(mysql_url) as other:
+        await store.publish_batch([message() for _ in range(100)])
+
+        async def publish() -> None:
+            while True:
+                await other.publish(message())
+
+        async with asyncio.timeout(20), raw_connection(mysql_url) as own:
+            publishing = [asyncio.create_task(publish()) for _ in range(4)]
+            try:
+                assert await store.cancel_all(QUEUE, transaction=own if joined else None) >= 100
+            finally:
+                for task in publishing:
+                    task.cancel()
+                await asyncio.wait(publishing)
+
+
+async def test_a_cancel_of_all_commits_portion_by_portion(
+    mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timers, "AT_ONCE", 10)
+    async with watched_store(mysql_url) as (store, interference):
+        await store.publish_batch([message() for _ in range(35)])
+        interference.packets.clear()
+
+        assert await store.cancel_all(QUEUE) == 35
+
+        sent = [statement for packet in interference.packets for statement in packet]
+        steps = [word for statement in sent for word in ("delete m", "commit") if statement.startswith(word)]
+        assert steps == ["delete m", "commit"] * 4 + ["commit"]
 
 
 # ----------------------------------------------------------------------------------- what is refused

@@ -141,13 +141,16 @@ async def test_a_known_node_that_does_not_answer_does_not_hold_up_learning_the_m
 # ------------------------------------------------------------------------- a node that does not answer
 
 
+@pytest.mark.parametrize("has_the_list", [False, True])
 async def test_while_one_node_does_not_answer_the_queues_of_the_others_are_served(
-    cluster: RedisCluster,
+    cluster: RedisCluster, has_the_list: bool
 ) -> None:
     async with opened(cluster) as store:
         registry = await asyncio.to_thread(registry_node, cluster)
         masters = await asyncio.to_thread(cluster.masters)
-        frozen, healthy = next(node for node in masters if node is not registry), registry
+        another = next(node for node in masters if node is not registry)
+        # The list of the queues is at one of the nodes: who has published to a queue before does not need it.
+        frozen, healthy = (registry, another) if has_the_list else (another, registry)
         (bad,) = await asyncio.to_thread(queues_at, cluster, store, frozen, 1)
         (good,) = await asyncio.to_thread(queues_at, cluster, store, healthy, 1)
         for queue in (bad, good):
@@ -185,3 +188,25 @@ async def test_while_one_node_does_not_answer_the_queues_of_the_others_are_serve
                     claimed = await store.claim([bad, good], limit=5, lease=LEASE, token=uuid4())
                     bodies |= {each.body for each in claimed.deliveries}
                 await asyncio.sleep(0.1)
+
+
+async def test_while_one_node_refuses_the_leases_at_the_others_are_known_to_be_renewed(
+    cluster: RedisCluster,
+) -> None:
+    async with opened(cluster) as store:
+        frozen, healthy, *_ = await asyncio.to_thread(cluster.masters)
+        (bad,) = await asyncio.to_thread(queues_at, cluster, store, frozen, 1)
+        (good,) = await asyncio.to_thread(queues_at, cluster, store, healthy, 1)
+        for queue in (bad, good):
+            await store.publish(Message(queue=queue, body=b"running"))
+        claimed = await store.claim([bad, good], limit=2, lease=LEASE, token=uuid4())
+        running = sorted(claimed.deliveries, key=lambda each: each.queue == good)
+        # The server takes no script: it answers so at once.
+        await asyncio.to_thread(frozen.ask, "CONFIG", "SET", "min-replicas-to-write", "5")
+        try:
+            assert await store.extend(running, LEASE) == [Standing.BUSY, Standing.HELD]
+            with pytest.raises(StoreUnavailable):
+                await store.extend(running[:1], LEASE)
+        finally:
+            await asyncio.to_thread(frozen.ask, "CONFIG", "SET", "min-replicas-to-write", "0")
+        assert await store.extend(running, LEASE) == [Standing.HELD] * 2

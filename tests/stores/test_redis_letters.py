@@ -373,3 +373,18 @@ async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_anything_is_
         assert await own.hgetall(f"{TAG}:d:{letters[1].id:016x}") == before
         assert await store.settle([Settlement(held, Done())]) == [Standing.HELD]
         assert len(await store.redrive(letters)) == 1
+
+
+@pytest.mark.parametrize("key", ["due:3", "later", "lines", "run", "names", "heads", "last", "windows"])
+async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_a_sweep_deletes_anything(
+    redis_url: str, key: str
+) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        (letter,) = await bury(store, b"a")
+        await own.delete(f"{TAG}:{key}")
+        await own.lpush(f"{TAG}:{key}", "somebody else's")
+
+        with pytest.raises(SchemaDrift):
+            await store.sweep(older_than=timedelta(0), limit=10)
+
+        assert [each.id for each in await store.dead(DeadFilter())] == [letter.id]

@@ -202,6 +202,28 @@ async def test_a_verb_with_a_forbidden_command_works_or_has_written_nothing(
     assert refused
 
 
+@pytest.mark.parametrize(
+    "command", ["GET", "HLEN", "UNLINK", "ZCARD", "ZRANGEBYSCORE", "ZREM", "ZREMRANGEBYLEX"]
+)
+async def test_a_sweep_of_the_last_letter_of_a_queue_with_a_forbidden_command_has_deleted_nothing(
+    redis_url: str, command: str
+) -> None:
+    async with client(redis_url) as own:
+        clock = ManualClock()
+        async with opened(redis_url, clock) as store:
+            await store.migrate()
+            await store.publish(message())
+            taken = await store.claim([QUEUE], limit=1, lease=LEASE, token=uuid4())
+            await store.settle([Settlement(each, Dead("test")) for each in taken.deliveries])
+        clock.advance(HOUR)
+        before = await everything(own)
+
+        async with lacking(own, f"-{command}"), opened(as_lacking(redis_url), clock) as store:
+            assert await refusal(store.sweep(older_than=MINUTE, limit=10)) is not None
+
+        assert await everything(own) == before
+
+
 async def test_an_acknowledgement_in_a_multi_is_refused_before_the_callers_commands_are_carried_out(
     redis_url: str,
 ) -> None:

@@ -25,6 +25,17 @@ select 1 from nightmail_messages where queue_timer = concat(:queue, x'00', :time
 union all
 select 1 from nightmail_dedup where queue = :queue and timer_id = :timer_id and until > :now;
 
+-- name: taken_now
+-- The same in a transaction that may have an old snapshot, though its session says that it is at read committed. Nothing is
+-- inserted: the answer is the last id, 0 for no. What an INSERT selects is read as it is now: at read committed without a
+-- lock, at repeatable read with one. What `last_insert_id` is given must not be known before a row is read.
+insert into nightmail_dedup (queue, timer_id, until)
+select m.queue, m.timer_key, :now from nightmail_messages as m
+where m.queue_timer = concat(:queue, x'00', :timer_id) and last_insert_id(m.id) < 0
+union all
+select d.queue, d.timer_id, d.until from nightmail_dedup as d
+where d.queue = :queue and d.timer_id = :timer_id and d.until > :now and last_insert_id(year(d.until)) < 0;
+
 -- name: own
 -- The message of the handler that publishes, locked, if its lease still holds.
 select queue, timer_key from nightmail_messages where id = :own_id and token = :own_token for update;

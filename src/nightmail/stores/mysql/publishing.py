@@ -22,6 +22,8 @@ from nightmail.stores.mysql.transaction import OneByOne, OwnTransaction, Session
 
 TRIES: Final = 10
 """How often a publish is asked again because a bearer of its name appeared while it was carried out."""
+UNSEEN_AFTER: Final = 3
+"""So many such refusals in a row, and the session does not see the bearer, though it should."""
 PACKET: Final = 12 * 1024 * 1024
 """By default servers take no packet larger than 16 MB. In it, bodies and headers take twice their size."""
 ROOM: Final = 1024
@@ -139,9 +141,18 @@ class Publishing:
     # ---------------------------------------------------------------------------------- with a name
 
     async def publish(
-        self, session: Session, message: Message, own: Delivery | None, *, sees_all: bool
+        self,
+        session: Session,
+        message: Message,
+        own: Delivery | None,
+        *,
+        sees_all: bool,
+        says_so: bool = False,
     ) -> Published:
-        """Store one message that has a name or a fence. `sees_all`: the session sees what others have committed."""
+        """Store one message that has a name or a fence. `sees_all`: the session sees what others have committed.
+
+        Or it only `says_so`: for one transaction it may be otherwise, which no variable tells.
+        """
         values = self._values(message)
         rearm = None if own is None else await self._fence(session, message, own)
         if message.timer_id is None:
@@ -149,7 +160,10 @@ class Publishing:
             return Published((await session.ask(insert)).last_id)
         if message.on_conflict not in ("skip", "raise"):
             return await self._store_over(session, values, rearm, sees_all=sees_all)
-        stored = await self._store_unless_taken(session, message, values, rearm, sees_all=sees_all)
+        if rearm is None and sees_all and await self._is_taken(session, values, says_so=says_so):
+            stored = None
+        else:
+            stored = await self._store_unless_taken(session, message, values, rearm)
         if stored is None and message.on_conflict == "raise":
             raise TimerExists(message.queue, message.timer_id)
         return Published(stored)
@@ -166,19 +180,16 @@ class Publishing:
         )
         return _Rearm(own.id) if bears else None
 
+    async def _is_taken(self, session: Session, values: Mapping[str, Value], *, says_so: bool) -> bool:
+        if not (await session.ask(self._filled("taken", values))).rows:
+            return False
+        return not says_so or bool((await session.ask(self._filled("taken_now", values))).last_id)
+
     async def _store_unless_taken(
-        self,
-        session: Session,
-        message: Message,
-        values: Mapping[str, Value],
-        rearm: _Rearm | None,
-        *,
-        sees_all: bool,
+        self, session: Session, message: Message, values: Mapping[str, Value], rearm: _Rearm | None
     ) -> int | None:
         if rearm is not None:
             await self._detach(session, rearm.id, superseded=False)
-        elif sees_all and (await session.ask(self._filled("taken", values))).rows:
-            return None
         try:
             stored = (await session.ask(self._filled("publish_timer", values))).last_id
         except Exception as error:
@@ -199,10 +210,10 @@ class Publishing:
     async def _store_over(
         self, session: Session, values: Mapping[str, Value], rearm: _Rearm | None, *, sees_all: bool
     ) -> Published:
-        refused = False
-        for _ in range(TRIES):
+        unseen_after = UNSEEN_AFTER if sees_all else 1
+        for refusals in range(TRIES):
             # Found by its name only once an insert was refused by one that the session does not see.
-            bearer = await self._bearer(session, values, by_name=refused and not sees_all)
+            bearer = await self._bearer(session, values, by_name=refusals >= unseen_after)
             if bearer is not None:
                 id_, running, wins, queue, ordering_key, in_line = bearer
                 own = rearm is not None and rearm.id == id_
@@ -220,7 +231,6 @@ class Publishing:
             except Exception as error:
                 if not is_duplicate(error):
                     raise
-                refused = True
         raise StoreUnavailable(
             "the bearer of this timer id changed each time it was to be replaced: try again"
         )

@@ -47,7 +47,7 @@ from nightmail.stores.mysql.settling import Settling
 from nightmail.stores.mysql.sweeping import Sweeping
 from nightmail.stores.mysql.text import BacktickNames, Sql
 from nightmail.stores.mysql.timers import Timers
-from nightmail.stores.mysql.transaction import OwnTransaction, Session
+from nightmail.stores.mysql.transaction import OneByOne, OwnTransaction, Session
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -209,7 +209,8 @@ class MySQLStore:
         if message.timer_id is None and own is None:
             return await self._publishing.publish_if_ours(session, message)
         sees_all = await session.look()
-        return (await self._publishing.publish(session, message, own, sees_all=sees_all)).id
+        published = await self._publishing.publish(session, message, own, sees_all=sees_all, says_so=True)
+        return published.id
 
     async def _publish_batch_joined(self, session: CallersSession, messages: Sequence[Message]) -> list[int]:
         await session.look()
@@ -328,10 +329,11 @@ class MySQLStore:
         return await asyncio.shield(asyncio.ensure_future(self._cancel_in_portions(queue)))
 
     async def _cancel_in_portions(self, queue: str) -> int:
+        newest = await self._here.publish.run(lambda link: self._timers.newest(OneByOne(link)))
         removed = 0
         try:
             while some := await self._in_own_transaction(
-                lambda session: self._timers.cancel_some(session, queue, sees_all=True)
+                lambda session: self._timers.cancel_some(session, queue, newest, sees_all=True)
             ):
                 removed += some
         finally:

@@ -64,19 +64,28 @@ class Timers:
 
     async def cancel_all(self, session: Session, queue: str, *, sees_all: bool) -> int:
         """See `Store.cancel_all`. In the caller's transaction."""
+        newest = await self.newest(session) if sees_all else None
         removed = 0
-        while some := await self.cancel_some(session, queue, sees_all=sees_all):
+        while some := await self.cancel_some(session, queue, newest, sees_all=sees_all):
             removed += some
         return removed
 
-    async def cancel_some(self, session: Session, queue: str, *, sees_all: bool) -> int:
-        """Remove some of the waiting messages of this queue; how many, 0 when there are none."""
+    async def newest(self, session: Session) -> int:
+        """The highest id there is now."""
+        return int((await session.ask(self._filled("newest", {}))).rows[0][0])
+
+    async def cancel_some(self, session: Session, queue: str, newest: int | None, *, sees_all: bool) -> int:
+        """Remove some of the waiting messages of this queue; how many, 0 when there are none.
+
+        Up to the newest: beside others who go on publishing it would never end. A session that does not see all needs
+        no such limit: it keeps them from publishing to where it has looked.
+        """
         # The parked ones first: they are not brought back one by one then.
         for parked in (1, 0):
             for level in LEVELS:
                 range_: Range[Place] | None = Range(queue, level)
                 while range_ is not None:
-                    ids, range_ = await self._waiting_in(session, range_, parked, sees_all=sees_all)
+                    ids, range_ = await self._waiting_in(session, range_, parked, newest, sees_all=sees_all)
                     if removed := await self._remove(session, queue, ids):
                         return removed
         return 0
@@ -120,7 +129,7 @@ class Timers:
         return [_Locked(*row) for row in (await session.ask(self._filled("lock_waiting", values))).rows]
 
     async def _waiting_in(
-        self, session: Session, range_: Range[Place], parked: int, *, sees_all: bool
+        self, session: Session, range_: Range[Place], parked: int, newest: int | None, *, sees_all: bool
     ) -> tuple[list[int], Range[Place] | None]:
         """The ids of some that wait in this range, and where there may be more."""
         values: dict[str, Value] = {
@@ -128,6 +137,7 @@ class Timers:
             "parked": parked,
             "level": range_.level,
             "within": within(range_),
+            "until": ALWAYS if newest is None else Sql(f"m.id <= {newest}"),
             "limit": AT_ONCE,
             "now": now(self._clock),
         }

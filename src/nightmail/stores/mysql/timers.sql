@@ -24,11 +24,15 @@ for update;
 -- Remove the message that was just locked.
 delete from nightmail_messages where id = :id;
 
+-- name: newest
+-- The highest id.
+select coalesce(max(m.id), 0) from nightmail_messages as m;
+
 -- name: waiting_in_queue
 -- Some of the messages of a queue after a place that wait, not locked.
 select m.id, m.due_at
 from nightmail_messages as m force index (nightmail_claim)
-where m.queue = :queue and m.parked = :parked and m.priority = :level and :within
+where m.queue = :queue and m.parked = :parked and m.priority = :level and :within and :until
   and (m.token is null or m.lease_until <= :now)
 order by m.due_at, m.id
 limit :limit;

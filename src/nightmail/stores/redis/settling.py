@@ -8,6 +8,7 @@ from datetime import timedelta
 from struct import Struct
 from typing import Final, TypeAlias, TypeVar
 
+from nightmail.errors import StoreUnavailable
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
 from nightmail.store import Settlement
@@ -45,9 +46,11 @@ class Settling:
         def prepare(tags: Sequence[str], places: Sequence[int], settlements: Sequence[Settlement]) -> Call:
             return self.prepared(tags, places, settlements, ids)
 
-        held = await self._each(
+        held, failure = await self._each(
             lane, [(settlement.delivery.queue, settlement) for settlement in batch], prepare
         )
+        if failure is not None:
+            raise failure
         return [
             Standing.HELD if yes else Standing.UNKNOWN if settlement.repeated else Standing.LOST
             for yes, settlement in zip(held, batch, strict=True)
@@ -73,17 +76,24 @@ class Settling:
         )
 
     async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
-        """See `Store.extend`."""
+        """See `Store.extend`. What a node does not answer for is busy, as long as another answers."""
 
         def prepare(tags: Sequence[str], places: Sequence[int], some: Sequence[Delivery]) -> Call:
             script = "extend_dead" if isinstance(some[0], DeadDelivery) else "extend"
             return self._asking.call(script, tags, micros(lease), leases(places, some))
 
-        held = await self._each(lane, [(delivery.queue, delivery) for delivery in deliveries], prepare)
-        return [Standing.HELD if yes else Standing.LOST for yes in held]
+        held, failure = await self._each(
+            lane, [(delivery.queue, delivery) for delivery in deliveries], prepare
+        )
+        if failure is not None and not any(yes is not None for yes in held):
+            raise failure
+        # Those that were renewed must be known to hold. The others are asked for again soon.
+        return [Standing.BUSY if yes is None else Standing.HELD if yes else Standing.LOST for yes in held]
 
-    async def _each(self, lane: Lane, items: Sequence[tuple[str, T]], prepare: _Prepare[T]) -> list[bool]:
-        """Whether each lease held, after a call for each slot."""
+    async def _each(
+        self, lane: Lane, items: Sequence[tuple[str, T]], prepare: _Prepare[T]
+    ) -> tuple[list[bool | None], StoreUnavailable | None]:
+        """Whether each lease held, after a call for each slot; `None`, and why, where a node did not answer."""
         tags = {queue: self._asking.keys.tag(queue) for queue, _ in items}
         groups = by_slot(self._nodes, ((tags[queue], at) for at, (queue, _) in enumerate(items)))
         calls = []
@@ -96,11 +106,15 @@ class Settling:
         # All at once, and each to its end: a node that is down must not hold up the others.
         answers = await asyncio.gather(*(lane.call(call) for call in calls), return_exceptions=True)
         held: dict[int, bool] = {}
+        failure: StoreUnavailable | None = None
         for group, answer in zip(groups, answers, strict=True):
-            if isinstance(answer, BaseException):
+            if isinstance(answer, StoreUnavailable):
+                failure = failure or answer
+            elif isinstance(answer, BaseException):
                 raise answer
-            held.update((at, letter == _HELD) for (_, at), letter in zip(group, answer[0], strict=True))
-        return [held[at] for at in range(len(items))]
+            else:
+                held.update((at, letter == _HELD) for (_, at), letter in zip(group, answer[0], strict=True))
+        return [held.get(at) for at in range(len(items))], failure
 
 
 def leases(places: Sequence[int], deliveries: Sequence[Delivery]) -> bytes:

@@ -43,34 +43,32 @@ local function sweep_windows(room)
   return #over
 end
 
-need({ 'ZREMRANGEBYLEX' })
--- Whatever a queue may hold. The rest is only of use while there is something of this.
-local function is_empty()
+-- How much there is of whatever a queue may hold. The rest is only of use while there is something of this.
+local function holds()
+  local count = redis.call('HLEN', q.names) + redis.call('HLEN', q.heads)
   local places = { q.later, q.lines, q.blocked, q.run, q.expired, q.dead, q.delivered, q.windows, q.moved }
   for level = 0, 9 do
     places[#places + 1] = q.due .. level
   end
   for _, place in ipairs(places) do
-    if redis.call('ZCARD', place) > 0 then
-      return false
-    end
+    count = count + redis.call('ZCARD', place)
   end
-  return redis.call('HLEN', q.names) == 0 and redis.call('HLEN', q.heads) == 0
+  return count
 end
 
 local function forget_if_idle()
-  if not is_empty() or (redis.call('GET', q.last) or '') >= ARGV[10] then
+  if holds() > 0 or (redis.call('GET', q.last) or '') >= ARGV[10] then
     return 0
   end
   redis.call('UNLINK', q.last, q.claims, q.waits, q.superseded, q.died, q.offered, q.held, q.lapsed)
   return 1
 end
 
-need({ 'GET' })
+need({ 'ZREMRANGEBYLEX' })
 guard_letters(q)
-for _, key in ipairs({ q.delivered, q.windows, q.moved }) do
-  redis.call('ZCARD', key)
-end
+-- Whatever is read after the first write is read before it, too.
+holds()
+redis.call('GET', q.last)
 redis.call('ZREMRANGEBYLEX', q.moved, '-', '(' .. ARGV[9])
 local delivered, dead = sweep_delivered(tonumber(ARGV[6])), sweep_dead(tonumber(ARGV[7]))
 local windows = sweep_windows(tonumber(ARGV[8]))
