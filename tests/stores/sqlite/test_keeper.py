@@ -15,7 +15,7 @@ from nightmail.errors import SchemaMissing
 from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import Standing
 from nightmail.store import Claimed, Extend
-from nightmail.stores.sqlite import SQLiteStore, line
+from nightmail.stores.sqlite import SQLiteStore, keeper, line
 from nightmail.stores.sqlite.claiming import GRACE, LONG_LOCKED_OUT, Wanted
 from nightmail.stores.sqlite.steps import carry_out
 from nightmail.testing.clock import ManualClock
@@ -85,6 +85,30 @@ class TestKeeper:
 
         assert await renewing == [Standing.HELD]
         assert await claiming == []
+
+    async def test_a_renewal_that_was_kept_out_still_goes_before_the_claims_of_its_own_process(
+        self, store: SQLiteStore, file: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(keeper, "LATEST_SECONDS", 60.0)
+        await store.publish(message())
+        deliveries = await claim(store)
+        clock.advance(LEASE + GRACE)
+        told: list[Standing] = []
+        answered = threading.Event()
+
+        async def keep(extend: Extend) -> None:
+            told.extend(await extend(deliveries, HOUR))
+            answered.set()
+
+        with locked(file):
+            claiming = asyncio.create_task(claim(store))
+            await asyncio.sleep(0)
+            async with store.beside(keep):
+                assert answered.wait(5)
+            assert told == [Standing.BUSY]
+
+        assert await claiming == []
+        assert await store.extend(deliveries, HOUR) == [Standing.HELD]
 
     async def test_the_keeper_has_no_connection_of_its_own_to_compete_with(self, store: SQLiteStore) -> None:
         await store.publish(message())

@@ -101,6 +101,7 @@ class ConnectionThread:
         patience: float = PATIENCE_SECONDS,
         lasting: bool = True,
         urgent: bool = False,
+        owed_for: float = 0.0,
     ) -> T:
         """Run work in a transaction and commit it; see `Write`."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -114,6 +115,7 @@ class ConnectionThread:
                 when_locked_out=when_locked_out,
                 lasting=lasting,
                 urgent=urgent,
+                owed_for=owed_for,
             )
         )
         return await future
