@@ -179,10 +179,10 @@ class TestKeeper:
 class TestLeasesThatCouldNotBeRenewed:
     """Others had the lock, so whoever holds the lease could not renew it, and must get a chance to."""
 
-    async def take(self, store: SQLiteStore, locked_out: float) -> Claimed:
+    async def take(self, store: SQLiteStore, locked_out: float, waited_lately: float = 0.0) -> Claimed:
         wanted = Wanted(("orders",), 10, LEASE, uuid4(), CLAIM_BYTES)
         return await store._threads.writer.write(
-            lambda connection: carry_out(connection, store._claiming.take(wanted, locked_out))
+            lambda connection: carry_out(connection, store._claiming.take(wanted, locked_out, waited_lately))
         )
 
     async def test_a_claim_that_was_locked_out_leaves_leases_alone_that_have_just_ended(
@@ -199,6 +199,17 @@ class TestLeasesThatCouldNotBeRenewed:
         assert first.next_in < SECOND
         second = await self.take(store, 0)
         assert [delivery.body for delivery in second.deliveries] == [b"running"]
+
+    async def test_a_claim_that_often_waited_for_the_lock_lately_leaves_them_alone_too(
+        self, store: SQLiteStore, clock: ManualClock
+    ) -> None:
+        await store.publish(message(b"running"))
+        await claim(store)
+        clock.advance(LEASE)
+
+        assert not (await self.take(store, 0, LONG_LOCKED_OUT)).deliveries
+        clock.advance(GRACE)
+        assert len((await self.take(store, 0, LONG_LOCKED_OUT)).deliveries) == 1
 
     async def test_a_lease_that_ended_long_ago_is_taken_over(
         self, store: SQLiteStore, clock: ManualClock

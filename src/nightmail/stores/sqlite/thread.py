@@ -85,6 +85,11 @@ class ConnectionThread:
         """For how many seconds others had the lock before the transaction that runs now got it. For its work."""
         return self._line.locked_out
 
+    @property
+    def waited_lately(self) -> float:
+        """For how many seconds of the last ones the lock was waited for. For the work of a transaction."""
+        return self._line.waited_lately
+
     async def read(self, work: Work[T]) -> T:
         """Run work that only reads."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
