@@ -97,8 +97,8 @@ class Keeper:
         self._failed = failed
         self._now = now
         self._sleep = sleep
-        self._crowded = False
-        """Whether the last renewal got nothing through: others write so much that it must begin earlier."""
+        self._crowded_until = float("-inf")
+        """For a lease after a renewal that got nothing through: others write so much that it must begin earlier."""
         self._lingers = False
 
     def linger(self, deliveries: Iterable[Delivery]) -> bool:
@@ -129,12 +129,13 @@ class Keeper:
                 failing = True
 
     async def renew(self, extend: Extend) -> bool:
-        """Renew what has less than two thirds of its lease left, or five sixths if the last time nothing got through.
+        """Renew what has less than two thirds of its lease left, or five sixths if nothing got through a while ago.
 
         Whether all of it could be renewed, or is known to be lost.
         """
-        least = 5 / 6 if self._crowded else 2 / 3
-        ending = self._leases.ending_before(self._now() + self._lease.total_seconds() * least)
+        begun, lease = self._now(), self._lease.total_seconds()
+        least = 5 / 6 if begun < self._crowded_until else 2 / 3
+        ending = self._leases.ending_before(begun + lease * least)
         busy = 0
         for batch in _batches(ending):
             sent = self._now()
@@ -143,7 +144,8 @@ class Keeper:
                 self._note(delivery, standing, sent)
             busy += sum(standing is Standing.BUSY for standing in standings)
         # A row that is locked concerns that row alone. When all are, it may be the whole database.
-        self._crowded = 0 < busy == len(ending)
+        if 0 < busy == len(ending):
+            self._crowded_until = begun + lease
         return not busy
 
     def _note(self, delivery: Delivery, standing: Standing, sent: float) -> None:

@@ -423,8 +423,8 @@ class Worker:
                 self._pace.ran(ended - now)
                 self._observer.ended((delivery,), ended - now)
             else:
-                # Paused for longer than a lease before it could start: it is somebody else's by now.
-                self._observer.lease_lost(delivery)
+                # The claim or a pause took longer than a lease. If no other worker has it by now, it goes back.
+                settlement = Settlement(delivery, Release())
         finally:
             if run.left_behind:
                 pass  # Its thread still runs: nothing is written, and its lease is kept.
@@ -444,8 +444,7 @@ class Worker:
         batch = hand.start_batch(run, now, self._batch)
         self._note_room()
         held = [delivery for delivery in batch if self._leases.surely_holds(delivery, now)]
-        for delivery in set(batch).difference(held):
-            self._observer.lease_lost(delivery)
+        self._hand_back(each for each in batch if each not in held)
         settlements: list[Settlement] = []
         ended = now
         self._pace.started(now, hand.handlers, len(batch))
@@ -459,7 +458,7 @@ class Worker:
                 self._observer.ended(held, ended - now)
         finally:
             if not run.left_behind:
-                self._leases.drop(set(batch).difference(each.delivery for each in settlements))
+                self._leases.drop(set(held).difference(each.delivery for each in settlements))
                 self._finished.put_back(settlements)
             hand.finish(run)
             if self._wants_more():

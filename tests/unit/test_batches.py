@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import Any
@@ -412,7 +412,7 @@ async def test_a_lost_lease_may_be_the_answer_for_one_message(store: FaultyStore
     assert seen.lost == [2]
 
 
-async def test_what_was_lost_before_the_start_is_left_out_of_the_batch(
+async def test_what_may_be_lost_before_the_start_is_left_out_of_the_batch_and_goes_back(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def handle(batch: Sequence[Delivery]) -> Answers:
@@ -420,39 +420,50 @@ async def test_what_was_lost_before_the_start_is_left_out_of_the_batch(
         owners.append(current.own_delivery(store, QUEUE, "first"))
         return None
 
-    def surely_holds(leases: Leases, delivery: Delivery, now: float) -> bool:
-        return delivery.id != 1
-
     batches: list[list[int]] = []
     owners: list[Delivery | None] = []
-    monkeypatch.setattr(Leases, "surely_holds", surely_holds)
+    monkeypatch.setattr(Leases, "surely_holds", late_once(1))
     await publish_timer(store, "first")
     await publish(store, 2)
     running = worker(store, handle, seen)
 
     await soon(running.run_until_idle())
 
-    assert batches == [[2, 3]]
-    assert owners == [None]
-    assert seen.lost == [1]
-    assert seen.outcomes == [(2, Done()), (3, Done())]
+    assert batches == [[2, 3], [1]]
+    assert owners[0] is None
+    assert seen.lost == []
+    assert seen.outcomes == [(1, Release()), (2, Done()), (3, Done()), (1, Done())]
     assert running.in_hand == 0
 
 
-async def test_a_batch_that_was_lost_as_a_whole_before_the_start_does_not_run(
+async def test_a_batch_that_may_be_lost_as_a_whole_before_the_start_goes_back(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Leases, "surely_holds", lambda leases, delivery, now: False)
+    monkeypatch.setattr(Leases, "surely_holds", late_once(1, 2))
     handler = Batches()
     await publish(store, 2)
     running = worker(store, handler, seen)
 
     await soon(running.run_until_idle())
 
-    assert handler.seen == []
-    assert sorted(seen.lost) == [1, 2]
+    assert handler.seen == [[1, 2]]
+    assert seen.outcomes == [(1, Release()), (2, Release()), (1, Done()), (2, Done())]
+    assert seen.lost == []
     assert running.in_hand == 0
     assert running.is_at_rest
+
+
+def late_once(*late: int) -> Callable[[Leases, Delivery, float], bool]:
+    """The leases of these may have ended when they are to start for the first time."""
+    left = set(late)
+
+    def surely_holds(leases: Leases, delivery: Delivery, now: float) -> bool:
+        if delivery.id not in left:
+            return True
+        left.remove(delivery.id)
+        return False
+
+    return surely_holds
 
 
 # ── time and shutdown ─────────────────────────────────────────────────────────────────────────────────────

@@ -81,6 +81,17 @@ async def test_while_everything_is_kept_out_the_others_are_renewed_earlier() -> 
     assert day.asked == [(30.0, [1]), (31.0, [1, 2])]
 
 
+async def test_for_a_lease_after_everything_was_kept_out_renewals_begin_earlier() -> None:
+    answers = iter([Standing.BUSY])
+    day = Day(lambda deliveries: [next(answers, Standing.HELD)] * len(deliveries), until=142.0)
+    day.leases.add([delivery(id=1)], until=60.0)
+
+    await day.pass_by()
+
+    # Every twenty seconds, when a sixth is gone, until 90: and then every thirty, as ever.
+    assert [at for at, _ in day.asked] == [30.0, 31.0, 51.0, 71.0, 101.0, 131.0]
+
+
 async def test_a_renewal_that_fails_is_tried_again_soon_and_told_of_once() -> None:
     def down(deliveries: Sequence[Delivery]) -> Sequence[Standing]:
         raise ConnectionError

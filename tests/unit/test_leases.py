@@ -229,6 +229,26 @@ async def test_a_running_message_whose_lease_was_lost_runs_on_and_is_told_of_onc
     assert seen.outcomes == []
 
 
+async def test_what_was_taken_over_before_it_could_start_is_told_of_and_not_run(
+    store: FaultyStore, other: MemoryStore, seen: Seen
+) -> None:
+    async def comes_too_late(call: Call) -> object:
+        claimed = await call()
+        await asyncio.sleep(SHORT.total_seconds() * 1.2)
+        assert await take(other)
+        return claimed
+
+    handler = Handler()
+    [published] = await publish(store)
+    store.upset("claim", comes_too_late)
+    settings = WorkerSettings(lease=SHORT)
+    async with at_work(Worker(store, handler, queues=[QUEUE], settings=settings, observer=seen)):
+        await seen.until(lambda: bool(seen.lost))
+
+    assert seen.lost == [published]
+    assert handler.deliveries == []
+
+
 # ── a blocked event loop ──────────────────────────────────────────────────────────────────────────────────
 
 

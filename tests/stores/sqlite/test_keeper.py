@@ -15,7 +15,7 @@ from nightmail.errors import SchemaMissing
 from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import Standing
 from nightmail.store import Claimed, Extend
-from nightmail.stores.sqlite import SQLiteStore, line
+from nightmail.stores.sqlite import SQLiteStore, keeper, line
 from nightmail.stores.sqlite.claiming import GRACE, LONG_LOCKED_OUT, Wanted
 from nightmail.stores.sqlite.steps import carry_out
 from nightmail.testing.clock import ManualClock
@@ -86,6 +86,30 @@ class TestKeeper:
         assert await renewing == [Standing.HELD]
         assert await claiming == []
 
+    async def test_a_renewal_that_was_kept_out_still_goes_before_the_claims_of_its_own_process(
+        self, store: SQLiteStore, file: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(keeper, "LATEST_SECONDS", 60.0)
+        await store.publish(message())
+        deliveries = await claim(store)
+        clock.advance(LEASE + GRACE)
+        told: list[Standing] = []
+        answered = threading.Event()
+
+        async def keep(extend: Extend) -> None:
+            told.extend(await extend(deliveries, HOUR))
+            answered.set()
+
+        with locked(file):
+            claiming = asyncio.create_task(claim(store))
+            await asyncio.sleep(0)
+            async with store.beside(keep):
+                assert answered.wait(5)
+            assert told == [Standing.BUSY]
+
+        assert await claiming == []
+        assert await store.extend(deliveries, HOUR) == [Standing.HELD]
+
     async def test_the_keeper_has_no_connection_of_its_own_to_compete_with(self, store: SQLiteStore) -> None:
         await store.publish(message())
         deliveries = await claim(store)
@@ -155,10 +179,10 @@ class TestKeeper:
 class TestLeasesThatCouldNotBeRenewed:
     """Others had the lock, so whoever holds the lease could not renew it, and must get a chance to."""
 
-    async def take(self, store: SQLiteStore, locked_out: float) -> Claimed:
+    async def take(self, store: SQLiteStore, locked_out: float, waited_lately: float = 0.0) -> Claimed:
         wanted = Wanted(("orders",), 10, LEASE, uuid4(), CLAIM_BYTES)
         return await store._threads.writer.write(
-            lambda connection: carry_out(connection, store._claiming.take(wanted, locked_out))
+            lambda connection: carry_out(connection, store._claiming.take(wanted, locked_out, waited_lately))
         )
 
     async def test_a_claim_that_was_locked_out_leaves_leases_alone_that_have_just_ended(
@@ -175,6 +199,17 @@ class TestLeasesThatCouldNotBeRenewed:
         assert first.next_in < SECOND
         second = await self.take(store, 0)
         assert [delivery.body for delivery in second.deliveries] == [b"running"]
+
+    async def test_a_claim_that_often_waited_for_the_lock_lately_leaves_them_alone_too(
+        self, store: SQLiteStore, clock: ManualClock
+    ) -> None:
+        await store.publish(message(b"running"))
+        await claim(store)
+        clock.advance(LEASE)
+
+        assert not (await self.take(store, 0, LONG_LOCKED_OUT)).deliveries
+        clock.advance(GRACE)
+        assert len((await self.take(store, 0, LONG_LOCKED_OUT)).deliveries) == 1
 
     async def test_a_lease_that_ended_long_ago_is_taken_over(
         self, store: SQLiteStore, clock: ManualClock

@@ -147,12 +147,14 @@ with meta as materialized (
         :policy::text = 'replace'
         or :policy::text = 'earliest' and excluded.due_at < m.due_at
         or :policy::text = 'latest' and excluded.due_at > m.due_at)
-    returning m.id, m.due_at
+    -- Set in a row that was there before. If `bearer` has not seen that one, it may have had an ordering key.
+    returning m.id, m.due_at, m.xmax <> 0 as was_there
 )
 select fence.ours, fence.held, outcome.kept, (select id from stored) as id,
        (select pg_notify(:channel, :queue)::text from stored, moment
         where due_at < now + fence.notice_horizon
            or exists (select from bearer where ordering_key is not null)
+           or was_there and not exists (select from bearer)
        ) as rung
 from fence, outcome;
 

@@ -34,7 +34,11 @@ MOST_GATHERED: Final = 1_000_000
 LONG_LOCKED_OUT: Final = 0.2
 """Seconds. If others had the lock for longer, leases may have ended only because they could not be renewed."""
 GRACE: Final = timedelta(seconds=10)
-"""Such leases are left alone once. One that ended longer ago has no holder that tries to renew it."""
+"""Such leases are left alone once. One that ended longer ago has no holder that tries to renew it.
+
+Where the lock was waited for so long lately, but not in one go, they are left alone too, for one lease at most: this
+process may have had the lock several times while the holder, in another one, was always too late.
+"""
 _SOON: Final = in_microseconds(timedelta(milliseconds=100))
 """When to look again at leases that were left alone: a renewal gets the lock much sooner."""
 _STRAYS_EVERY: Final = in_microseconds(timedelta(minutes=1))
@@ -76,9 +80,13 @@ class Moment:
     expired: int
 
     @classmethod
-    def after_lock_out(cls, now: int, locked_out: float) -> Moment:
-        """This moment, for a claim before which others had the lock for so many seconds."""
-        return cls(now, now if locked_out < LONG_LOCKED_OUT else now - in_microseconds(GRACE))
+    def after_lock_out(cls, now: int, locked_out: float, waited_lately: float, lease: timedelta) -> Moment:
+        """This moment, for a claim before which others had the lock for so many seconds: just now, and lately."""
+        if locked_out >= LONG_LOCKED_OUT:
+            return cls(now, now - in_microseconds(GRACE))
+        if waited_lately >= LONG_LOCKED_OUT:
+            return cls(now, now - in_microseconds(min(GRACE, lease)))
+        return cls(now, now)
 
     def until(self, moment: int | None) -> timedelta | None:
         """How long until then."""
@@ -122,9 +130,9 @@ class Claiming:
             return None
         return Claimed((), (yield from self._next_in(wanted.queues, at)))
 
-    def take(self, wanted: Wanted, locked_out: float = 0.0) -> OwnSteps[Claimed]:
+    def take(self, wanted: Wanted, locked_out: float = 0.0, waited_lately: float = 0.0) -> OwnSteps[Claimed]:
         """Lease what there is, up to the limits. Others had the lock for so many seconds before."""
-        at = Moment.after_lock_out(self._time.now(), locked_out)
+        at = Moment.after_lock_out(self._time.now(), locked_out, waited_lately, wanted.lease)
         yield from self._give_up_strays(wanted.queues, at)
         claim = next(self._claims)
         budget = ByteBudget(wanted.max_bytes)

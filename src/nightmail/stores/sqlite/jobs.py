@@ -55,6 +55,8 @@ class Write(Generic[T]):
     """Whether it must outlive a power cut."""
     urgent: bool = False
     """Whether it goes before others, and asks for the lock more often than they do."""
+    owed_for: float = 0.0
+    """For so many seconds after `when_locked_out` was answered it is still done, should the lock be had."""
 
 
 @dataclass(eq=False, slots=True)

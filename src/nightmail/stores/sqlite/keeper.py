@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeAlias
 
+from nightmail.keeping import LATEST_SECONDS
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
 from nightmail.stores._keeper_thread import KeeperThread
@@ -47,6 +48,8 @@ class Renewals:
             patience=min(lease / _PARTS, _PATIENCE).total_seconds(),
             lasting=False,
             urgent=True,
+            # Until the keeper asks again: a claim of this process must not get the lock first and take these over.
+            owed_for=LATEST_SECONDS,
         )
 
     async def close(self) -> None:

@@ -38,9 +38,9 @@ class Letters:
             return None
         return Claimed((), (yield from self._next_in(wanted.queues, at)))
 
-    def take(self, wanted: Wanted, locked_out: float = 0.0) -> Steps[Claimed]:
+    def take(self, wanted: Wanted, locked_out: float = 0.0, waited_lately: float = 0.0) -> Steps[Claimed]:
         """Lease what there is, up to the limits. Others had the lock for so many seconds before."""
-        at = Moment.after_lock_out(self._time.now(), locked_out)
+        at = Moment.after_lock_out(self._time.now(), locked_out, waited_lately, wanted.lease)
         budget = ByteBudget(wanted.max_bytes)
         offered = yield from self._longest_due(wanted.queues, wanted.limit, at)
         ids = [id_ for id_, size in offered if budget.take(size)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -20,6 +21,8 @@ _URGENT_PAUSE: Final = 0.0005
 """SQLite's own waiting pauses for up to 20 ms. Who asks this often gets the lock between two commits of others."""
 _FORGOTTEN_AFTER: Final = 1.0
 """Seconds without asking for the lock, after which nothing is known about who had it meanwhile."""
+LATELY: Final = 2.0
+"""Seconds for which it is known how long the lock was waited for."""
 
 
 class Line:
@@ -34,6 +37,8 @@ class Line:
         self._refused_at = 0.0
         self.locked_out = 0.0
         """For how many seconds others had the lock before the last `begin` got it."""
+        self._waits: deque[tuple[float, float]] = deque()
+        """When each wait for the lock ended, and its seconds."""
 
     def connection(self) -> sqlite3.Connection:
         """The connection."""
@@ -67,11 +72,21 @@ class Line:
             if is_busy(error):
                 self._refused_at = time.monotonic()
             raise
+        finally:
+            now = time.monotonic()
+            self._waits.append((now, now - asked_at))
+            while self._waits[0][0] < now - LATELY:
+                self._waits.popleft()
         self.locked_out = (
             self._refused_at - self._refused_since if self._refused_at > self._refused_since else 0.0
         )
         self._refused_at = 0.0
         return connection
+
+    @property
+    def waited_lately(self) -> float:
+        """For how many seconds of the last ones the lock was waited for."""
+        return sum(seconds for _, seconds in self._waits)
 
     def interrupt(self) -> None:
         """Have the statement that runs now fail. The one method that another thread may call."""

@@ -200,7 +200,9 @@ class SQLiteStore:
         writer = self._threads.writer
         # A lease need not outlive a power cut, which leaves nobody to hold it.
         return await writer.write(
-            lambda connection: carry_out(connection, self._claiming.take(wanted, writer.locked_out)),
+            lambda connection: carry_out(
+                connection, self._claiming.take(wanted, writer.locked_out, writer.waited_lately)
+            ),
             look=None
             if self._claiming.is_busy
             else lambda connection: carry_out(connection, self._claiming.look(wanted)),
@@ -227,7 +229,9 @@ class SQLiteStore:
             return Claimed((), None)
         writer = self._threads.writer
         return await writer.write(
-            lambda connection: carry_out(connection, self._letters.take(wanted, writer.locked_out)),
+            lambda connection: carry_out(
+                connection, self._letters.take(wanted, writer.locked_out, writer.waited_lately)
+            ),
             look=lambda connection: carry_out(connection, self._letters.look(wanted)),
             lasting=False,
         )

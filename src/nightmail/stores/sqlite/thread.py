@@ -85,6 +85,11 @@ class ConnectionThread:
         """For how many seconds others had the lock before the transaction that runs now got it. For its work."""
         return self._line.locked_out
 
+    @property
+    def waited_lately(self) -> float:
+        """For how many seconds of the last ones the lock was waited for. For the work of a transaction."""
+        return self._line.waited_lately
+
     async def read(self, work: Work[T]) -> T:
         """Run work that only reads."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -101,6 +106,7 @@ class ConnectionThread:
         patience: float = PATIENCE_SECONDS,
         lasting: bool = True,
         urgent: bool = False,
+        owed_for: float = 0.0,
     ) -> T:
         """Run work in a transaction and commit it; see `Write`."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -114,6 +120,7 @@ class ConnectionThread:
                 when_locked_out=when_locked_out,
                 lasting=lasting,
                 urgent=urgent,
+                owed_for=owed_for,
             )
         )
         return await future

@@ -108,9 +108,12 @@ def in_savepoint(connection: sqlite3.Connection, work: Work[Any], file: str = "t
 
 
 def _locked_out(group: Sequence[Write[Any]], file: str) -> list[Write[Any]]:
-    """Answer those whose patience has ended; the others."""
+    """Answer those whose patience has ended; the others, and those that are owed all the same."""
     now = time.monotonic()
-    hand_over((job, _without_lock(job, file)) for job in group if job.deadline <= now)
+    late = [job for job in group if job.deadline <= now]
+    hand_over((job, _without_lock(job, file)) for job in late)
+    for job in late:
+        job.deadline, job.owed_for = now + job.owed_for, 0.0
     return [job for job in group if job.deadline > now]
 
 

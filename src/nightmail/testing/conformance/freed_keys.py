@@ -6,6 +6,8 @@ and the commit that gives it up. It rang for itself when the key was still taken
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from nightmail.outcome import Dead, Done, Outcome, Retry
@@ -93,6 +95,26 @@ class FreedKeysConformance:
                     timer("first", b"later", ordering_key=key, due=HOUR, on_conflict="replace"),
                     transaction=transaction,
                 )
+                await self._published_meanwhile(store, other)
+                await ear.catch_up()
+                ear.forget()
+
+            assert await ear.rang()
+            assert await claim_bodies(store) == [b"second"]
+
+    @needs("pushes_wakeups", "transactions", "concurrent_writers")
+    async def test_one_published_after_the_replacing_of_one_that_was_waited_for_is_rung_for(
+        self, store: FullStore, other: FullStore, harness: Harness
+    ) -> None:
+        async with listening(store, other, QUEUE) as ear:
+            async with harness.transaction() as replacing:
+                async with harness.transaction() as transaction:
+                    await other.publish(timer("first", b"first", ordering_key=KEY), transaction=transaction)
+                    # It begins before the one that it replaces is committed.
+                    later = timer("first", b"later", due=HOUR, on_conflict="replace")
+                    waiting = asyncio.create_task(other.publish(later, transaction=replacing))
+                    await asyncio.sleep(0.1)
+                await waiting
                 await self._published_meanwhile(store, other)
                 await ear.catch_up()
                 ear.forget()
