@@ -31,7 +31,7 @@ async def asked(url: str, question: str) -> int:
 async def test_the_number_of_connections_does_not_grow_with_the_subscribers(
     postgres_url: str, subscribers: int
 ) -> None:
-    broker = OutboxBroker(postgres_url, create_tables=True, logger=None, lease_ttl_seconds=0.3)
+    broker = OutboxBroker(postgres_url, create_tables=True, logger=None, lease_ttl_seconds=5)
     all_run, go_on = asyncio.Barrier(subscribers + 1), asyncio.Event()
 
     async def take(body: str) -> None:

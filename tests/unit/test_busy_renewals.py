@@ -123,7 +123,7 @@ async def test_a_promise_keeps_its_lease_where_no_lock_stands_in_for_it(data: Me
         await go_on.wait()
 
     [published] = await publish(store)
-    settings = WorkerSettings(lease=timedelta(milliseconds=150))
+    settings = WorkerSettings(lease=timedelta(milliseconds=450))
     worker = Worker(store, handle, queues=[QUEUE], settings=settings, observer=seen)
     async with at_work(worker):
         await soon(promised.wait())

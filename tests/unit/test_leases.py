@@ -23,7 +23,7 @@ from nightmail.worker import Worker
 from tests.unit.faulty import Call, FaultyStore, Gate, lost_request
 from tests.unit.support import QUEUE, Handler, Seen, at_work, delivery, ids, publish, soon, take
 
-SHORT = timedelta(milliseconds=150)
+SHORT = timedelta(milliseconds=450)
 
 
 @pytest.fixture

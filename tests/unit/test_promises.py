@@ -227,7 +227,7 @@ async def test_the_keeper_asks_for_none_that_was_promised(data: MemoryData, seen
             current.promise([delivery])
         await hold.wait()
 
-    settings = WorkerSettings(max_workers=2, lease=timedelta(milliseconds=150))
+    settings = WorkerSettings(max_workers=2, lease=timedelta(milliseconds=450))
     await publish(store, 2)
     async with at_work(Worker(store, handle, queues=[QUEUE], settings=settings, observer=seen)):
         await store.until_called("extend")
