@@ -15,12 +15,11 @@ from typing import Final
 
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
-from nightmail.store import Extend
+from nightmail.store import RENEW_AGAIN_SECONDS, Extend
 
 _BATCH: Final = 1000
 SOONEST_SECONDS: Final = 0.02
-LATEST_SECONDS: Final = 1.0
-"""How soon to ask again for a lease that could not be renewed: a sixtieth of it, within these bounds."""
+"""How soon to ask again for a lease that could not be renewed: a sixtieth of it, but no sooner than this."""
 
 
 class Leases:
@@ -115,7 +114,7 @@ class Keeper:
     async def keep(self, extend: Extend) -> None:
         """Look six times per lease, and soon again after a renewal that failed or was kept out."""
         usual = self._lease.total_seconds() / 6
-        soon = min(max(self._lease.total_seconds() / 60, SOONEST_SECONDS), LATEST_SECONDS, usual)
+        soon = min(max(self._lease.total_seconds() / 60, SOONEST_SECONDS), RENEW_AGAIN_SECONDS, usual)
         pause, failing = usual, False
         while not self._lingers or len(self._leases):
             await self._sleep(pause)

@@ -40,6 +40,8 @@ from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 
 CLOSE_SECONDS: Final = 2.0
 """How long `Store.close` may take in all."""
+RENEW_AGAIN_SECONDS: Final = 1.0
+"""How soon, at the latest, a keeper asks again for a lease whose renewal was `BUSY`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,7 @@ class TestKeeper:
     async def test_a_renewal_that_was_kept_out_still_goes_before_the_claims_of_its_own_process(
         self, store: SQLiteStore, file: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(keeper, "LATEST_SECONDS", 60.0)
+        monkeypatch.setattr(keeper, "RENEW_AGAIN_SECONDS", 60.0)
         await store.publish(message())
         deliveries = await claim(store)
         clock.advance(LEASE + GRACE)

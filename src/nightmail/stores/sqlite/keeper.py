@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from nightmail.keeping import LATEST_SECONDS
 from nightmail.message import Delivery
 from nightmail.outcome import Standing
+from nightmail.store import RENEW_AGAIN_SECONDS
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.steps import carry_out
@@ -49,7 +49,7 @@ class Renewals:
             lasting=False,
             urgent=True,
             # Until the keeper asks again: a claim of this process must not get the lock first and take these over.
-            owed_for=LATEST_SECONDS,
+            owed_for=RENEW_AGAIN_SECONDS,
         )
 
     async def close(self) -> None:
