@@ -10,11 +10,11 @@ from uuid import uuid4
 from benchmarks.places import Place
 from benchmarks.places.raw import ENCODED
 from benchmarks.report import Figure, at_least, plain
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Retry
 from nightmail.store import FullStore, Settlement
 from nightmail.stores import open_store
-from nightmail.worker import Worker
 
 QUEUE: Final = "keys"
 SHARE: Final = 90.0

@@ -22,7 +22,7 @@ import pytest
 
 from nightmail.message import Delivery
 from nightmail.observe import Observer
-from nightmail.outcome import Done, Release, Standing
+from nightmail.outcome import Done, Release, WriteResult
 from nightmail.store import Extend, FullStore, Lingers, Settlement
 from testkit.pytest_plugin import on_ci, turns
 from testkit.servers.errors import ServerUnavailable
@@ -65,7 +65,7 @@ def redis_cluster() -> Iterator[RedisCluster]:
 class Ledger:
     """What several workers did with the messages of one queue.
 
-    Times are the store's, which on one machine are everybody's. Hand each worker `watched(store)` as its store
+    Times are the store's, which on one machine are everybody's. InFlight each worker `watched(store)` as its store
     and `observer()` as its observer, and note in the handler what has run with `ran`.
     """
 
@@ -146,10 +146,10 @@ class Ledger:
         self._news.set()
 
     def note_extended(
-        self, deliveries: Sequence[Delivery], standings: Sequence[Standing], sent: datetime
+        self, deliveries: Sequence[Delivery], results: Sequence[WriteResult], sent: datetime
     ) -> None:
-        for delivery, standing in zip(deliveries, standings, strict=True):
-            if standing is Standing.HELD:
+        for delivery, result in zip(deliveries, results, strict=True):
+            if result is WriteResult.WRITTEN:
                 self._renew(delivery, sent + self._lease)
 
     def _renew(self, delivery: Delivery, until: datetime) -> None:
@@ -189,19 +189,19 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def beside(
+    def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AbstractAsyncContextManager[None]:
         async def watched(extend: Extend) -> None:
-            async def noted(deliveries: Sequence[Delivery], lease: timedelta) -> Sequence[Standing]:
+            async def noted(deliveries: Sequence[Delivery], lease: timedelta) -> Sequence[WriteResult]:
                 sent = datetime.now(UTC)
-                standings = await extend(deliveries, lease)
-                self._ledger.note_extended(deliveries, standings, sent)
-                return standings
+                results = await extend(deliveries, lease)
+                self._ledger.note_extended(deliveries, results, sent)
+                return results
 
             await work(noted)
 
-        return self._store.beside(watched, lingers=lingers)
+        return self._store.run_on_keeper_thread(watched, lingers=lingers)
 
 
 def _lease(delivery: Delivery) -> tuple[int, UUID]:

@@ -3,7 +3,7 @@
     test run  <--pidfd--  supervisor  --parent of-->  server  --parent of-->  its own processes
 
 - The supervisor sleeps until the run dies (kill -9 included) or the server exits, whichever is first.
-  Asking the server to die with its parent would not do: PR_SET_PDEATHSIG fires when the *thread* that
+  ScriptCalls the server to die with its parent would not do: PR_SET_PDEATHSIG fires when the *thread* that
   started it ends, and a test may well start a server from a worker thread.
 - It is a session of its own, so that Ctrl-C in a terminal reaches the tests and not the server.
 - It adopts every process below it whose parent dies (PR_SET_CHILD_SUBREAPER). The processes of the

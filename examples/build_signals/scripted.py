@@ -1,6 +1,6 @@
 """A runner that follows a script: so many polls accepted, so many running, then an outcome, and errors on demand.
 
-It keeps its count of polls in a directory, because the process that asks may be killed and another one goes on asking.
+It keeps its count of polls in a directory, because the process that asks may be killed and another one goes on calls.
 """
 
 from __future__ import annotations

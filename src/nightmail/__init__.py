@@ -2,7 +2,6 @@
 
 from nightmail._version import __version__
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession, SyncOutboxSession
-from nightmail.attempt import Batched
 from nightmail.broker import (
     OutboxBroker,
     OutboxResponse,
@@ -14,7 +13,10 @@ from nightmail.broker import (
     TestOutboxBroker,
 )
 from nightmail.cleaner import Cleaner
-from nightmail.dead_letters import DeadLetters
+from nightmail.engine.attempt import Batched
+from nightmail.engine.dead_letters import DeadLetters
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.errors import (
     BatchTooLarge,
     CannotJoin,
@@ -47,10 +49,8 @@ from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Re
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.relay import Relay
 from nightmail.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryPolicy
-from nightmail.settings import WorkerSettings
 from nightmail.store import Store
 from nightmail.stores import open_store
-from nightmail.worker import Worker
 
 __all__ = [
     "BatchTooLarge",

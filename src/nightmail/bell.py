@@ -14,7 +14,7 @@ class Bell:
     Clear it *before* looking, never after: a ring during the look then still cuts the next wait short.
     """
 
-    def __init__(self, tower: BellTower, queues: Iterable[str]) -> None:
+    def __init__(self, tower: Bells, queues: Iterable[str]) -> None:
         self.queues = frozenset(queues)
         self._tower = tower
         self._rung = asyncio.Event()
@@ -45,7 +45,7 @@ class Bell:
         self._tower.take_down(self)
 
 
-class BellTower:
+class Bells:
     """All bells of one store in one process."""
 
     def __init__(self) -> None:

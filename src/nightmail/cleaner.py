@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nightmail.durations import Duration, as_positive
+from nightmail.engine.next_look import Alarm
+from nightmail.engine.retry_loop import RetryLoop
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.records import Swept
-from nightmail.repeating import Repeater
 from nightmail.store import Inspection
-from nightmail.waiting import Alarm
 
 LAST_SWEEP_SECONDS: Final = 5.0
 """How long `stop` waits for the batch under way: a dead database must not hang a shutdown."""
@@ -105,7 +105,7 @@ class Cleaner:
             self._alarm.set(time.monotonic() + interval.total_seconds())
 
         # After a failure the interval is not waited for: the alarm still rings, and the repeater backs off.
-        repeater = Repeater(self._observer, after_failure=self._alarm.at_once)
+        repeater = RetryLoop(self._observer, after_failure=self._alarm.at_once)
         await repeater.repeat(sweep, when=self._interval_over, until=self._stopping)
 
     async def _interval_over(self) -> None:

@@ -65,7 +65,7 @@ class Observer:
         """Its handler has returned and had acknowledged it in a transaction of its own: there is nothing to write."""
 
     def superseded(self, delivery: Delivery) -> None:
-        """A newer message took its name: dropped unrun."""
+        """A newer message took its name: dropped skipped."""
 
     def lease_lost(self, delivery: Delivery) -> None:
         """Another worker has it, or it is gone: whatever we did with it was not written."""
@@ -232,7 +232,7 @@ def _span(duration: timedelta) -> str:
 
 
 def _to_each(event: str, observers: Iterable[Callable[..., None]]) -> Callable[..., None]:
-    hearing = [_surely(event, each) for each in observers]
+    hearing = [_guarded(event, each) for each in observers]
     if len(hearing) == 1:
         return hearing[0]
 
@@ -243,7 +243,7 @@ def _to_each(event: str, observers: Iterable[Callable[..., None]]) -> Callable[.
     return tell
 
 
-def _surely(event: str, hear: Callable[..., None]) -> Callable[..., None]:
+def _guarded(event: str, hear: Callable[..., None]) -> Callable[..., None]:
     """The same, but what it raises is logged, the first time, and goes no further."""
     said = False
 

@@ -88,10 +88,10 @@ OUTCOMES: Final = (Done, Retry, Postpone, Dead, Release)
 """The same for `isinstance`: a tuple takes a third of the time."""
 
 
-class Standing(StrEnum):
+class WriteResult(StrEnum):
     """How a lease stood when the store was asked to write under it."""
 
-    HELD = "held"
+    WRITTEN = "held"
     """The lease held, and the write is done."""
     LOST = "lost"
     """Another worker has the message, or it is gone: nothing was written."""

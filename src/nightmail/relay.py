@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
-from nightmail.attempt import Batched
+from nightmail.engine.attempt import Batched
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.observe import LoggingObserver, Observer
 from nightmail.outcome import Dead, Done, Outcome
 from nightmail.retry import RetryPolicy
-from nightmail.settings import WorkerSettings
 from nightmail.store import Settlement, Source
-from nightmail.worker import Worker
 
 Publisher: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[Sequence[Exception | None]]]
 """Passes these on, and tells for each, in order, what came of it: `None` when it has arrived, else the error."""

@@ -35,7 +35,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Outcome, Standing
+from nightmail.outcome import Outcome, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 
 CLOSE_SECONDS: Final = 2.0
@@ -60,7 +60,7 @@ class Capabilities:
     blocking: bool
     """Whether synchronous code can publish and acknowledge in its own transaction (`Blocking`)."""
     pushes_wakeups: bool
-    """Whether a publish from another process rings a bell without anybody asking."""
+    """Whether a publish from another process rings a bell without anybody calls."""
     embedded: bool
     """Whether it comes with the process, so that its tables may be created without being asked for."""
     connections: int
@@ -98,7 +98,7 @@ class Settlement:
     """Asked before, and the reply was lost: a message that is not there any more may have been ours to end."""
 
 
-Extend: TypeAlias = Callable[[Sequence[Delivery], timedelta], Awaitable[Sequence[Standing]]]
+Extend: TypeAlias = Callable[[Sequence[Delivery], timedelta], Awaitable[Sequence[WriteResult]]]
 Lingers: TypeAlias = Callable[[], bool]
 
 
@@ -142,14 +142,14 @@ class Source(Protocol):
         """See `Store.recall`."""
         ...
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
         ...
 
-    def beside(
+    def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """See `Store.beside`."""
+        """See `Store.run_on_keeper_thread`."""
         ...
 
     def listen(self, queues: Sequence[str]) -> Bell:
@@ -227,7 +227,7 @@ class Store(Source, Protocol):
         When a message *running in other hands* bears it: `skip` and `raise` as above. The others store a new
         message which takes the name, without comparing due times. The running one is superseded: it keeps
         id, token and lease and may end by `Done` or `Dead`; whatever would bring it back makes it due at
-        once, and the next claim returns it with `superseded` set, to be dropped unrun.
+        once, and the next claim returns it with `superseded` set, to be dropped skipped.
 
         When `own`, the delivery of the handler that publishes, bears it: this is a re-arm, whatever
         `on_conflict` says. A new message takes the name; the running one goes on without a name and keeps
@@ -342,7 +342,7 @@ class Store(Source, Protocol):
         """`recall`, for what a `claim_dead` under `token` leased."""
         ...
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """Write how these deliveries ended, and tell for each, in order, how its lease stood.
 
         A fixed number of round trips whatever the size of the batch. Each write is fenced by id and token
@@ -370,14 +370,14 @@ class Store(Source, Protocol):
         """
         ...
 
-    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """Let these leases run until `lease` from now, never shortening one; how each stood, in order.
 
         Fenced like `settle`. It never waits: a row that somebody has locked is `BUSY`.
         """
         ...
 
-    def beside(
+    def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AbstractAsyncContextManager[None]:
         """Run `work(extend)` until the block is left, where a blocked event loop cannot starve it.
@@ -469,15 +469,15 @@ class Inspection(Protocol):
         ...
 
     async def redrive(
-        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
     ) -> list[int]:
         """Move dead letters back among the messages, to `to` or where they died; the ids of those that moved.
 
         Each moves whole or stays whole. A moved one is a new message: a new id, in the order of `letters`, due now,
         counters at 0, no expiry, at the end of its key's line; published now; and its headers tell where it comes
-        from (`redriven_headers`). A letter that is held, or gone, stays out of it. One whose timer id is borne by a
-        message of the queue it would go to stays dead; so do all but the last of several in `letters` that would bear
-        one name. Without `keep_names` a letter gives up its name and goes. Dedup windows are neither asked nor changed.
+        from (`redriven_headers`). A letter that is held, or gone, stays out of it. One whose timer id is taken in the
+        queue it would go to stays dead; so do all but the last of several in `letters` with one timer id. Without
+        `keep_timer_ids` a letter gives up its timer id and goes. Dedup windows are neither asked nor changed.
 
         Whatever moved rings.
         """

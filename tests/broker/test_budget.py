@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from nightmail import OutboxBroker
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import Settlement
 from tests.broker.support import PATIENCE
 
@@ -83,7 +83,7 @@ async def test_a_message_under_load_costs_a_twentieth_of_a_round_trip_at_most(
     before = await asked(postgres_url, counting)
     settle = broker.store.settle
 
-    async def settle_at_leisure(settlements: Sequence[Settlement]) -> list[Standing]:
+    async def settle_at_leisure(settlements: Sequence[Settlement]) -> list[WriteResult]:
         # As a server that is slow compared with the handlers, whatever the machine: else a slow process settles sooner
         # what it has, in smaller batches.
         seen = -1

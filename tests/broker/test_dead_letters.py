@@ -144,7 +144,7 @@ async def test_a_redriven_letter_is_a_new_message_that_knows_where_it_comes_from
     assert got["headers"]["colour"] == "green"
     assert got["headers"]["nightmail-dead-letter"] == str(letter)
     assert got["headers"]["nightmail-died-in"] == "orders"
-    assert got["headers"]["nightmail-died-of"] == "no tea"
+    assert got["headers"]["nightmail-dead-reason"] == "no tea"
 
 
 async def test_redriving_takes_a_limit_and_goes_oldest_first(make: Make, heard: Heard) -> None:
@@ -165,7 +165,7 @@ async def test_a_letter_whose_name_is_taken_stays_and_is_not_counted(make: Make,
 
         assert await broker.redrive("orders", to="again") == 0
         assert len(await broker.dead_letters()) == 1
-        assert await broker.redrive("orders", to="again", keep_names=False) == 1
+        assert await broker.redrive("orders", to="again", keep_timer_ids=False) == 1
         assert await broker.dead_letters() == []
 
 

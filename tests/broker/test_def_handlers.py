@@ -23,10 +23,10 @@ from faststream import Depends
 
 from nightmail import Delivery, ExponentialRetry, OutboxBroker, Store
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage
+from nightmail.engine.worker import Worker
 from nightmail.errors import HandlerTimeout
 from nightmail.outcome import Done, Release, Retry
 from nightmail.store import Claimed
-from nightmail.worker import Worker
 from tests.broker.support import PATIENCE, Heard, Make, started
 
 on_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)

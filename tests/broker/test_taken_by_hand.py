@@ -13,7 +13,7 @@ from faststream import BaseMiddleware
 from nightmail import ConstantRetry, Delivery, OutboxBroker
 from nightmail.annotations import OutboxMessage
 from nightmail.errors import StoreUnavailable, Undecodable
-from nightmail.outcome import Done, Outcome, Release, Retry, Standing
+from nightmail.outcome import Done, Outcome, Release, Retry, WriteResult
 from nightmail.store import Settlement
 from tests.broker.callers import Ledger, ledger_at
 from tests.broker.support import Heard, Make, soon, started
@@ -144,9 +144,9 @@ async def test_a_verdict_that_met_somebodys_lock_is_written_when_that_is_gone(
         msg, asked = await taken(broker), []
         settle = broker.store.settle
 
-        async def locked_at_first(batch: Sequence[Settlement]) -> list[Standing]:
+        async def locked_at_first(batch: Sequence[Settlement]) -> list[WriteResult]:
             asked.append(batch)
-            return [Standing.BUSY] if len(asked) < 3 else await settle(batch)
+            return [WriteResult.BUSY] if len(asked) < 3 else await settle(batch)
 
         broker.store.settle = locked_at_first  # type: ignore[method-assign]
         await msg.ack()
@@ -162,7 +162,7 @@ async def test_a_verdict_that_could_not_be_written_can_be_given_again(make: Make
         msg = await taken(broker)
         settle = broker.store.settle
 
-        async def down(batch: Sequence[Settlement]) -> list[Standing]:
+        async def down(batch: Sequence[Settlement]) -> list[WriteResult]:
             raise StoreUnavailable
 
         broker.store.settle = down  # type: ignore[method-assign]
@@ -180,7 +180,7 @@ async def test_after_a_verdict_that_could_not_be_written_another_may_be_given(ma
         msg = await taken(broker)
         settle = broker.store.settle
 
-        async def down(batch: Sequence[Settlement]) -> list[Standing]:
+        async def down(batch: Sequence[Settlement]) -> list[WriteResult]:
             raise StoreUnavailable
 
         broker.store.settle = down  # type: ignore[method-assign]

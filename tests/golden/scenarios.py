@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from nightmail.errors import LeaseLost, TimerExists
 from nightmail.message import Delivery
-from nightmail.outcome import Done, Postpone, Release, Retry, Standing
+from nightmail.outcome import Done, Postpone, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Extend, Inspection, Source, Store
 from tests.golden.record import ANOTHER
@@ -435,7 +435,7 @@ async def settle_none(stage: Stage) -> None:
 async def settle_lost(stage: Stage) -> None:
     deliveries = await stage.claimed()
     await stage.settle(deliveries, Release())
-    assert await stage.recorded(stage.settle(deliveries, Done())) == [Standing.LOST]
+    assert await stage.recorded(stage.settle(deliveries, Done())) == [WriteResult.LOST]
 
 
 @scenario("settle", "a timer that was superseded, retry")
@@ -467,7 +467,7 @@ async def extend(stage: Stage) -> None:
 async def extend_lost(stage: Stage) -> None:
     deliveries = await stage.claimed()
     await stage.settle(deliveries, Release())
-    assert await stage.recorded(stage.store.extend(deliveries, LEASE)) == [Standing.LOST]
+    assert await stage.recorded(stage.store.extend(deliveries, LEASE)) == [WriteResult.LOST]
 
 
 @scenario("extend", "two dead letters")
@@ -476,16 +476,16 @@ async def extend_letters(stage: Stage) -> None:
 
 
 @scenario("beside", "one renewal, and the connection for it")
-async def beside(stage: Stage) -> None:
+async def run_on_keeper_thread(stage: Stage) -> None:
     deliveries = await stage.claimed()
     loop, renewed = asyncio.get_running_loop(), asyncio.Event()
 
     async def renew(extend: Extend) -> None:
-        assert await extend(deliveries, LEASE * 2) == [Standing.HELD]
+        assert await extend(deliveries, LEASE * 2) == [WriteResult.WRITTEN]
         loop.call_soon_threadsafe(renewed.set)
 
     async def work() -> None:
-        async with asyncio.timeout(PATIENCE), stage.store.beside(renew):
+        async with asyncio.timeout(PATIENCE), stage.store.run_on_keeper_thread(renew):
             await renewed.wait()
 
     await stage.recorded(work())
@@ -738,13 +738,13 @@ async def dead_next_page(stage: Stage) -> None:
     await stage.recorded(stage.store.dead(which, limit=1, cursor=letter.id))
 
 
-def redrives(title: str, *, other_queue: bool = False, keep_names: bool = True, **options: Any) -> None:
+def redrives(title: str, *, other_queue: bool = False, keep_timer_ids: bool = True, **options: Any) -> None:
     async def play(stage: Stage) -> None:
         await stage.died(1, **options)
         await stage.died(1)
         letters = await stage.store.dead(DeadFilter(queue=stage.queue))
         to = f"{stage.queue}-other" if other_queue else None
-        moved = await stage.recorded(stage.store.redrive(letters, to=to, keep_names=keep_names))
+        moved = await stage.recorded(stage.store.redrive(letters, to=to, keep_timer_ids=keep_timer_ids))
         assert moved is not None
         assert len(moved) == 2
 
@@ -754,7 +754,7 @@ def redrives(title: str, *, other_queue: bool = False, keep_names: bool = True, 
 redrives("two")
 redrives("two, one with an ordering key", ordering_key="key")
 redrives("two, to another queue", other_queue=True)
-redrives("two, without names", keep_names=False)
+redrives("two, without names", keep_timer_ids=False)
 
 
 @scenario("redrive", "none")

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from nightmail.errors import CannotJoin
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Dead, Outcome, Standing
+from nightmail.outcome import Dead, Outcome, WriteResult
 from nightmail.store import Blocking, FullStore, Settlement
 from nightmail.testing.conformance import Harness
 from nightmail.testing.conformance.build import MessageOptions
@@ -154,7 +154,7 @@ class Stage:
         assert len(letters) == count
         return letters
 
-    async def settle(self, deliveries: Sequence[Delivery], *outcomes: Outcome) -> list[Standing]:
+    async def settle(self, deliveries: Sequence[Delivery], *outcomes: Outcome) -> list[WriteResult]:
         """All with one outcome, or each with its own."""
         ends = outcomes if len(outcomes) > 1 else outcomes * len(deliveries)
         return await self.store.settle([Settlement(*each) for each in zip(deliveries, ends, strict=True)])

@@ -384,13 +384,13 @@ class StoreModel(RuleBasedStateMachine):
     def extend_dead(self, which: list[int], lease: timedelta) -> None:
         self.both(lambda twin: twin.store.extend(_chosen(twin.letters, which), lease))
 
-    @rule(places=several, to=st.sampled_from([None, None, *QUEUES]), keep_names=st.booleans())
-    def redrive(self, places: list[int], to: str | None, keep_names: bool) -> None:
+    @rule(places=several, to=st.sampled_from([None, None, *QUEUES]), keep_timer_ids=st.booleans())
+    def redrive(self, places: list[int], to: str | None, keep_timer_ids: bool) -> None:
         async def ask(twin: Twin) -> Any:
             letters = await twin.store.dead(DeadFilter(), limit=1000)
             in_order = sorted(letters, key=lambda letter: twin.name(letter.message_id) or 0)
             chosen = _chosen(in_order, places) if in_order else []
-            moved = await twin.store.redrive(chosen, to=to, keep_names=keep_names)
+            moved = await twin.store.redrive(chosen, to=to, keep_timer_ids=keep_timer_ids)
             return [twin.name(id_) for id_ in moved]
 
         self.both(ask)

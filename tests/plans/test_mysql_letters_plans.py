@@ -120,11 +120,11 @@ async def test_every_statement_on_letters_goes_by_an_index_and_none_sorts(mysql_
         await store.claim_dead(["elsewhere", "nowhere"], limit=BATCH, lease=LEASE, token=uuid4())
         assert_by_index(claims.told())
 
-        assert set(await store.extend(taken, LEASE * 2)) == {"held"}
+        assert set(await store.extend(taken, LEASE * 2)) == {"written"}
         assert_by_index(settles.told())
         outcomes: Iterator[Outcome] = cycle([Done(), Retry(HOUR), Dead("given up"), Release()])
         batch = [Settlement(letter, outcome) for letter, outcome in zip(taken, outcomes, strict=False)]
-        assert set(await store.settle(batch)) == {"held"}
+        assert set(await store.settle(batch)) == {"written"}
         assert_by_index(settles.told())
 
         letters = (await store.dead(DeadFilter(queue=QUEUE)))[:BATCH]

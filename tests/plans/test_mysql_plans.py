@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry, WriteResult
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.dialect import MARIADB
@@ -169,7 +169,7 @@ async def test_every_statement_of_a_claim_and_a_settlement_goes_by_an_index_and_
         async def settle(*outcomes: Outcome) -> None:
             claimed = await claim_some()
             batch = [Settlement(*pair) for pair in zip(claimed.deliveries, cycle(outcomes), strict=False)]
-            assert set(await store.settle(batch)) == {"held"}
+            assert set(await store.settle(batch)) == {"written"}
             assert_by_index(settles.told())
 
         # The first looks from end to end, the others begin at a mark.
@@ -178,7 +178,7 @@ async def test_every_statement_of_a_claim_and_a_settlement_goes_by_an_index_and_
         await settle(Done())
         await settle(Done(), Retry(HOUR), Dead("rejected"), Release())
         claimed = await claim_some()
-        assert set(await store.extend(claimed.deliveries, LEASE * 2)) == {"held"}
+        assert set(await store.extend(claimed.deliveries, LEASE * 2)) == {"written"}
         assert_by_index(settles.told())
         # One that comes back short, and one that finds nothing.
         await claim_some(limit=DUE)
@@ -203,15 +203,15 @@ async def test_what_is_read_follows_the_batch_and_not_the_backlog(mysql_url: str
             assert rows <= BATCH * 12
 
         batch = [Settlement(delivery, Done()) for delivery in claimed.deliveries]
-        standings, rows = await touched(settle_lane, store.settle(batch))
-        assert set(standings) == {"held"}
+        results, rows = await touched(settle_lane, store.settle(batch))
+        assert set(results) == {"written"}
         assert rows <= BATCH * 6
 
         claimed, _ = await touched(claim_lane, claim_some())
         outcomes: Iterator[Outcome] = cycle([Done(), Retry(HOUR), Dead("rejected"), Release()])
         batch = [Settlement(*pair) for pair in zip(claimed.deliveries, outcomes, strict=False)]
-        standings, rows = await touched(settle_lane, store.settle(batch))
-        assert set(standings) == {"held"}
+        results, rows = await touched(settle_lane, store.settle(batch))
+        assert set(results) == {"written"}
         assert rows <= BATCH * 12
 
         # One that comes back short walks over what is leased, and over nothing that is due later.
@@ -279,7 +279,7 @@ async def test_an_open_claim_has_locked_what_it_takes_and_nothing_it_walked_over
         assert store._opened is not None
         lane = store._opened.claim
         await claim(store, queue="nothing")
-        outcome: list[Standing] = []
+        outcome: list[WriteResult] = []
 
         async def settle_before_the_leases(link: Link) -> None:
             ask = link.ask
@@ -296,7 +296,7 @@ async def test_an_open_claim_has_locked_what_it_takes_and_nothing_it_walked_over
 
         taken = await claim(store, limit=5)
 
-        assert outcome == [Standing.HELD] * 5
+        assert outcome == [WriteResult.WRITTEN] * 5
         assert len(taken) == 5
         assert {delivery.id for delivery in taken}.isdisjoint(delivery.id for delivery in running)
 
@@ -312,8 +312,8 @@ async def test_a_cancel_that_meets_a_running_message_leaves_it_unlocked(mysql_ur
         assert await store.cancel_all(QUEUE, transaction=own) == 0
         assert await store.reschedule(QUEUE, "t", HOUR, transaction=own) is False
 
-        assert await store.extend(running, LEASE) == [Standing.HELD]
-        assert await done(store, running) == [Standing.HELD]
+        assert await store.extend(running, LEASE) == [WriteResult.WRITTEN]
+        assert await done(store, running) == [WriteResult.WRITTEN]
         await own.rollback()
 
 

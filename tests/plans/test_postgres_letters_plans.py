@@ -124,11 +124,11 @@ async def test_what_is_read_of_letters_follows_the_batch(postgres_url: str, stat
 
         outcomes: list[Outcome] = [Done(), Retry(HOUR), Dead("given up"), Release()]
         batch = [Settlement(*pair) for pair in zip(claimed.deliveries, cycle(outcomes), strict=False)]
-        assert set(await store.settle(batch)) == {"held"}
+        assert set(await store.settle(batch)) == {"written"}
         assert_frugal(await settles.only("nightmail_dead"), rows=BATCH * 4, pages=BATCH * 40)
 
         claimed, _ = await claim()
-        assert set(await store.extend(claimed.deliveries, LEASE * 2)) == {"held"}
+        assert set(await store.extend(claimed.deliveries, LEASE * 2)) == {"written"}
         assert_frugal(await settles.only("nightmail_dead"), rows=BATCH * 4, pages=BATCH * 40)
 
         claimed, plan = await claim("nothing")

@@ -150,7 +150,7 @@ async def test_what_is_read_follows_the_batch_and_not_the_backlog(postgres_url: 
         async def settle(*outcomes: Outcome) -> dict[str, Any]:
             claimed, _ = await claim()
             batch = [Settlement(*pair) for pair in zip(claimed.deliveries, cycle(outcomes), strict=False)]
-            assert set(await store.settle(batch)) == {"held"}
+            assert set(await store.settle(batch)) == {"written"}
             return await settles.only()
 
         # The first looks from end to end, the others begin at a mark.
@@ -166,7 +166,7 @@ async def test_what_is_read_follows_the_batch_and_not_the_backlog(postgres_url: 
         )
 
         claimed, _ = await claim()
-        assert set(await store.extend(claimed.deliveries, LEASE * 2)) == {"held"}
+        assert set(await store.extend(claimed.deliveries, LEASE * 2)) == {"written"}
         assert_frugal(await settles.only(), rows=BATCH * 4, pages=BATCH * 40)
 
         # One that comes back short walks over what is leased, and over nothing that is due later.

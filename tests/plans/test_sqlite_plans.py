@@ -496,11 +496,11 @@ def test_settling_letters_does_not_pay_for_those_that_stay(database: Database, o
 def test_redriving_does_not_pay_for_letters_and_messages_that_stay(database: Database) -> None:
     database.bury(10)
     letters = database.letters(DeadFilter(), 10)
-    before = database.cost(database.redriving.redrive(letters, to=None, keep_names=True))
+    before = database.cost(database.redriving.redrive(letters, to=None, keep_timer_ids=True))
     database.bury(MANY)
     database.pile_up(MANY, due=HOUR)
 
-    again = database.cost(database.redriving.redrive(letters, to=None, keep_names=True))
+    again = database.cost(database.redriving.redrive(letters, to=None, keep_timer_ids=True))
     assert again < before * 1.2
 
 

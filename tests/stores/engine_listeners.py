@@ -14,7 +14,7 @@ import pytest_asyncio
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import FullStore
 from nightmail.stores import open_store
 from nightmail.testing.conformance.build import (
@@ -88,8 +88,8 @@ class EngineListeners:
         await stored(store, message(b"first"))
         delivery = await claim_one(store)
         assert await claim_all(witness) == []
-        assert await store.extend([delivery], LEASE) == [Standing.HELD]
-        assert await settle_one(store, delivery, Done()) is Standing.HELD
+        assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
+        assert await settle_one(store, delivery, Done()) is WriteResult.WRITTEN
 
         assert (await witness.stats()).get(QUEUE) is None
 

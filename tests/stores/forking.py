@@ -36,8 +36,8 @@ def verbs(store: FullStore, delivery: Delivery) -> dict[str, Callable[[], Awaita
         with store.listen([QUEUE]):
             pass
 
-    async def beside() -> None:
-        async with store.beside(lambda extend: extend([delivery], LEASE)):  # type: ignore[arg-type, return-value]
+    async def run_on_keeper_thread() -> None:
+        async with store.run_on_keeper_thread(lambda extend: extend([delivery], LEASE)):  # type: ignore[arg-type, return-value]
             pass
 
     return {
@@ -53,7 +53,7 @@ def verbs(store: FullStore, delivery: Delivery) -> dict[str, Callable[[], Awaita
         "peek": store.peek,
         "dead": lambda: store.dead(DeadFilter()),
         "listen": listen,
-        "beside": beside,
+        "keeper": run_on_keeper_thread,
     }
 
 
@@ -118,7 +118,7 @@ def check_forking(url: str) -> None:
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert set(seen["refused"].values()) == {"WrongProcess"}, seen["refused"]
-    assert seen["settled"] == "HELD"
+    assert seen["settled"] == "WRITTEN"
     assert seen["waiting"] == ["child", "parent after", "parent before"]
 
 

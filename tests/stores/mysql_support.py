@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import Blocking, Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.link import Link, is_closed
@@ -220,7 +220,7 @@ async def claim(store: MySQLStore, *, limit: int = 10, queue: str = QUEUE) -> li
     return list(claimed.deliveries)
 
 
-async def done(store: MySQLStore, deliveries: list[Delivery]) -> list[Standing]:
+async def done(store: MySQLStore, deliveries: list[Delivery]) -> list[WriteResult]:
     return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import Blocking, Settlement
 from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.conformance import Harness
@@ -220,7 +220,7 @@ async def claim(store: PostgresStore, *, limit: int = 10, queue: str = QUEUE) ->
     return list(claimed.deliveries)
 
 
-async def done(store: PostgresStore, deliveries: list[Delivery]) -> list[Standing]:
+async def done(store: PostgresStore, deliveries: list[Delivery]) -> list[WriteResult]:
     return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
 
 

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.conformance import Harness
@@ -103,7 +103,7 @@ async def claim(store: RedisStore, *, limit: int = 10, queue: str = QUEUE) -> li
     return list(claimed.deliveries)
 
 
-async def done(store: RedisStore, deliveries: list[Delivery]) -> list[Standing]:
+async def done(store: RedisStore, deliveries: list[Delivery]) -> list[WriteResult]:
     return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
 
 

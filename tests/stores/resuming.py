@@ -6,10 +6,10 @@ import asyncio
 from datetime import timedelta
 from typing import Final, Protocol
 
+from nightmail.engine.worker import Worker
 from nightmail.message import Message
 from nightmail.outcome import Done
 from nightmail.store import FullStore
-from nightmail.worker import Worker
 from tests.unit.support import QUEUE, Handler, Seen, at_work
 
 LONGEST: Final = timedelta(seconds=1.5)

@@ -18,16 +18,16 @@ import pytest
 import pytest_asyncio
 from asyncmy.errors import MySQLError
 
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Dead, Done, Standing
+from nightmail.outcome import Dead, Done, WriteResult
 from nightmail.records import DeadFilter, QueueStats
-from nightmail.settings import WorkerSettings
 from nightmail.store import FullStore, Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.testing.conformance import Harness, StoreConformance
 from nightmail.testing.conformance.fixtures import StoreFixtures
-from nightmail.worker import Worker
 from testkit.cluster_fixtures import Ledger, LedgerObserver
 from testkit.servers.galera import Galera
 from tests.stores.mysql_support import DriverHarness
@@ -196,7 +196,7 @@ async def test_a_message_taken_over_on_another_node_takes_the_open_ack_with_it(
         assert refused.value.args[0] == DEADLOCK
         assert await harness.written() == []
         assert taken.body == b"once"
-        assert await elsewhere.settle([Settlement(taken, Done())]) == [Standing.HELD]
+        assert await elsewhere.settle([Settlement(taken, Done())]) == [WriteResult.WRITTEN]
     finally:
         await here.close()
         await elsewhere.close()
@@ -282,8 +282,8 @@ async def test_messages_that_three_nodes_claim_at_once_go_to_one_of_them_each(
         deliveries = [*(each for claim in claims for each in claim), *await taken(nodes[0])]
         assert sorted(delivery.id for delivery in deliveries) == ids
         assert [delivery.deliveries for delivery in deliveries] == [1, 1, 1]
-        standings = await nodes[0].settle([Settlement(delivery, Done()) for delivery in deliveries])
-        assert standings == [Standing.HELD] * 3
+        results = await nodes[0].settle([Settlement(delivery, Done()) for delivery in deliveries])
+        assert results == [WriteResult.WRITTEN] * 3
     assert sum(store.retried[DEADLOCK] for store in nodes) > 0
 
 
@@ -297,14 +297,14 @@ async def test_a_message_that_is_settled_here_and_taken_over_there_has_one_end(
         first, *others = late
         ends = [Settlement(first, Done()), *(Settlement(each, Dead("rejected")) for each in others)]
 
-        standings, taken_over = await asyncio.gather(here.settle(ends), taken(there))
+        results, taken_over = await asyncio.gather(here.settle(ends), taken(there))
 
-        held = [each.id for each, standing in zip(late, standings, strict=True) if standing is Standing.HELD]
+        held = [each.id for each, result in zip(late, results, strict=True) if result is WriteResult.WRITTEN]
         assert sorted([*held, *(each.id for each in taken_over)]) == [each.id for each in late]
         letters = [letter.message_id for letter in await elsewhere.dead(EVERYTHING)]
         assert sorted(letters) == [each.id for each in others if each.id in held]
-        standings = await there.settle([Settlement(each, Done()) for each in taken_over])
-        assert standings == [Standing.HELD] * len(taken_over)
+        results = await there.settle([Settlement(each, Done()) for each in taken_over])
+        assert results == [WriteResult.WRITTEN] * len(taken_over)
         await here.purge(EVERYTHING, limit=3)
 
 
@@ -325,8 +325,8 @@ async def test_letters_that_two_nodes_redrive_and_a_third_claims_go_one_way_each
         assert sorted(each.id for each in alive) == sorted(moved + also_moved)
         bodies = [*(each.body for each in alive), *(each.body for each in dead)]
         assert sorted(bodies) == [b"1", b"2", b"3"]
-        standings = await elsewhere.settle([Settlement(each, Done()) for each in held])
-        assert standings == [Standing.HELD] * len(held)
+        results = await elsewhere.settle([Settlement(each, Done()) for each in held])
+        assert results == [WriteResult.WRITTEN] * len(held)
         await here.cancel_all(QUEUE)
         await here.purge(EVERYTHING, limit=3)
 

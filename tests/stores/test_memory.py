@@ -15,7 +15,7 @@ import pytest
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StoreUnavailable
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Dead, Done, Retry, Standing
+from nightmail.outcome import Dead, Done, Retry, WriteResult
 from nightmail.store import Blocking, FullStore, Settlement
 from nightmail.stores import open_store
 from nightmail.stores.memory import MemoryData, MemoryStore, MemoryTransaction
@@ -272,11 +272,11 @@ class TestTransactions:
             extended = await store.extend([acked, held, free], LEASE)
             settled = await store.settle([Settlement(each, Done()) for each in (acked, held, free)])
 
-        assert extended == [Standing.BUSY, Standing.BUSY, Standing.HELD]
-        assert settled == [Standing.BUSY, Standing.BUSY, Standing.HELD]
+        assert extended == [WriteResult.BUSY, WriteResult.BUSY, WriteResult.WRITTEN]
+        assert settled == [WriteResult.BUSY, WriteResult.BUSY, WriteResult.WRITTEN]
         assert await store.settle([Settlement(each, Done()) for each in (acked, held)]) == [
-            Standing.LOST,
-            Standing.HELD,
+            WriteResult.LOST,
+            WriteResult.WRITTEN,
         ]
 
     async def test_a_lease_lost_before_the_row_was_locked_is_lost_and_not_busy(self) -> None:
@@ -290,7 +290,7 @@ class TestTransactions:
         async with store.data.transaction() as transaction:
             await store.hold([holder], transaction=transaction)
 
-            assert await store.extend([late, holder], LEASE) == [Standing.LOST, Standing.BUSY]
+            assert await store.extend([late, holder], LEASE) == [WriteResult.LOST, WriteResult.BUSY]
 
     async def test_others_see_what_was_committed_and_the_transaction_what_it_wrote(self) -> None:
         store = MemoryStore()
@@ -306,11 +306,11 @@ class TestTransactions:
 
             without = [found.body for found in await store.peek("orders")]
             within = [found.body for found in await store.peek("orders", transaction=transaction)]
-            standing = (await store.stats())["orders"]
+            result = (await store.stats())["orders"]
 
         assert without == [b"old", b"cancelled"]
         assert sorted(within) == [b"added", b"new"]
-        assert standing.ready == 2
+        assert result.ready == 2
 
     async def test_a_rollback_gives_a_name_back_that_went_from_hand_to_hand(self) -> None:
         store = MemoryStore()
@@ -406,14 +406,14 @@ class TestBeside:
             raise RuntimeError("the work itself is broken")
 
         with pytest.raises(RuntimeError, match="the work itself"):
-            async with MemoryStore().beside(work):
+            async with MemoryStore().run_on_keeper_thread(work):
                 await let_others_run()
 
     async def test_work_that_has_ended_by_itself_ends_nothing_else(self) -> None:
         async def work(extend: object) -> None:
             return
 
-        async with MemoryStore().beside(work):
+        async with MemoryStore().run_on_keeper_thread(work):
             await let_others_run()
 
 
@@ -453,7 +453,7 @@ class TestLettingGo:
 
         assert await store.reschedule("orders", "named", HOUR)
 
-        assert await store.settle([Settlement(late, Done())]) == [Standing.LOST]
+        assert await store.settle([Settlement(late, Done())]) == [WriteResult.LOST]
         assert [found.timer_id for found in await store.peek()] == ["named"]
 
     async def test_a_re_arm_does_not_shorten_the_dedup_window_of_its_name(self) -> None:

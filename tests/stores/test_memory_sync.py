@@ -14,7 +14,7 @@ import pytest
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StoreUnavailable
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Dead, Done, Retry, Standing
+from nightmail.outcome import Dead, Done, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Blocking, Settlement
 from nightmail.stores.memory import MemoryData, MemoryStore
@@ -246,12 +246,12 @@ class TestThreads:
         a, b, c = await claim(store)
 
         with thread_with_a_transaction(store, b"d"):
-            assert await store.extend([a, b, c], LEASE) == [Standing.HELD] * 3
+            assert await store.extend([a, b, c], LEASE) == [WriteResult.WRITTEN] * 3
             settled = await store.settle(
                 [Settlement(a, Done()), Settlement(b, Retry()), Settlement(c, Dead("rejected"))]
             )
 
-        assert settled == [Standing.HELD] * 3
+        assert settled == [WriteResult.WRITTEN] * 3
         assert sorted(await bodies(store)) == [b"b", b"d"]
         assert [letter.body for letter in await store.dead(DeadFilter())] == [b"c"]
 

@@ -17,7 +17,7 @@ import pytest
 from asyncmy.errors import MySQLError, OperationalError
 
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, Swept
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
@@ -59,7 +59,7 @@ async def aborted_after(
         yield
 
 
-async def settled(store: MySQLStore, deliveries: list[Delivery], *outcomes: Outcome) -> list[Standing]:
+async def settled(store: MySQLStore, deliveries: list[Delivery], *outcomes: Outcome) -> list[WriteResult]:
     return await store.settle(
         [Settlement(delivery, outcome) for delivery, outcome in zip(deliveries, outcomes, strict=True)]
     )
@@ -69,7 +69,7 @@ async def bury(store: MySQLStore, *bodies: bytes) -> list[DeadLetter]:
     """Let messages with these bodies die; the letters, in this order."""
     await store.publish_batch([message(body) for body in bodies])
     assert set(await settled(store, await claim(store), *(Dead("rejected") for _ in bodies))) == {
-        Standing.HELD
+        WriteResult.WRITTEN
     }
     return (await store.dead(EVERYTHING))[::-1]
 
@@ -91,7 +91,7 @@ async def test_an_aborted_claim_takes_its_message_once(mysql_url: str, place: in
             [delivery] = await claim(store, limit=limit)
 
         assert delivery.deliveries == 1
-        assert await settled(store, [delivery], Done()) == [Standing.HELD]
+        assert await settled(store, [delivery], Done()) == [WriteResult.WRITTEN]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -107,7 +107,7 @@ async def test_a_claim_that_others_aborted_leaves_them_what_they_took(mysql_url:
             ours = await claim(store)
 
         assert len(ours + theirs) == 1
-        assert await settled(other, ours + theirs, Done()) == [Standing.HELD]
+        assert await settled(other, ours + theirs, Done()) == [WriteResult.WRITTEN]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -125,7 +125,7 @@ async def test_a_claim_of_letters_that_others_aborted_leaves_them_what_they_took
             ours = await take(store)
 
         assert len(ours + theirs) == 1
-        assert await settled(other, ours + theirs, Done()) == [Standing.HELD]
+        assert await settled(other, ours + theirs, Done()) == [WriteResult.WRITTEN]
 
 
 # --------------------------------------------------------------------------------------- settlements
@@ -138,9 +138,9 @@ async def test_an_aborted_settlement_is_carried_out_whole_and_once(mysql_url: st
         deliveries = await claim(store)
 
         async with aborted_after(place):
-            standings = await settled(store, deliveries, Done(), Dead("rejected"), Retry(HOUR))
+            results = await settled(store, deliveries, Done(), Dead("rejected"), Retry(HOUR))
 
-        assert standings == [Standing.HELD] * 3
+        assert results == [WriteResult.WRITTEN] * 3
         assert await run(mysql_url, "select body from nightmail_delivered") == [(b"done",)]
         assert [letter.body for letter in await store.dead(EVERYTHING)] == [b"dead"]
         assert [(each.body, each.attempts) for each in await store.peek()] == [(b"again", 1)]
@@ -155,9 +155,9 @@ async def test_an_aborted_settlement_of_letters_is_carried_out_whole_and_once(
         letters = await take(store)
 
         async with aborted_after(place):
-            standings = await settled(store, letters, Done(), Retry())
+            results = await settled(store, letters, Done(), Retry())
 
-        assert standings == [Standing.HELD] * 2
+        assert results == [WriteResult.WRITTEN] * 2
         [left] = await take(store)
         assert (left.body, left.attempts) == (b"again", 1)
 
@@ -175,14 +175,14 @@ async def test_a_settlement_leaves_alone_what_was_taken_over_when_it_was_aborted
             theirs.extend(await claim(other))
 
         async with aborted_after(place, meanwhile=take_over):
-            [standing] = await settled(store, late, Dead("rejected"))
+            [result] = await settled(store, late, Dead("rejected"))
 
         if theirs:
-            assert standing is Standing.LOST
+            assert result is WriteResult.LOST
             assert await store.dead(EVERYTHING) == []
-            assert await settled(other, theirs, Done()) == [Standing.HELD]
+            assert await settled(other, theirs, Done()) == [WriteResult.WRITTEN]
         else:
-            assert standing is Standing.HELD
+            assert result is WriteResult.WRITTEN
             assert len(await store.dead(EVERYTHING)) == 1
 
 
@@ -231,7 +231,7 @@ async def test_a_sweep_that_others_aborted_leaves_them_the_letters_they_took(
         open_store(mysql_url) as other,
     ):
         await store.publish(message(timer_id="t", dedup_for=timedelta(microseconds=1)))
-        assert await settled(store, await claim(store), Done()) == [Standing.HELD]
+        assert await settled(store, await claim(store), Done()) == [WriteResult.WRITTEN]
         await bury(store, b"dead")
         theirs: list[Delivery] = []
 

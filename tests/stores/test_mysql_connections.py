@@ -13,13 +13,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Extend, Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.dialect import MARIADB, MYSQL, dialect_of
 from nightmail.stores.mysql.errors import ServerTooOld
 from nightmail.stores.mysql.link import _refuse_unready
-from nightmail.stores.mysql.watch import WatchedTower
+from nightmail.stores.mysql.watch import WakeupPoller
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql_support import (
     LEASE,
@@ -62,7 +62,7 @@ async def at_work(store: MySQLStore, deliveries: Sequence[Delivery], ready: asyn
         await asyncio.Event().wait()
 
     with store.listen([QUEUE]):
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             await ready.wait()
             await store.publish(message())
             await done(store, await claim(store))
@@ -132,19 +132,19 @@ async def test_leases_are_renewed_while_the_event_loop_is_blocked(mysql_url: str
     async with open_store(mysql_url) as store:
         await store.publish(message())
         deliveries = await claim(store)
-        standings: list[Standing] = []
+        results: list[WriteResult] = []
         renewed = threading.Event()
 
         async def keep(extend: Extend) -> None:
-            standings.extend(await extend(deliveries, LEASE * 2))
+            results.extend(await extend(deliveries, LEASE * 2))
             renewed.set()
             await asyncio.Event().wait()
 
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             # Blocks this event loop until the other one has done its work.
             assert renewed.wait(10)
 
-        assert standings == [Standing.HELD]
+        assert results == [WriteResult.WRITTEN]
 
 
 @pytest.mark.parametrize("driver", ["asyncmy", "aiomysql"])
@@ -156,7 +156,7 @@ async def test_an_engine_lends_its_way_of_connecting(mysql_url: str, driver: str
         await store.publish(message(b"t", timer_id="t"))
         deliveries = await claim(store)
         assert [delivery.body for delivery in deliveries] == [b"b", b"a", b"t"]
-        assert await done(store, deliveries) == [Standing.HELD] * 3
+        assert await done(store, deliveries) == [WriteResult.WRITTEN] * 3
         assert await store.stats() == {}
     await engine.dispose()
 
@@ -181,7 +181,7 @@ async def test_a_claim_takes_three_round_trips_and_a_settlement_one_whatever_the
 
             interference.packets.clear()
             batch = [Settlement(delivery, outcomes[n % 5]) for n, delivery in enumerate(deliveries)]
-            assert set(await store.settle(batch)) == {Standing.HELD}
+            assert set(await store.settle(batch)) == {WriteResult.WRITTEN}
             assert len(interference.packets) == 1
             await run(mysql_url, "delete from nightmail_messages")
 
@@ -213,14 +213,14 @@ async def test_what_another_process_publishes_is_noticed_by_the_next_look(
     mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, most = 0, 0
-    look = WatchedTower._look
+    look = WakeupPoller._look
 
-    async def counted(tower: WatchedTower) -> float:
+    async def counted(tower: WakeupPoller) -> float:
         nonlocal looks
         looks += 1
         return await look(tower)
 
-    monkeypatch.setattr(WatchedTower, "_look", counted)
+    monkeypatch.setattr(WakeupPoller, "_look", counted)
     async with open_store(mysql_url) as store, open_store(mysql_url) as other:
         with store.listen([QUEUE]) as bell:
             for n in range(12):

@@ -267,7 +267,7 @@ async def test_a_store_is_closed_soon_though_the_server_hangs(
                 await asyncio.sleep(0.01)
 
         async def work() -> None:
-            async with store.beside(keep):
+            async with store.run_on_keeper_thread(keep):
                 await asyncio.Event().wait()
 
         with store.listen([QUEUE]):

@@ -24,7 +24,7 @@ from nightmail.errors import (
     TimerExists,
 )
 from nightmail.message import Message, OnConflict
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.stores.mysql import MySQLStore, timers
 from testkit.servers.mariadb import MariaDB, connect_arguments
 from tests.stores.mysql_support import (
@@ -115,12 +115,12 @@ async def test_an_ack_commits_and_rolls_back_with_the_transaction(mysql_url: str
                 await store.hold(deliveries, transaction=transaction)
                 await store.ack(deliveries, transaction=transaction)
                 raise _ChangedMyMind
-        assert await store.extend(deliveries, LEASE) == [Standing.HELD]
+        assert await store.extend(deliveries, LEASE) == [WriteResult.WRITTEN]
 
         async with begin(mysql_url) as transaction:
             await store.ack(deliveries, transaction=transaction)
 
-        assert await store.extend(deliveries, LEASE) == [Standing.LOST]
+        assert await store.extend(deliveries, LEASE) == [WriteResult.LOST]
 
 
 async def test_a_session_that_was_not_begun_is_in_a_transaction_once_it_is_used(mysql_url: str) -> None:
@@ -546,7 +546,7 @@ async def test_nothing_is_written_into_another_database_that_has_tables_like_our
                 await execute(transaction, "select 1")
 
             assert [delivery.body for delivery in await claim(other)] == [b"theirs"]
-            assert await done(store, deliveries) == [Standing.HELD]
+            assert await done(store, deliveries) == [WriteResult.WRITTEN]
 
 
 async def test_tables_that_were_made_anew_are_known_again(mysql_url: str) -> None:
@@ -594,4 +594,4 @@ async def test_a_message_acked_under_two_tokens_at_once_is_refused(mysql_url: st
             with pytest.raises(LeaseLost):
                 await store.ack([*lost.deliveries, held], transaction=transaction)
 
-        assert await done(store, [held]) == [Standing.HELD]
+        assert await done(store, [held]) == [WriteResult.WRITTEN]

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.outcome import Dead, Done, Outcome, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, Swept
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
@@ -47,8 +47,8 @@ async def bury(store: MySQLStore, *bodies: bytes, **options: Any) -> list[DeadLe
 
 
 async def settle(store: MySQLStore, deliveries: list[Delivery], outcome: Outcome) -> None:
-    standings = await store.settle([Settlement(delivery, outcome) for delivery in deliveries])
-    assert set(standings) <= {Standing.HELD}
+    results = await store.settle([Settlement(delivery, outcome) for delivery in deliveries])
+    assert set(results) <= {WriteResult.WRITTEN}
 
 
 async def take(store: MySQLStore, *, limit: int = 10, lease: timedelta = LEASE) -> list[Delivery]:
@@ -112,7 +112,7 @@ async def test_a_claim_and_a_settlement_of_letters_ask_the_server_few_times(mysq
         interference.packets.clear()
         outcomes: list[Outcome] = [Done(), Retry(HOUR), Dead("given up"), Retry()]
         batch = [Settlement(letter, outcomes[n % 4]) for n, letter in enumerate(letters)]
-        assert set(await store.settle(batch)) == {Standing.HELD}
+        assert set(await store.settle(batch)) == {WriteResult.WRITTEN}
         assert len(interference.packets) == 1
 
 
@@ -125,9 +125,9 @@ async def test_one_letter_that_the_server_refuses_does_not_fail_its_neighbours(m
             "begin if old.body = 'bad' then signal sqlstate '45000'; end if; end",
         )
 
-        standings = await store.settle([Settlement(letter, Done()) for letter in await take(store)])
+        results = await store.settle([Settlement(letter, Done()) for letter in await take(store)])
 
-        assert standings == [Standing.HELD, Standing.BUSY]
+        assert results == [WriteResult.WRITTEN, WriteResult.BUSY]
 
 
 async def test_a_publish_of_somebody_who_looks_after_a_letter_is_fenced_by_its_lease(
@@ -295,7 +295,7 @@ async def test_an_open_redrive_keeps_nobody_from_the_letters_beside_it(mysql_url
     async with open_store(mysql_url) as store, watched_store(mysql_url) as (other, interference):
         first, second = await bury(store, b"first", b"second")
         (held,) = await take(store, limit=1)
-        beside: list[list[Standing]] = []
+        beside: list[list[WriteResult]] = []
 
         async def settle_the_other() -> None:
             beside.append(await done(store, [held]))
@@ -308,7 +308,7 @@ async def test_an_open_redrive_keeps_nobody_from_the_letters_beside_it(mysql_url
             assert len(await other.redrive([first, second])) == 1
             await asyncio.gather(*tasks)
 
-        assert beside == [[Standing.HELD]]
+        assert beside == [[WriteResult.WRITTEN]]
 
 
 # ------------------------------------------------------------------------------------ purge and sweep

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from tests.plans.test_mysql_plans import rows_touched
@@ -293,7 +293,7 @@ async def test_nobody_in_a_line_is_forgotten_whatever_happens_to_it(
             outcomes: list[Outcome] = [Done(), Dead("rejected"), Retry(), Release()]
             outcome = chance.choice(outcomes)
             for delivery in running[:1]:
-                assert await store.settle([Settlement(delivery, outcome)]) == [Standing.HELD]
+                assert await store.settle([Settlement(delivery, outcome)]) == [WriteResult.WRITTEN]
                 running.remove(delivery)
                 if isinstance(outcome, Done | Dead):
                     gone[delivery.id] += 1
@@ -318,7 +318,7 @@ async def test_nobody_in_a_line_is_forgotten_whatever_happens_to_it(
             await chance.choice([publish, publish, publish, take, end, change])()
             assert await run(mysql_url, FORGOTTEN) == []
         for delivery in running:
-            assert await store.settle([Settlement(delivery, Done())]) == [Standing.HELD]
+            assert await store.settle([Settlement(delivery, Done())]) == [WriteResult.WRITTEN]
             gone[delivery.id] += 1
         await asyncio.sleep(0.03)
         for _ in range(200):

@@ -12,7 +12,7 @@ import pytest
 from asyncmy.errors import OperationalError
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.outcome import Dead, Done, Retry, Standing
+from nightmail.outcome import Dead, Done, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.errors import TooLarge
@@ -76,7 +76,7 @@ async def test_a_server_that_was_killed_and_started_again_is_used_again(
             await until(lambda: works(store))
             assert await bell.wait(40)
             assert store.look_interval.total_seconds() == 5
-        assert await done(store, held) == [Standing.HELD, Standing.HELD]
+        assert await done(store, held) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
         assert [delivery.body for delivery in await claim(store)] == [b"c"]
 
 
@@ -93,7 +93,7 @@ async def test_a_server_that_was_restarted_while_nobody_asked_is_not_noticed(
         assert await store.publish(message(b"after")) is not None
         deliveries = await claim(store)
         assert [delivery.body for delivery in deliveries] == [b"before", b"after"]
-        assert await done(store, deliveries) == [Standing.HELD, Standing.HELD]
+        assert await done(store, deliveries) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
 
 async def test_a_frozen_server_is_waited_for_no_longer_than_our_patience(
@@ -228,7 +228,7 @@ async def test_a_claim_whose_reply_was_lost_can_be_recalled(mysql_url: str) -> N
         assert await store.recall([QUEUE], token) == 2
         again = await claim(store)
         assert [(delivery.body, delivery.deliveries) for delivery in again] == [(b"a", 1), (b"b", 1)]
-        assert await done(store, again) == [Standing.HELD, Standing.HELD]
+        assert await done(store, again) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
 
 async def test_a_claim_whose_commit_fails_hands_nothing_out(mysql_url: str) -> None:
@@ -256,7 +256,7 @@ async def test_a_settlement_repeated_after_a_lost_reply_is_unknown_and_not_lost(
 
         again = [Settlement(a, Done(), repeated=True), Settlement(b, Retry(), repeated=True)]
 
-        assert await store.settle(again) == [Standing.UNKNOWN, Standing.HELD]
+        assert await store.settle(again) == [WriteResult.UNKNOWN, WriteResult.WRITTEN]
 
 
 # ------------------------------------------------------------------------------ refused for the moment
@@ -290,9 +290,9 @@ async def test_what_the_server_refuses_for_the_moment_is_asked_again_and_counted
         assert [delivery.body for delivery in deliveries] == [b"plain", b"timer"]
         assert [delivery.deliveries for delivery in deliveries] == [1, 1]
         refuse("nowait")
-        assert await store.extend(deliveries, LEASE) == [Standing.HELD, Standing.HELD]
+        assert await store.extend(deliveries, LEASE) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
         refuse("delete")
-        assert await done(store, deliveries) == [Standing.HELD, Standing.HELD]
+        assert await done(store, deliveries) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
         # A row that is locked is passed over by a settlement and a renewal, and no second try is needed.
         assert store.retried[number] == (4 if number == 1205 else 6)
@@ -375,7 +375,7 @@ async def test_what_a_claim_has_committed_is_handed_out_though_the_rest_took_ano
 
         assert [delivery.body for delivery in deliveries] == [b"%d" % n for n in range(8)]
         assert {delivery.deliveries for delivery in deliveries} == {1}
-        assert await done(store, deliveries) == [Standing.HELD] * 8
+        assert await done(store, deliveries) == [WriteResult.WRITTEN] * 8
 
 
 async def test_a_deadlock_is_survived_by_the_store_and_told_to_the_caller(mysql_url: str) -> None:
@@ -414,7 +414,7 @@ async def test_a_locked_table_makes_settlements_and_claims_unavailable_and_hangs
             await settling
         await execute(own, "unlock tables")
 
-        assert await done(store, deliveries) == [Standing.HELD]
+        assert await done(store, deliveries) == [WriteResult.WRITTEN]
 
 
 async def test_a_publish_waits_for_an_open_transaction_and_lets_others_go_first(
@@ -448,14 +448,14 @@ async def test_a_batch_with_a_locked_row_settles_the_others(mysql_url: str) -> N
         await own.begin()
         await execute(own, f"select 1 from nightmail_messages where id = {deliveries[7].id} for update")
 
-        standings = await store.settle(
+        results = await store.settle(
             [Settlement(delivery, Done() if n % 2 else Retry()) for n, delivery in enumerate(deliveries)]
         )
         await own.rollback()
 
-        assert [n for n, standing in enumerate(standings) if standing is not Standing.HELD] == [7]
-        assert standings[7] is Standing.BUSY
-        assert await store.settle([Settlement(deliveries[7], Done())]) == [Standing.HELD]
+        assert [n for n, result in enumerate(results) if result is not WriteResult.WRITTEN] == [7]
+        assert results[7] is WriteResult.BUSY
+        assert await store.settle([Settlement(deliveries[7], Done())]) == [WriteResult.WRITTEN]
 
 
 async def test_one_row_that_the_server_refuses_does_not_fail_its_neighbours(mysql_url: str) -> None:
@@ -468,10 +468,10 @@ async def test_one_row_that_the_server_refuses_does_not_fail_its_neighbours(mysq
             f"if old.id = {deliveries[3].id} then signal sqlstate '45000'; end if",
         )
 
-        standings = await done(store, deliveries)
+        results = await done(store, deliveries)
 
-        assert [n for n, standing in enumerate(standings) if standing is not Standing.HELD] == [3]
-        assert standings[3] is Standing.BUSY
+        assert [n for n, result in enumerate(results) if result is not WriteResult.WRITTEN] == [3]
+        assert results[3] is WriteResult.BUSY
 
 
 # ------------------------------------------------------------------------------------ servers refused
@@ -522,7 +522,7 @@ async def test_what_is_larger_than_the_server_takes_is_refused_before_it_is_sent
             assert len(deliveries) == 3
             batch = [Settlement(each, Dead("rejected", "\N{SNOWMAN}" * 8_000)) for each in deliveries]
             monster = [Settlement(each, Retry()) for each in deliveries]
-            assert await store.settle(batch) == [Standing.HELD] * 3
-            assert await store.settle(monster) == [Standing.LOST] * 3
+            assert await store.settle(batch) == [WriteResult.WRITTEN] * 3
+            assert await store.settle(monster) == [WriteResult.LOST] * 3
     finally:
         await asyncio.to_thread(mariadb_server.sql, "set global max_allowed_packet = 16777216")

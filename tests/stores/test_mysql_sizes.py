@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.errors import Refused
-from nightmail.outcome import Dead, Reason, Retry, Standing
+from nightmail.outcome import Dead, Reason, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from tests.plans.test_mysql_plans import rows_touched
@@ -179,9 +179,9 @@ async def test_counters_stop_at_the_limit_of_their_columns(mysql_url: str, colum
 
         (delivery,) = await claim(store)
         assert getattr(delivery, column) == 2147483647
-        assert await store.settle([Settlement(delivery, Retry())]) == [Standing.HELD]
+        assert await store.settle([Settlement(delivery, Retry())]) == [WriteResult.WRITTEN]
         (delivery,) = await claim(store)
-        assert await store.settle([Settlement(delivery, Dead("rejected"))]) == [Standing.HELD]
+        assert await store.settle([Settlement(delivery, Dead("rejected"))]) == [WriteResult.WRITTEN]
         assert len(await store.dead(DeadFilter())) == 1
 
 

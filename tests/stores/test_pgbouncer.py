@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Blocking, Extend, FullStore, Settlement
 from nightmail.testing.conformance import Harness, StoreConformance
@@ -122,10 +122,10 @@ async def everything(url: str) -> None:
         loop = asyncio.get_running_loop()
 
         async def keep(extend: Extend) -> None:
-            assert set(await extend(deliveries, LEASE)) == {Standing.HELD}
+            assert set(await extend(deliveries, LEASE)) == {WriteResult.WRITTEN}
             loop.call_soon_threadsafe(renewed.set)
 
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             await renewed.wait()
         with store.listen([QUEUE]):
             await until(lambda: store.look_interval == timedelta(seconds=1))
@@ -217,7 +217,7 @@ async def test_many_clients_share_few_connections(pooled_url: str) -> None:
             taken = 0
             while deliveries := await claim(store, limit=7):
                 taken += len(deliveries)
-                assert set(await done(store, deliveries)) == {Standing.HELD}
+                assert set(await done(store, deliveries)) == {WriteResult.WRITTEN}
             return taken
 
         taken = await asyncio.gather(*(work(store, number) for number, store in enumerate(stores)))

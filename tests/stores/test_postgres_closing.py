@@ -42,7 +42,7 @@ async def test_closing_takes_two_seconds_at_most_though_the_server_hangs(
             loop.call_soon_threadsafe(renewing.set)
             await extend(deliveries, LEASE)
 
-    beside = store.beside(keep)
+    beside = store.run_on_keeper_thread(keep)
     await beside.__aenter__()
     with store.listen([QUEUE]):
         await until(lambda: store.listening)

@@ -11,7 +11,7 @@ import pytest
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Postpone, Release, Retry, WriteResult
 from nightmail.store import Extend, Settlement
 from nightmail.stores.postgres import PostgresStore
 from tests.stores.postgres_support import (
@@ -40,7 +40,7 @@ async def at_work(store: PostgresStore, deliveries: Sequence[Delivery], ready: a
         await asyncio.Event().wait()
 
     with store.listen([QUEUE]):
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             await ready.wait()
             await store.publish(message())
             await done(store, await claim(store))
@@ -109,17 +109,17 @@ class Slow:
     """Work beside the event loop that takes its time to end, until told to go on."""
 
     def __init__(self) -> None:
-        self._here, self.begun, self.ending = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._runtime, self.begun, self.ending = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         self._there: asyncio.AbstractEventLoop | None = None
         self._enough = asyncio.Event()
 
     async def work(self, _: Extend) -> None:
         self._there = asyncio.get_running_loop()
-        self._here.call_soon_threadsafe(self.begun.set)
+        self._runtime.call_soon_threadsafe(self.begun.set)
         try:
             await asyncio.Event().wait()
         finally:
-            self._here.call_soon_threadsafe(self.ending.set)
+            self._runtime.call_soon_threadsafe(self.ending.set)
             await self._enough.wait()
 
     def go_on(self) -> None:
@@ -127,8 +127,8 @@ class Slow:
         self._there.call_soon_threadsafe(self._enough.set)
 
 
-async def beside(store: PostgresStore, work: Slow, leave: asyncio.Event) -> None:
-    async with store.beside(work.work):
+async def run_on_keeper_thread(store: PostgresStore, work: Slow, leave: asyncio.Event) -> None:
+    async with store.run_on_keeper_thread(work.work):
         await leave.wait()
 
 
@@ -137,7 +137,7 @@ async def test_closing_waits_for_the_thread_though_somebody_else_is_already_stop
 ) -> None:
     async with open_store(postgres_url) as store:
         slow, leave, left = Slow(), asyncio.Event(), list[int]()
-        leaving = asyncio.create_task(beside(store, slow, leave))
+        leaving = asyncio.create_task(run_on_keeper_thread(store, slow, leave))
         await slow.begun.wait()
         leave.set()
         await slow.ending.wait()
@@ -158,9 +158,9 @@ async def test_whoever_begins_or_ends_work_while_the_store_is_closed_is_not_left
 ) -> None:
     async with open_store(postgres_url) as store:
         slow, leave = Slow(), asyncio.Event()
-        leaving = asyncio.create_task(beside(store, slow, leave))
+        leaving = asyncio.create_task(run_on_keeper_thread(store, slow, leave))
         await slow.begun.wait()
-        late = store.beside(Slow().work)
+        late = store.run_on_keeper_thread(Slow().work)
         closing = asyncio.create_task(store.close())
         await slow.ending.wait()
 
@@ -206,8 +206,8 @@ async def test_the_thread_beside_ends_with_the_last_who_uses_it(postgres_url: st
         await asyncio.Event().wait()
 
     async with open_store(postgres_url) as store:
-        async with store.beside(wait):
-            async with store.beside(wait):
+        async with store.run_on_keeper_thread(wait):
+            async with store.run_on_keeper_thread(wait):
                 assert keepers() == 1
             assert keepers() == 1
         assert keepers() == 0
@@ -221,11 +221,11 @@ async def test_leases_are_renewed_while_the_event_loop_is_blocked(postgres_url: 
 
         async def keep(extend: Extend) -> None:
             await asyncio.to_thread(begun.wait)
-            assert await extend(deliveries, LEASE) == [Standing.HELD]
+            assert await extend(deliveries, LEASE) == [WriteResult.WRITTEN]
             renewed.set()
             await asyncio.Event().wait()
 
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             begun.set()
             # No await: nothing else runs on this loop meanwhile.
             assert renewed.wait(20)
@@ -242,7 +242,7 @@ async def test_work_beside_ends_when_its_caller_is_cancelled_before_it_has_begun
             ended.set()
 
     async def enter(store: PostgresStore) -> None:
-        async with store.beside(wait):
+        async with store.run_on_keeper_thread(wait):
             await asyncio.Event().wait()
 
     async with open_store(postgres_url) as store:
@@ -262,7 +262,7 @@ async def test_an_error_of_what_ran_beside_comes_out_with_the_block(postgres_url
 
     async with open_store(postgres_url) as store:
         with pytest.raises(LookupError, match="beside"):
-            async with store.beside(fail):
+            async with store.run_on_keeper_thread(fail):
                 pass
 
 
@@ -296,11 +296,11 @@ async def test_every_verb_is_one_statement(postgres_url: str) -> None:
         # One that comes back short tells in the same breath when to look again.
         await claim(store, limit=1000)
         assert await statements() == 1
-        assert set(await done(store, taken[:250])) == {Standing.HELD}
+        assert set(await done(store, taken[:250])) == {WriteResult.WRITTEN}
         assert await statements() == 1
         outcomes = (Done(), Retry(), Postpone(LEASE), Dead("rejected"), Release())
         mixed = [Settlement(delivery, outcomes[n % 5]) for n, delivery in enumerate(taken[250:])]
-        assert set(await store.settle(mixed)) == {Standing.HELD}
+        assert set(await store.settle(mixed)) == {WriteResult.WRITTEN}
         assert await statements() == 1
         await store.extend(deliveries[10:], LEASE)
         assert await statements() == 1
@@ -336,7 +336,7 @@ async def test_one_that_the_server_refuses_does_not_fail_those_settled_with_it(p
         deliveries = await claim(store)
         await own.execute("alter table nightmail_dead add check (body <> '5')")
 
-        standings = await store.settle([Settlement(delivery, Dead("rejected")) for delivery in deliveries])
+        results = await store.settle([Settlement(delivery, Dead("rejected")) for delivery in deliveries])
 
-        held, busy = Standing.HELD, Standing.BUSY
-        assert standings == [held, held, held, held, held, busy, held, held]
+        held, busy = WriteResult.WRITTEN, WriteResult.BUSY
+        assert results == [held, held, held, held, held, busy, held, held]

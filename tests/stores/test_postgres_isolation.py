@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from tests.stores.postgres_support import backends, claim, connection, done, message, open_store
 
 pytestmark = pytest.mark.postgres
@@ -30,14 +30,19 @@ async def test_our_connections_are_at_read_committed_whatever_the_databases_defa
             store, taken = (first, second)[number % 2], 0
             while deliveries := await claim(store, limit=3):
                 taken += len(deliveries)
-                assert set(await done(store, deliveries)) == {Standing.HELD}
+                assert set(await done(store, deliveries)) == {WriteResult.WRITTEN}
             return taken
 
         await asyncio.gather(*(publish(number) for number in range(60)))
         await asyncio.gather(*(work(number) for number in range(6)))
 
         for store in (first, second):
-            for lane in (store._here.claim, store._here.settle, store._here.publish, store._here.timers):
+            for lane in (
+                store._runtime.claim,
+                store._runtime.settle,
+                store._runtime.publish,
+                store._runtime.timers,
+            ):
                 assert (
                     await lane.run(lambda link: link.fetchval("show transaction_isolation"))
                     == "read committed"

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from nightmail.message import Message, OnConflict
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.clock import ManualClock
 from tests.stores.postgres_support import (
@@ -85,12 +85,12 @@ async def test_an_ack_commits_and_rolls_back_with_the_transaction(postgres_url: 
                 await store.hold(deliveries, transaction=transaction)
                 await store.ack(deliveries, transaction=transaction)
                 raise _ChangedMyMind
-        assert await store.extend(deliveries, LEASE) == [Standing.HELD]
+        assert await store.extend(deliveries, LEASE) == [WriteResult.WRITTEN]
 
         async with begin(postgres_url) as transaction:
             await store.ack(deliveries, transaction=transaction)
 
-        assert await store.extend(deliveries, LEASE) == [Standing.LOST]
+        assert await store.extend(deliveries, LEASE) == [WriteResult.LOST]
 
 
 async def test_a_session_that_was_not_begun_is_in_a_transaction_once_it_is_used(postgres_url: str) -> None:

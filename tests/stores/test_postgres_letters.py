@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.message import DeadDelivery
-from nightmail.outcome import Dead, Done, Outcome, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, Swept
 from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore
@@ -117,7 +117,7 @@ async def test_a_message_that_dies_may_be_looked_after_by_whoever_held_a_letter_
         claimed = await store.claim_dead([QUEUE], limit=10, lease=LEASE, token=uuid4())
         held = await store.settle([Settlement(delivery, Done()) for delivery in claimed.deliveries])
 
-        assert held == [Standing.HELD, Standing.HELD]
+        assert held == [WriteResult.WRITTEN, WriteResult.WRITTEN]
         assert await store.dead(EVERYTHING) == []
 
 

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from nightmail.errors import SchemaDrift
-from nightmail.outcome import Dead, Reason, Release, Retry, Standing
+from nightmail.outcome import Dead, Reason, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from tests.stores.postgres_support import LEASE, QUEUE, claim, connection, message, open_store, until
@@ -65,17 +65,17 @@ async def test_counters_stop_at_the_largest_number(postgres_url: str) -> None:
 
         odd, neighbour = sorted(await claim(store), key=lambda delivery: delivery.body, reverse=True)
         assert (odd.deliveries, neighbour.deliveries) == (MOST, 1)
-        assert await store.settle([Settlement(odd, Retry())]) == [Standing.HELD]
+        assert await store.settle([Settlement(odd, Retry())]) == [WriteResult.WRITTEN]
         (odd,) = await claim(store)
         assert (odd.attempts, odd.deliveries) == (MOST, 1)
-        assert await store.settle([Settlement(odd, Dead("rejected", ran=True))]) == [Standing.HELD]
+        assert await store.settle([Settlement(odd, Dead("rejected", ran=True))]) == [WriteResult.WRITTEN]
 
         (letter,) = await store.dead(DeadFilter())
         assert letter.attempts == MOST
         await own.execute(f"update nightmail_dead set care_attempts = {MOST}, care_deliveries = {MOST}")
         for outcome in (Release(), Retry(), Release()):
             claimed = await store.claim_dead([QUEUE], limit=10, lease=LEASE, token=uuid4())
-            assert await store.settle([Settlement(claimed.deliveries[0], outcome)]) == [Standing.HELD]
+            assert await store.settle([Settlement(claimed.deliveries[0], outcome)]) == [WriteResult.WRITTEN]
         assert await own.fetchval("select care_attempts from nightmail_dead") == MOST
 
 

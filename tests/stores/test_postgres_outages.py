@@ -12,7 +12,7 @@ import pytest
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.message import Delivery
-from nightmail.outcome import Done, Retry, Standing
+from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore
 from testkit.servers import Postgres
@@ -104,7 +104,7 @@ async def test_a_server_that_was_killed_and_started_again_is_used_again(
             assert await bell.wait(40)
             assert store.listening
             assert store.look_interval.total_seconds() == 5
-        assert await done(store, held) == [Standing.HELD, Standing.HELD]
+        assert await done(store, held) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
         assert [delivery.body for delivery in await claim(store)] == [b"c"]
 
 
@@ -120,7 +120,7 @@ async def test_a_server_that_was_restarted_while_nobody_asked_is_not_noticed(
         assert await store.publish(message(b"after")) is not None
         deliveries = await claim(store)
         assert [delivery.body for delivery in deliveries] == [b"before", b"after"]
-        assert await done(store, deliveries) == [Standing.HELD, Standing.HELD]
+        assert await done(store, deliveries) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
 
 async def test_a_frozen_server_is_waited_for_no_longer_than_our_patience(
@@ -214,7 +214,7 @@ async def test_a_settlement_repeated_after_a_lost_reply_is_unknown_and_not_lost(
 
         again = [Settlement(a, Done(), repeated=True), Settlement(b, Retry(), repeated=True)]
 
-        assert await store.settle(again) == [Standing.UNKNOWN, Standing.HELD]
+        assert await store.settle(again) == [WriteResult.UNKNOWN, WriteResult.WRITTEN]
 
 
 # ---------------------------------------------------------------------------------- whole tables
@@ -227,11 +227,11 @@ async def test_a_locked_table_makes_settlements_busy_and_claims_unavailable(post
         async with own.transaction():
             await own.execute("lock table nightmail_messages in exclusive mode")
 
-            assert await done(store, deliveries) == [Standing.BUSY]
+            assert await done(store, deliveries) == [WriteResult.BUSY]
             with pytest.raises(StoreUnavailable):
                 await claim(store)
 
-        assert await done(store, deliveries) == [Standing.HELD]
+        assert await done(store, deliveries) == [WriteResult.WRITTEN]
 
 
 async def test_a_publish_waits_for_an_open_transaction_and_lets_others_go_first(postgres_url: str) -> None:
@@ -263,13 +263,13 @@ async def test_a_batch_with_a_locked_row_settles_the_others(postgres_url: str) -
         async with own.transaction():
             await own.execute("select 1 from nightmail_messages where id = $1 for update", deliveries[7].id)
 
-            standings = await store.settle(
+            results = await store.settle(
                 [Settlement(delivery, Done() if n % 2 else Retry()) for n, delivery in enumerate(deliveries)]
             )
 
-        assert [n for n, standing in enumerate(standings) if standing is not Standing.HELD] == [7]
-        assert standings[7] is Standing.BUSY
-        assert await store.settle([Settlement(deliveries[7], Done())]) == [Standing.HELD]
+        assert [n for n, result in enumerate(results) if result is not WriteResult.WRITTEN] == [7]
+        assert results[7] is WriteResult.BUSY
+        assert await store.settle([Settlement(deliveries[7], Done())]) == [WriteResult.WRITTEN]
 
 
 async def test_a_read_only_server_is_unavailable_and_left(postgres_url: str) -> None:

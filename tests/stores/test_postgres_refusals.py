@@ -22,7 +22,7 @@ from nightmail.errors import (
     SchemaMissing,
     TimerExists,
 )
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.stores.postgres import PostgresStore
 from testkit.servers import Postgres
 from tests.stores.postgres_support import (
@@ -145,7 +145,7 @@ async def test_nothing_is_written_into_another_database_that_has_tables_like_our
                 await transaction.execute("select 1")
 
             assert [delivery.body for delivery in await claim(other)] == [b"theirs"]
-            assert await done(store, deliveries) == [Standing.HELD]
+            assert await done(store, deliveries) == [WriteResult.WRITTEN]
 
 
 async def test_tables_that_were_made_anew_are_known_again(postgres_url: str) -> None:
@@ -200,7 +200,7 @@ async def test_a_message_acked_under_two_tokens_at_once_is_refused(postgres_url:
             with pytest.raises(LeaseLost):
                 await store.ack([*lost.deliveries, held], transaction=transaction)
 
-        assert await done(store, [held]) == [Standing.HELD]
+        assert await done(store, [held]) == [WriteResult.WRITTEN]
 
 
 # ------------------------------------------------------------------------------------------- psycopg

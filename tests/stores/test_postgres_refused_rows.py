@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from nightmail.errors import NightmailError, Refused
-from nightmail.outcome import Dead, Standing
+from nightmail.outcome import Dead, WriteResult
 from nightmail.store import Settlement
 from tests.stores.postgres_support import EVERY_KIND, claim, connection, message, open_store
 
@@ -81,12 +81,12 @@ async def test_one_refused_and_one_locked_row_do_not_fail_those_settled_with_the
         async with own.transaction():
             await own.execute("select 1 from nightmail_messages where id = $1 for update", deliveries[5].id)
             with caplog.at_level(logging.ERROR, logger="nightmail"):
-                standings = await store.settle(
+                results = await store.settle(
                     [Settlement(delivery, Dead("rejected")) for delivery in deliveries]
                 )
 
-        held, busy = Standing.HELD, Standing.BUSY
-        assert standings == [held, held, busy, held, held, busy, held, held]
+        held, busy = WriteResult.WRITTEN, WriteResult.BUSY
+        assert results == [held, held, busy, held, held, busy, held, held]
         assert len(caplog.records) == 1
 
 

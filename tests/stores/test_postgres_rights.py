@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.errors import StoreError
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore
@@ -77,16 +77,16 @@ async def test_a_worker_works_and_publishes_nothing(postgres_url: str) -> None:
         with worker.listen([QUEUE]):
             await until(lambda: worker.listening)
             deliveries = await claim(worker)
-        assert set(await worker.extend(deliveries, LEASE)) == {Standing.HELD}
+        assert set(await worker.extend(deliveries, LEASE)) == {WriteResult.WRITTEN}
         outcomes: tuple[Outcome, ...] = (Done(), Retry(), Postpone(HOUR), Dead("rejected"), Release())
         ended = [Settlement(*each) for each in zip(deliveries[:5], outcomes, strict=True)]
-        assert set(await worker.settle(ended)) == {Standing.HELD}
+        assert set(await worker.settle(ended)) == {WriteResult.WRITTEN}
         async with raw_connection(url) as transaction:
             await worker.hold([deliveries[5]], transaction=transaction)
             await worker.ack([deliveries[5]], transaction=transaction)
         await worker.recall([QUEUE], uuid4())
         letters = await worker.claim_dead([QUEUE], limit=1, lease=LEASE, token=uuid4())
-        assert await done(worker, list(letters.deliveries)) == [Standing.HELD]
+        assert await done(worker, list(letters.deliveries)) == [WriteResult.WRITTEN]
 
         with pytest.raises(StoreError, match="permission denied"):
             await worker.publish(message())
@@ -101,7 +101,7 @@ async def test_a_worker_whose_handlers_publish_has_both(postgres_url: str) -> No
         await store.publish(message(timer_id="t"))
         (running,) = await claim(store)
         await store.publish(message(timer_id="t", due=HOUR), own=running)
-        assert await done(store, [running]) == [Standing.HELD]
+        assert await done(store, [running]) == [WriteResult.WRITTEN]
 
 
 async def test_an_operator_looks_and_cleans_up(postgres_url: str) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from tests.stores.postgres_support import (
@@ -96,7 +96,7 @@ async def test_functions_that_others_put_into_a_schema_are_not_run_in_a_callers_
             await store.peek(transaction=transaction)
 
         assert await own.fetch("select * from stolen") == []
-        assert await done(store, [two]) == [Standing.HELD]
+        assert await done(store, [two]) == [WriteResult.WRITTEN]
 
 
 async def test_a_pooled_connection_whose_search_path_has_changed_is_joined_all_the_same(

@@ -46,7 +46,7 @@ async def test_an_engine_lends_its_way_of_connecting_and_stays_the_callers(postg
             renewed.set()
 
         # On another thread and another event loop than the engine was made on.
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             assert await asyncio.to_thread(renewed.wait, 20)
         with store.listen([QUEUE]):
             await until(lambda: store.listening)

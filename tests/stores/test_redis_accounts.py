@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from nightmail.errors import NightmailError
-from nightmail.outcome import Dead, Done, Outcome, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
@@ -44,15 +44,15 @@ async def work(store: RedisStore, own: Any) -> None:
         await until(lambda: store.listening)
     await store.publish_batch([message(b"%d" % number, ordering_key=str(number)) for number in range(6)])
     found = list((await store.claim([QUEUE], limit=6, lease=LEASE, token=uuid4())).deliveries)
-    assert await store.extend(found, HOUR) == [Standing.HELD] * 6
+    assert await store.extend(found, HOUR) == [WriteResult.WRITTEN] * 6
     outcomes: list[Outcome] = [Done(), Retry(), Release(), Dead("a"), Dead("b")]
     batch = [Settlement(each, outcome) for each, outcome in zip(found, outcomes, strict=False)]
-    assert await store.settle(batch) == [Standing.HELD] * 5
+    assert await store.settle(batch) == [WriteResult.WRITTEN] * 5
     async with transaction(store, [found[5]], own) as pipe:
         pipe.set(store.tag(QUEUE) + ":theirs", "written")
     letters = await store.claim_dead([QUEUE], limit=2, lease=LEASE, token=uuid4())
     assert await store.settle([Settlement(each, Done()) for each in letters.deliveries[:1]]) == [
-        Standing.HELD
+        WriteResult.WRITTEN
     ]
     assert await store.recall_dead([QUEUE], letters.deliveries[1].token) == 1
 

@@ -16,15 +16,15 @@ from uuid import uuid4
 
 import pytest
 
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.records import QueueStats
-from nightmail.settings import WorkerSettings
 from nightmail.store import FullStore, Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.conformance import Harness, StoreConformance
-from nightmail.worker import Worker
 from testkit.cluster_fixtures import Ledger, LedgerObserver
 from testkit.servers.redis_cluster import RedisCluster, RedisNode
 from testkit.waiting import wait_until
@@ -205,10 +205,10 @@ async def test_a_clean_failover_loses_no_message_and_no_lease(cluster: RedisClus
 
         await asyncio.to_thread(cluster.failover, await busy_slot(cluster))
 
-        assert await settled(store, held) is Standing.HELD
+        assert await settled(store, held) is WriteResult.WRITTEN
         [other] = (await store.claim([QUEUE], limit=2, lease=LEASE, token=uuid4())).deliveries
         assert other.body == b"waiting"
-        assert await settled(store, other) is Standing.HELD
+        assert await settled(store, other) is WriteResult.WRITTEN
 
 
 async def test_a_lease_lost_in_a_failover_is_fenced_and_its_message_is_delivered_again(
@@ -225,12 +225,12 @@ async def test_a_lease_lost_in_a_failover_is_fenced_and_its_message_is_delivered
             await asyncio.to_thread(cluster.kill, master)
         await asyncio.to_thread(lambda: cluster.wait_for_heir(slot, of=master))
 
-        assert await settled(store, stale) is Standing.LOST
+        assert await settled(store, stale) is WriteResult.LOST
         [fresh] = (await store.claim([QUEUE], limit=2, lease=LEASE, token=uuid4())).deliveries
         assert fresh.body == b"survives"
         assert fresh.token != stale.token
-        assert await settled(store, stale) is Standing.LOST
-        assert await settled(store, fresh) is Standing.HELD
+        assert await settled(store, stale) is WriteResult.LOST
+        assert await settled(store, fresh) is WriteResult.WRITTEN
         assert await left(store) == QueueStats()
 
 
@@ -248,13 +248,13 @@ def pair(cluster: RedisCluster, slot: int) -> tuple[RedisNode, RedisNode]:
     return master, replica
 
 
-async def settled(store: FullStore, delivery: Delivery) -> Standing:
+async def settled(store: FullStore, delivery: Delivery) -> WriteResult:
     """How a lease stands when its message is reported done, however often that must be tried."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
-                [standing] = await store.settle([Settlement(delivery, Done())])
-                return standing
+                [result] = await store.settle([Settlement(delivery, Done())])
+                return result
             except StoreUnavailable:
                 await asyncio.sleep(0.05)
 

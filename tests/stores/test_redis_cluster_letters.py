@@ -10,7 +10,7 @@ import pytest
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import DeadDelivery
-from nightmail.outcome import Dead, Release, Standing
+from nightmail.outcome import Dead, Release, WriteResult
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
@@ -48,7 +48,7 @@ async def claim_dead(store: RedisStore, *queues: str) -> list[DeadDelivery]:
 async def marks(store: RedisStore) -> int:
     """What came from another slot and is not forgotten."""
     key = f"{store.tag(ELSEWHERE)}:moved"
-    (count,) = await store._here.publish.ask(key, ("ZCARD", key))
+    (count,) = await store._runtime.publish.ask(key, ("ZCARD", key))
     return int(count)
 
 
@@ -71,8 +71,8 @@ async def test_letters_of_several_slots_are_claimed_and_settled_in_one_go(cluste
         letters = await claim_dead(store, QUEUE, ELSEWHERE)
 
         assert [letter.body for letter in letters] == [b"a", b"b"]
-        assert await store.extend(letters, LEASE) == [Standing.HELD, Standing.HELD]
-        assert await done(store, list(letters)) == [Standing.HELD, Standing.HELD]
+        assert await store.extend(letters, LEASE) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
+        assert await done(store, list(letters)) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
         assert await store.stats() == {}
 
 
@@ -121,7 +121,7 @@ async def test_without_its_name_it_goes(cluster: RedisCluster) -> None:
         letter = await buried(store, timer_id="t")
         await store.publish(message(b"bearer", timer_id="t", queue=ELSEWHERE))
 
-        assert len(await store.redrive([letter], to=ELSEWHERE, keep_names=False)) == 1
+        assert len(await store.redrive([letter], to=ELSEWHERE, keep_timer_ids=False)) == 1
         assert sorted(each.timer_id or "" for each in await store.peek(ELSEWHERE)) == ["", "t"]
 
 
@@ -237,7 +237,7 @@ async def test_a_letter_that_was_taken_over_while_it_moved_is_there_twice_and_no
         assert [each.id for each in await store.peek(ELSEWHERE)] == moved
         # Whoever has it may still see that it goes there, where it is already.
         monkeypatch.undo()
-        assert await store.settle([Settlement(taken[0], Release())]) == [Standing.HELD]
+        assert await store.settle([Settlement(taken[0], Release())]) == [WriteResult.WRITTEN]
         assert await store.redrive([letter], to=ELSEWHERE) == moved
         assert [each.id for each in await store.peek()] == moved
         assert await store.dead(DeadFilter()) == []

@@ -12,7 +12,7 @@ import pytest
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.nodes import ClusterNodes
@@ -171,7 +171,7 @@ async def test_while_one_node_does_not_answer_the_queues_of_the_others_are_serve
                     claimed = await store.claim([bad, good], limit=5, lease=LEASE, token=uuid4())
                     found += claimed.deliveries
                     assert await store.settle([Settlement(each, Done()) for each in claimed.deliveries]) == [
-                        Standing.HELD
+                        WriteResult.WRITTEN
                     ] * len(claimed.deliveries)
             assert not stuck.done()
         finally:
@@ -204,9 +204,9 @@ async def test_while_one_node_refuses_the_leases_at_the_others_are_known_to_be_r
         # The server takes no script: it answers so at once.
         await asyncio.to_thread(frozen.ask, "CONFIG", "SET", "min-replicas-to-write", "5")
         try:
-            assert await store.extend(running, LEASE) == [Standing.BUSY, Standing.HELD]
+            assert await store.extend(running, LEASE) == [WriteResult.BUSY, WriteResult.WRITTEN]
             with pytest.raises(StoreUnavailable):
                 await store.extend(running[:1], LEASE)
         finally:
             await asyncio.to_thread(frozen.ask, "CONFIG", "SET", "min-replicas-to-write", "0")
-        assert await store.extend(running, LEASE) == [Standing.HELD] * 2
+        assert await store.extend(running, LEASE) == [WriteResult.WRITTEN] * 2

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from nightmail.errors import CannotJoin, LeaseLost, NotInTransaction, StoreUnavailable
 from nightmail.message import Delivery
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.clock import ManualClock
@@ -99,7 +99,7 @@ async def test_a_client_is_a_source_and_several_queues_are_served_and_heard(clus
         settled = await store.settle([Settlement(delivery, Done()) for delivery in claimed.deliveries])
 
         assert sorted(delivery.queue for delivery in claimed.deliveries) == queues
-        assert held == settled == [Standing.HELD] * 6
+        assert held == settled == [WriteResult.WRITTEN] * 6
 
 
 # ------------------------------------------------------------------------------ acknowledging in one
@@ -119,7 +119,7 @@ async def test_the_commands_and_the_end_of_the_message_go_together(cluster: Redi
             pipe.incr(balance)
             new = await store.publish(message(b"next"), transaction=pipe)
             await store.ack([delivery], transaction=pipe)
-            assert await store.extend([delivery], LEASE) == [Standing.HELD]
+            assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
 
         assert await own.get(balance) == b"1"
         assert [(each.id, each.body) for each in await store.peek()] == [(new, b"next")]
@@ -139,7 +139,7 @@ async def test_a_takeover_while_the_block_runs_leaves_nothing_of_its_commands(cl
 
         assert lost.value.ids == (late.id,)
         assert await own.get(balance) is None
-        assert await store.settle([Settlement(other, Done())]) == [Standing.HELD]
+        assert await store.settle([Settlement(other, Done())]) == [WriteResult.WRITTEN]
 
 
 async def test_a_block_that_raises_leaves_nothing(cluster: RedisCluster) -> None:
@@ -152,7 +152,7 @@ async def test_a_block_that_raises_leaves_nothing(cluster: RedisCluster) -> None
                 raise ZeroDivisionError
 
         assert await own.get(balance) is None
-        assert await store.extend([delivery], LEASE) == [Standing.HELD]
+        assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
 
 
 async def test_a_connection_lost_in_the_block_carries_out_nothing_though_the_driver_would_make_a_new_one(
@@ -212,7 +212,7 @@ async def test_keys_of_another_slot_are_refused_with_the_way_out(cluster: RedisC
                 await store.publish(message(queue="refunds"), transaction=pipe)
 
         assert await own.get("balance") is None
-        assert await store.extend([delivery], LEASE) == [Standing.HELD]
+        assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
 
 
 async def test_messages_of_several_slots_cannot_end_together(cluster: RedisCluster) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from nightmail.errors import SchemaDrift, StoreUnavailable
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
 from nightmail.store import Claimed, Extend, Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.wire import Wire
@@ -53,7 +53,7 @@ async def test_a_store_needs_five_connections_at_most_and_gives_them_all_back(re
         async with open_store(redis_url) as store:
             await store.publish_batch([message() for _ in range(20)])
             with store.listen([QUEUE]), store.listen(["other"]):
-                async with store.beside(lambda extend: asyncio.sleep(0)):
+                async with store.run_on_keeper_thread(lambda extend: asyncio.sleep(0)):
                     await asyncio.gather(
                         *(store.publish(message(timer_id=str(number))) for number in range(10)),
                         *(claim(store, limit=1) for _ in range(10)),
@@ -74,11 +74,11 @@ async def test_a_store_needs_five_connections_at_most_and_gives_them_all_back(re
             loop = asyncio.get_running_loop()
 
             async def keep(extend: Extend) -> None:
-                assert await extend(held, LEASE) == [Standing.HELD]
+                assert await extend(held, LEASE) == [WriteResult.WRITTEN]
                 loop.call_soon_threadsafe(renewed.set)
                 await asyncio.Event().wait()
 
-            async with store.beside(keep):
+            async with store.run_on_keeper_thread(keep):
                 await renewed.wait()
                 assert "nightmail-keeper" in await ours(own)
                 assert len(await ours(own)) <= store.capabilities.connections
@@ -104,7 +104,7 @@ async def test_leases_are_renewed_while_the_event_loop_is_blocked(redis_url: str
             await extend([delivery], HOUR)
             renewed.set()
 
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             assert renewed.wait(10)  # On this thread, which is that of the event loop.
 
 
@@ -143,11 +143,11 @@ async def test_a_thousand_messages_are_published_claimed_extended_and_settled_in
         deliveries = await claim(store, limit=MANY)
         await store.extend(deliveries, LEASE)
         outcomes: list[Outcome] = [Done(), Retry(HOUR), Dead("rejected", "no")]
-        standings = await store.settle(
+        results = await store.settle(
             [Settlement(delivery, outcomes[at % 3]) for at, delivery in enumerate(deliveries)]
         )
 
-        assert standings == [Standing.HELD] * MANY
+        assert results == [WriteResult.WRITTEN] * MANY
         assert round_trips == ["EVALSHA"] * 4
         assert len(round_trips) / MANY <= 0.05
 
@@ -309,7 +309,7 @@ async def test_a_claim_of_thousands_is_one_claim(redis_url: str) -> None:
         taken: list[Delivery] = await claim(store, limit=5000)
 
         assert len(taken) == 1500
-        assert await done(store, taken) == [Standing.HELD] * 1500
+        assert await done(store, taken) == [WriteResult.WRITTEN] * 1500
         assert len(await claim(store, limit=5000)) == 1500
 
 
@@ -325,7 +325,7 @@ async def test_everything_waiting_is_cancelled_however_much_it_is(redis_url: str
 
         assert await store.cancel_all(QUEUE) == 500
 
-        assert await done(store, running) == [Standing.HELD]
+        assert await done(store, running) == [WriteResult.WRITTEN]
         assert await store.stats() == {}
 
 

@@ -236,7 +236,7 @@ async def test_closing_is_bounded_while_the_server_does_not_answer(
 
         with store.listen([QUEUE]):
             await until(lambda: store.listening)
-            async with store.beside(lambda extend: asyncio.sleep(0)):
+            async with store.run_on_keeper_thread(lambda extend: asyncio.sleep(0)):
                 await asyncio.to_thread(redis_server.pause)
                 try:
                     under_way = [

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from nightmail.errors import LeaseLost, SchemaDrift, StoreUnavailable
 from nightmail.message import DeadDelivery
-from nightmail.outcome import Dead, Done, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Release, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, Swept
 from nightmail.store import Extend, Settlement
 from nightmail.stores.redis import RedisStore
@@ -260,15 +260,15 @@ async def test_the_keeper_renews_letters_too(redis_url: str) -> None:
         (letter,) = await claim_dead(store)
         member = f"{letter.id:016x}"
         before = await own.zscore(f"{TAG}:held", member)
-        answers: list[Standing] = []
+        answers: list[WriteResult] = []
 
         async def renew(extend: Extend) -> None:
             answers.extend(await extend([letter], HOUR))
 
-        async with store.beside(renew):
+        async with store.run_on_keeper_thread(renew):
             await until(lambda: bool(answers))
 
-        assert answers == [Standing.HELD]
+        assert answers == [WriteResult.WRITTEN]
         assert await own.zscore(f"{TAG}:held", member) > before + 3000 * 1e6
 
 
@@ -341,7 +341,7 @@ async def test_a_field_of_a_letter_that_was_tampered_with_fails_nothing(redis_ur
             assert [each.body for each in await store.dead(DeadFilter())] == [b"a"]
             (held,) = await claim_dead(store)
             assert held.body == b"a"
-            assert await store.settle([Settlement(held, Release())]) == [Standing.HELD]
+            assert await store.settle([Settlement(held, Release())]) == [WriteResult.WRITTEN]
         assert len(await store.redrive([letter])) == 1
 
 
@@ -371,7 +371,7 @@ async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_anything_is_
         if kept is not None:
             await own.restore(f"{TAG}:{key}", 0, kept)
         assert await own.hgetall(f"{TAG}:d:{letters[1].id:016x}") == before
-        assert await store.settle([Settlement(held, Done())]) == [Standing.HELD]
+        assert await store.settle([Settlement(held, Done())]) == [WriteResult.WRITTEN]
         assert len(await store.redrive(letters)) == 1
 
 

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 
 from nightmail.message import Delivery
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import Settlement
-from nightmail.stores.redis import RedisStore, asking
+from nightmail.stores.redis import RedisStore, script_calls
 from nightmail.stores.redis.scripts import Script, script
 from nightmail.testing.clock import ManualClock
 from testkit.pytest_plugin import provide
@@ -227,7 +227,7 @@ async def test_copies_of_a_follower_are_what_publishing_leaves(redis_url: str) -
 async def test_a_claim_costs_the_same_with_a_million_messages_of_one_key(
     server_in_memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "script", counted)
+    monkeypatch.setattr(script_calls, "script", counted)
     costs = []
     for followers in (10, MILLION):
         async with client(server_in_memory) as own:
@@ -256,7 +256,7 @@ async def costs_of_a_line(store: RedisStore, own: Any) -> list[int]:
 
     first, free = await claimed(b"line", *[b"other"] * 5)
     _, held = await claimed()
-    standings, settled = await cost(store.settle([Settlement(each, Done()) for each in first]))
-    assert set(standings) == {Standing.HELD}
+    results, settled = await cost(store.settle([Settlement(each, Done()) for each in first]))
+    assert set(results) == {WriteResult.WRITTEN}
     _, again = await claimed(b"line")
     return [free, held, settled, again]

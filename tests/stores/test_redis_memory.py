@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.outcome import Dead, Release, Retry, Standing
+from nightmail.outcome import Dead, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore, scripts
@@ -42,17 +42,17 @@ async def test_leases_are_taken_renewed_and_settled_while_the_memory_is_full(red
 
             found = await claim(store, limit=5)
             assert len(found) == 5
-            assert await store.extend(found, HOUR) == [Standing.HELD] * 5
+            assert await store.extend(found, HOUR) == [WriteResult.WRITTEN] * 5
             batch = [
                 Settlement(found[0], Retry()),
                 Settlement(found[1], Release()),
                 Settlement(found[2], Dead("test")),
             ]
-            assert await store.settle(batch) == [Standing.HELD] * 3
-            assert await done(store, found[3:]) == [Standing.HELD] * 2
+            assert await store.settle(batch) == [WriteResult.WRITTEN] * 3
+            assert await done(store, found[3:]) == [WriteResult.WRITTEN] * 2
             letters = await store.claim_dead([QUEUE], limit=1, lease=LEASE, token=uuid4())
             assert await store.settle([Settlement(each, Retry()) for each in letters.deliveries]) == [
-                Standing.HELD
+                WriteResult.WRITTEN
             ]
             assert await store.cancel(QUEUE, "t")
             token = uuid4()
@@ -103,6 +103,6 @@ async def test_a_server_that_knows_no_flags_of_scripts_is_told_them_without(
             sent.clear()
             assert await claim(store) == []
             assert sent == ["EVALSHA"]
-            assert await done(store, [found]) == [Standing.HELD]
+            assert await done(store, [found]) == [WriteResult.WRITTEN]
     finally:
         scripts.script.cache_clear()

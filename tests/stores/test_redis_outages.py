@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.outcome import Done, Retry, Standing
+from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.wire import Wire
@@ -83,7 +83,7 @@ async def test_a_server_that_was_killed_and_started_again_has_everything_and_is_
             assert await bell.wait(40)
             await until(lambda: store.listening)
             assert store.look_interval.total_seconds() == 5
-        assert await done(store, held) == [Standing.HELD, Standing.HELD]
+        assert await done(store, held) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
         assert [delivery.body for delivery in await claim(store)] == [b"c"]
 
 
@@ -99,7 +99,7 @@ async def test_a_server_that_was_restarted_while_nobody_asked_is_not_noticed(
         assert await store.publish(message(b"after")) is not None
         deliveries = await claim(store)
         assert [delivery.body for delivery in deliveries] == [b"before", b"after"]
-        assert await done(store, deliveries) == [Standing.HELD, Standing.HELD]
+        assert await done(store, deliveries) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
 
 async def test_whatever_was_told_to_be_stored_survives_a_kill_in_the_middle_of_it(
@@ -226,7 +226,7 @@ async def test_a_settlement_whose_reply_was_lost_is_unknown_when_it_is_repeated(
 
         for settlement in batch:
             settlement.repeated = True
-        assert await store.settle(batch) == [Standing.UNKNOWN, Standing.UNKNOWN]
+        assert await store.settle(batch) == [WriteResult.UNKNOWN, WriteResult.UNKNOWN]
 
         assert [(delivery.body, delivery.attempts) for delivery in await claim(store)] == [(b"retried", 1)]
 
@@ -266,9 +266,9 @@ async def test_a_server_that_forgot_the_scripts_is_told_them_again(redis_url: st
         deliveries = await claim(store)
         assert [delivery.body for delivery in deliveries] == [b"before", b"after"]
         await forgotten()
-        assert await store.extend(deliveries, LEASE) == [Standing.HELD, Standing.HELD]
+        assert await store.extend(deliveries, LEASE) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
         await forgotten()
-        assert await done(store, deliveries) == [Standing.HELD, Standing.HELD]
+        assert await done(store, deliveries) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
 
 # ------------------------------------------------------------------------------- what it cannot do now

@@ -272,7 +272,7 @@ def before_seven(monkeypatch: pytest.MonkeyPatch) -> None:
         text = script(name, flags=False).text.replace("redis.acl_check_cmd", "(nil)")
         return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
-    monkeypatch.setattr("nightmail.stores.redis.asking.script", older)
+    monkeypatch.setattr("nightmail.stores.redis.script_calls.script", older)
 
 
 @pytest.mark.usefixtures("before_seven")

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
-from nightmail.outcome import Retry, Standing
+from nightmail.outcome import Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from tests.stores.redis_support import HOUR, LEASE, QUEUE, claim, client, done, message, open_store
@@ -105,7 +105,7 @@ async def test_a_message_that_was_tampered_with_while_it_waited_in_line_is_passe
         await store.publish(message(b"last", ordering_key="k"))
         await gone(own, key_of(victim))
 
-        assert await done(store, await claim(store)) == [Standing.HELD]
+        assert await done(store, await claim(store)) == [WriteResult.WRITTEN]
 
         assert [delivery.body for delivery in await claim(store)] == [b"last"]
         assert [letter.message_id for letter in await store.dead(DeadFilter())] == [victim]
@@ -121,8 +121,8 @@ async def test_a_message_that_was_tampered_with_while_it_ran_is_lost_to_its_hold
         await gone(own, key_of(removed.id))
         await with_another_state(own, key_of(overwritten.id))
 
-        assert await done(store, [removed]) == [Standing.LOST]
-        assert await store.settle([Settlement(overwritten, Retry())]) == [Standing.HELD]
+        assert await done(store, [removed]) == [WriteResult.LOST]
+        assert await store.settle([Settlement(overwritten, Retry())]) == [WriteResult.WRITTEN]
 
         # That of the removed one is found when its lease ends.
         await own.zadd(f"{TAG}:run", {f"{removed.id:016x}": 1})
@@ -288,7 +288,7 @@ async def test_counters_stop_at_their_limit(redis_url: str) -> None:
 
         (delivery,) = await claim(store)
         assert delivery.deliveries == 2**31 - 1
-        assert await store.settle([Settlement(delivery, Retry())]) == [Standing.HELD]
+        assert await store.settle([Settlement(delivery, Retry())]) == [WriteResult.WRITTEN]
 
         (delivery,) = await claim(store)
         assert (delivery.attempts, delivery.deliveries) == (2**31 - 1, 1)

@@ -22,7 +22,7 @@ from nightmail.errors import (
     StoreUnavailable,
 )
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Retry, Standing
+from nightmail.outcome import Dead, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Blocking, Settlement
 from nightmail.stores.redis import RedisStore
@@ -194,7 +194,7 @@ async def test_a_takeover_while_the_block_runs_leaves_nothing_of_its_commands(
         assert await own.get("balance") is None
         assert await store.peek("other") == []
         # It is the other one's, unharmed.
-        assert await store.settle([Settlement(other, Retry())]) == [Standing.HELD]
+        assert await store.settle([Settlement(other, Retry())]) == [WriteResult.WRITTEN]
 
 
 async def test_of_several_messages_the_lost_ones_are_named_and_none_is_done(redis_url: str) -> None:
@@ -208,7 +208,7 @@ async def test_of_several_messages_the_lost_ones_are_named_and_none_is_done(redi
 
         assert lost.value.ids == (two.id,)
         assert await own.get("balance") is None
-        assert await store.extend([one], LEASE) == [Standing.HELD]
+        assert await store.extend([one], LEASE) == [WriteResult.WRITTEN]
 
 
 async def test_a_message_that_was_settled_and_claimed_again_by_the_same_worker_is_not_the_same_delivery(
@@ -234,10 +234,10 @@ async def test_a_renewal_does_not_disturb_it(redis_url: str, letter: bool) -> No
         async with transaction(store, [delivery], own) as pipe:
             pipe.incr("balance")
             clock.advance(LEASE - SECOND)
-            assert await store.extend([delivery], LEASE) == [Standing.HELD]
+            assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
             clock.advance(LEASE + SECOND)
             # Even when it had ended, as long as nobody has taken over.
-            assert await store.extend([delivery], LEASE) == [Standing.HELD]
+            assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
 
         assert await own.get("balance") == b"1"
         assert await store.stats() == {}
@@ -303,7 +303,7 @@ async def test_a_block_that_raises_leaves_nothing_and_gives_its_connection_back_
                 raise error
 
         assert await own.get("balance") is None
-        assert await store.extend([delivery], LEASE) == [Standing.HELD]
+        assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
         # Nothing is watched any more on the only connection there is.
         await store.settle([Settlement(delivery, Retry())])
         async with own.pipeline() as next_pipe:
@@ -319,7 +319,7 @@ async def test_executing_the_pipeline_by_hand_is_refused_and_nothing_is_carried_
                 await pipe.execute()
 
         assert await own.get("balance") is None
-        assert await store.extend([delivery], LEASE) == [Standing.HELD]
+        assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
 
 
 async def test_a_pipeline_that_was_reset_in_the_block_carries_out_nothing(redis_url: str) -> None:
@@ -331,7 +331,7 @@ async def test_a_pipeline_that_was_reset_in_the_block_carries_out_nothing(redis_
                 pipe.incr("balance")
 
         assert await own.get("balance") is None
-        assert await store.extend([delivery], LEASE) == [Standing.HELD]
+        assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
 
 
 async def test_a_connection_lost_in_the_block_carries_out_nothing_though_the_driver_would_make_a_new_one(
@@ -356,7 +356,7 @@ async def test_a_connection_lost_in_the_block_carries_out_nothing_though_the_dri
                     await claim(store)
                     await operator.client_kill_filter(_id=number)
                     await until(connection._reader.at_eof)
-                    # The driver would find out by asking, and go on with another connection, which watches nothing.
+                    # The driver would find out by calls, and go on with another connection, which watches nothing.
                     connection.next_health_check = 0
 
             assert await operator.get("balance") is None
@@ -391,7 +391,7 @@ async def test_a_reply_that_is_lost_is_told_as_uncertain_and_the_token_tells(
         monkeypatch.undo()
 
         assert await own.get("balance") == b"1"
-        assert await store.settle([Settlement(delivery, Retry(), repeated=True)]) == [Standing.UNKNOWN]
+        assert await store.settle([Settlement(delivery, Retry(), repeated=True)]) == [WriteResult.UNKNOWN]
 
 
 async def test_a_command_of_the_callers_that_fails_alone_is_raised(redis_url: str) -> None:
@@ -416,7 +416,7 @@ async def test_a_command_that_the_server_does_not_know_leaves_everything_as_it_w
                 pipe.execute_command("NONSENSE")
 
         assert await own.get("balance") is None
-        assert await store.extend([delivery], LEASE) == [Standing.HELD]
+        assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
 
 
 async def test_a_command_that_the_driver_cannot_send_leaves_everything_as_it_was(redis_url: str) -> None:
@@ -428,7 +428,7 @@ async def test_a_command_that_the_driver_cannot_send_leaves_everything_as_it_was
                 pipe.set("name", object())
 
         assert await own.get("balance") is None
-        assert await store.extend([delivery], LEASE) == [Standing.HELD]
+        assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
 
 
 async def test_a_server_that_cannot_be_reached_is_told_before_the_block_runs(
@@ -463,7 +463,7 @@ async def test_acknowledging_in_the_pipeline_of_the_transaction_changes_nothing(
             with pytest.raises(CannotJoin, match="name every delivery"):
                 await store.ack([one, two], transaction=pipe)
 
-        assert await store.extend([one, two], LEASE) == [Standing.LOST, Standing.HELD]
+        assert await store.extend([one, two], LEASE) == [WriteResult.LOST, WriteResult.WRITTEN]
 
 
 async def test_acknowledging_in_any_other_pipeline_is_refused(redis_url: str) -> None:

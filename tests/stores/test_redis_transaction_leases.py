@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from nightmail.current import promise
+from nightmail.engine.current import promise
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
-from nightmail.outcome import Standing
-from nightmail.settings import WorkerSettings
+from nightmail.outcome import WriteResult
 from nightmail.stores.redis.settling import Settling
 from nightmail.stores.redis.watched import Watched
-from nightmail.worker import Worker
 from tests.stores.redis_support import QUEUE, claim, client, message, open_store, transaction, until
 
 pytestmark = pytest.mark.redis
@@ -27,21 +27,21 @@ async def test_the_lease_is_renewed_until_the_multi_is_executed(
 ) -> None:
     promised = threading.Event()
     handled: list[Delivery] = []
-    renewals: list[Standing] = []
+    renewals: list[WriteResult] = []
     extend, execute = Settling.extend, Watched.execute
 
     async def noted(
         settling: Settling, lane: Any, deliveries: Sequence[Delivery], lease: timedelta
-    ) -> list[Standing]:
-        standings = await extend(settling, lane, deliveries, lease)
+    ) -> list[WriteResult]:
+        results = await extend(settling, lane, deliveries, lease)
         if promised.is_set():
             # Not those of a delivery that came after the lease of this one had ended.
             renewals.extend(
-                standing
-                for delivery, standing in zip(deliveries, standings, strict=True)
+                result
+                for delivery, result in zip(deliveries, results, strict=True)
                 if delivery.token == handled[0].token
             )
-        return standings
+        return results
 
     async def late(watched: Watched, call: Any) -> Any:
         await until(lambda: len(renewals) >= 3)
@@ -76,6 +76,6 @@ async def test_the_lease_is_renewed_until_the_multi_is_executed(
             await running
 
         assert len(handled) == 1
-        assert set(renewals[:3]) == {Standing.HELD}
+        assert set(renewals[:3]) == {WriteResult.WRITTEN}
         assert await own.get("theirs") == b"written"
         assert await store.stats() == {}

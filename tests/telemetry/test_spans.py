@@ -176,7 +176,7 @@ async def test_a_retry_is_linked_however_soon_it_comes(
     assert linked(first) == []
     assert linked(second) == linked(third) == [id_of(published)]
     assert len({trace_of(first), trace_of(second), trace_of(third)}) == 3
-    assert [span.attributes and span.attributes["nightmail.attempt"] for span in (first, second, third)] == [
+    assert [span.attributes and span.attributes["nightmail.engine.attempt"] for span in (first, second, third)] == [
         1, 2, 3,
     ]  # fmt: skip
 
@@ -373,7 +373,7 @@ async def test_spans_tell_no_body_timer_id_or_key(store: FullStore, heard: Heard
         "messaging.message.payload_size_bytes": len("hunter2-body"),
         "messaging.destination_publish.name": "q",
         "messaging.operation": "process",
-        "nightmail.attempt": 1,
+        "nightmail.engine.attempt": 1,
         "nightmail.deliveries": 1,
         "nightmail.late_seconds": 0.0,
         "nightmail.age_seconds": 0.0,

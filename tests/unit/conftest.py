@@ -37,4 +37,4 @@ def seen() -> Seen:
 @pytest.fixture
 def far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every worker fetches a hundred messages ahead, however fast this machine runs its handlers."""
-    monkeypatch.setattr("nightmail.pace.Pace.ahead", lambda pace, now: 100)
+    monkeypatch.setattr("nightmail.engine.prefetch.Prefetch.ahead", lambda pace, now: 100)

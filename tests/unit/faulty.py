@@ -23,7 +23,7 @@ from nightmail.bell import Bell
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, FullStore, Lingers, Settlement
 
@@ -233,29 +233,29 @@ class FaultyStore:
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         return await self._pass("recall_dead", lambda: self._store.recall_dead(queues, token))
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
-        standings = await self._pass("settle", lambda: self._store.settle(batch))
+    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
+        results = await self._pass("settle", lambda: self._store.settle(batch))
         self.sizes["settle"].append(len(batch))
-        return standings
+        return results
 
-    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         return list(await self._extend(self._store.extend, deliveries, lease))
 
     async def _extend(
         self, extend: Extend, deliveries: Sequence[Delivery], lease: timedelta
-    ) -> Sequence[Standing]:
+    ) -> Sequence[WriteResult]:
         self.renewing = deliveries
-        standings = await self._pass("extend", lambda: extend(deliveries, lease))
+        results = await self._pass("extend", lambda: extend(deliveries, lease))
         self.sizes["extend"].append(len(deliveries))
-        return standings
+        return results
 
-    def beside(
+    def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AbstractAsyncContextManager[None]:
         def upset(extend: Extend) -> Awaitable[None]:
             return work(lambda deliveries, lease: self._extend(extend, deliveries, lease))
 
-        return self._store.beside(upset, lingers=lingers)
+        return self._store.run_on_keeper_thread(upset, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         await self._pass("hold", lambda: self._store.hold(deliveries, transaction=transaction))
@@ -310,9 +310,11 @@ class FaultyStore:
         )
 
     async def redrive(
-        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
     ) -> list[int]:
-        return await self._pass("redrive", lambda: self._store.redrive(letters, to=to, keep_names=keep_names))
+        return await self._pass(
+            "redrive", lambda: self._store.redrive(letters, to=to, keep_timer_ids=keep_timer_ids)
+        )
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
         return await self._pass("purge", lambda: self._store.purge(which, limit=limit))

@@ -11,11 +11,11 @@ from uuid import uuid4
 
 from hypothesis import settings
 
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery, Message
 from nightmail.observe import Observer
 from nightmail.outcome import Outcome
 from nightmail.store import FullStore, Settlement
-from nightmail.worker import Worker
 
 QUEUE: Final = "mail"
 PATIENCE: Final = 30.0

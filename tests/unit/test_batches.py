@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from nightmail import current
-from nightmail.attempt import Batched, BatchHandler
+from nightmail.engine import current
+from nightmail.engine.attempt import Batched, BatchHandler
+from nightmail.engine.leases import Leases
+from nightmail.engine.prefetch import Prefetch
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.errors import LeaseLost
-from nightmail.keeping import Leases
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
-from nightmail.pace import Pace
 from nightmail.records import DeadFilter
 from nightmail.retry import ConstantRetry
-from nightmail.settings import WorkerSettings
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
 from tests.unit.support import (
     PATIENCE,
@@ -175,7 +175,7 @@ async def test_the_pace_is_that_of_one_message_and_not_of_a_batch(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[float] = []
-    monkeypatch.setattr(Pace, "ran", lambda pace, seconds: runs.append(seconds))
+    monkeypatch.setattr(Prefetch, "ran", lambda pace, seconds: runs.append(seconds))
 
     async def handle(batch: Sequence[Delivery]) -> Answers:
         await asyncio.sleep(0.02)
@@ -192,7 +192,7 @@ async def test_the_pace_is_that_of_one_message_and_not_of_a_batch(
 
 def test_how_far_ahead_to_fetch_is_counted_in_whole_batches() -> None:
     for each, ahead in [(0.001, 200), (0.0019, 100), (0.0021, 0)]:
-        pace = Pace(batch=100)
+        pace = Prefetch(batch=100)
         pace.started(0.0, 1, size=100)
         pace.ran(each)
 
@@ -200,7 +200,7 @@ def test_how_far_ahead_to_fetch_is_counted_in_whole_batches() -> None:
 
 
 def test_a_batch_that_runs_on_is_measured_by_its_messages() -> None:
-    pace = Pace(batch=100)
+    pace = Prefetch(batch=100)
     pace.started(0.0, 1, size=100)
     pace.ran(0.001)
     pace.started(0.1, 1, size=100)
@@ -546,7 +546,7 @@ async def test_what_waits_behind_a_batch_is_handed_back_at_once_when_stopped(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Or a pause of the machine would look like a slow handler, for which nothing is fetched ahead.
-    monkeypatch.setattr("nightmail.pace.AHEAD_SECONDS", 60.0)
+    monkeypatch.setattr("nightmail.engine.prefetch.AHEAD_SECONDS", 60.0)
     hold = asyncio.Event()
 
     async def handle(batch: Sequence[Delivery]) -> Answers:

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from nightmail import worker as worker_module
+from nightmail.engine import worker as worker_module
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import GATHER_SECONDS, SETTLE_BATCH, Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Done
-from nightmail.settings import WorkerSettings
-from nightmail.worker import GATHER_SECONDS, SETTLE_BATCH, Worker
 from tests.unit.faulty import FaultyStore, Gate
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publish, soon
 

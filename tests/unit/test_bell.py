@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from nightmail.bell import BellTower
+from nightmail.bell import Bells
 from tests.unit.support import soon
 
 
 async def test_a_ring_wakes_who_waits() -> None:
-    tower = BellTower()
+    tower = Bells()
     with tower.bell("mail") as bell:
         waiting = asyncio.create_task(bell.wait(None))
         await asyncio.sleep(0)
@@ -19,7 +19,7 @@ async def test_a_ring_wakes_who_waits() -> None:
 
 
 async def test_a_ring_before_the_wait_is_remembered() -> None:
-    tower = BellTower()
+    tower = Bells()
     with tower.bell("mail") as bell:
         tower.ring("mail")
 
@@ -28,7 +28,7 @@ async def test_a_ring_before_the_wait_is_remembered() -> None:
 
 
 async def test_clearing_forgets_earlier_rings() -> None:
-    tower = BellTower()
+    tower = Bells()
     with tower.bell("mail") as bell:
         tower.ring("mail")
         bell.clear()
@@ -37,13 +37,13 @@ async def test_clearing_forgets_earlier_rings() -> None:
 
 
 async def test_waiting_ends_when_its_time_is_up() -> None:
-    with BellTower().bell("mail") as bell:
+    with Bells().bell("mail") as bell:
         assert await bell.wait(0) is False
         assert await bell.wait(0.01) is False
 
 
 async def test_a_bell_hears_its_own_queues_only() -> None:
-    tower = BellTower()
+    tower = Bells()
     with tower.bell("mail", "post") as both, tower.bell("fax") as other:
         tower.ring("post")
 
@@ -52,7 +52,7 @@ async def test_a_bell_hears_its_own_queues_only() -> None:
 
 
 async def test_ringing_all_rings_every_bell() -> None:
-    tower = BellTower()
+    tower = Bells()
     with tower.bell("mail") as one, tower.bell("fax") as other:
         tower.ring_all()
 
@@ -61,7 +61,7 @@ async def test_ringing_all_rings_every_bell() -> None:
 
 
 async def test_a_bell_rings_only_while_it_hangs() -> None:
-    tower = BellTower()
+    tower = Bells()
     bell = tower.bell("mail")
     tower.ring("mail")
     assert await bell.wait(0) is False
@@ -75,7 +75,7 @@ async def test_a_bell_rings_only_while_it_hangs() -> None:
 
 
 async def test_two_bells_for_one_queue_both_ring() -> None:
-    tower = BellTower()
+    tower = Bells()
     with tower.bell("mail") as one, tower.bell("mail") as other:
         tower.ring("mail")
 

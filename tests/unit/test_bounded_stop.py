@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from nightmail import stopping as stopping_module
+from nightmail.engine import shutdown as stopping_module
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.shutdown import Stopping
+from nightmail.engine.worker import Worker
 from nightmail.outcome import Done, Release
-from nightmail.settings import WorkerSettings
-from nightmail.stopping import Stopping
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore, Gate, Stuck
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, publish, soon
 

@@ -9,19 +9,19 @@ from datetime import timedelta
 
 import pytest
 
-from nightmail import current
-from nightmail.keeping import Keeper, Leases
+from nightmail.engine import current
+from nightmail.engine.leases import Keeper, Leases
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
-from nightmail.outcome import Standing
-from nightmail.settings import WorkerSettings
+from nightmail.outcome import WriteResult
 from nightmail.store import Capabilities
 from nightmail.stores.memory import MemoryData, MemoryStore
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
 from tests.unit.support import QUEUE, Seen, at_work, delivery, ids, publish, soon, take
 
 LEASE = timedelta(seconds=60)
-Answer = Callable[[Sequence[Delivery]], Sequence[Standing]]
+Answer = Callable[[Sequence[Delivery]], Sequence[WriteResult]]
 
 
 class Enough(Exception):
@@ -56,13 +56,13 @@ class Day:
         if self.now > self._until:
             raise Enough
 
-    async def _extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Sequence[Standing]:
+    async def _extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Sequence[WriteResult]:
         self.asked.append((round(self.now, 3), ids(deliveries)))
         return self._answer(deliveries)
 
 
 async def test_a_renewal_that_was_kept_out_is_tried_again_a_sixtieth_of_a_lease_later() -> None:
-    day = Day(lambda deliveries: [Standing.BUSY] * len(deliveries), until=36.0)
+    day = Day(lambda deliveries: [WriteResult.BUSY] * len(deliveries), until=36.0)
     day.leases.add([delivery(id=1)], until=60.0)
 
     await day.pass_by()
@@ -71,7 +71,7 @@ async def test_a_renewal_that_was_kept_out_is_tried_again_a_sixtieth_of_a_lease_
 
 
 async def test_while_everything_is_kept_out_the_others_are_renewed_earlier() -> None:
-    day = Day(lambda deliveries: [Standing.BUSY] * len(deliveries), until=31.0)
+    day = Day(lambda deliveries: [WriteResult.BUSY] * len(deliveries), until=31.0)
     day.leases.add([delivery(id=1)], until=60.0)
     day.leases.add([delivery(id=2)], until=75.0)
 
@@ -82,8 +82,8 @@ async def test_while_everything_is_kept_out_the_others_are_renewed_earlier() -> 
 
 
 async def test_for_a_lease_after_everything_was_kept_out_renewals_begin_earlier() -> None:
-    answers = iter([Standing.BUSY])
-    day = Day(lambda deliveries: [next(answers, Standing.HELD)] * len(deliveries), until=142.0)
+    answers = iter([WriteResult.BUSY])
+    day = Day(lambda deliveries: [next(answers, WriteResult.WRITTEN)] * len(deliveries), until=142.0)
     day.leases.add([delivery(id=1)], until=60.0)
 
     await day.pass_by()
@@ -93,7 +93,7 @@ async def test_for_a_lease_after_everything_was_kept_out_renewals_begin_earlier(
 
 
 async def test_a_renewal_that_fails_is_tried_again_soon_and_told_of_once() -> None:
-    def down(deliveries: Sequence[Delivery]) -> Sequence[Standing]:
+    def down(deliveries: Sequence[Delivery]) -> Sequence[WriteResult]:
         raise ConnectionError
 
     day = Day(down, until=33.0)

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from nightmail import worker as worker_module
+from nightmail.engine import worker as worker_module
+from nightmail.engine.prefetch import ClaimSize
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Release
-from nightmail.pace import ClaimSize
-from nightmail.settings import WorkerSettings
 from nightmail.store import Claimed
-from nightmail.worker import Worker
 from tests.unit.faulty import Call, FaultyStore, lost_reply, lost_request
 from tests.unit.support import QUEUE, Handler, Seen, at_work, publish, soon
 
@@ -27,8 +27,8 @@ MIB = 1024 * 1024
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again soon."""
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
-    monkeypatch.setattr("nightmail.waiting.LONGEST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.LONGEST_BACKOFF", 0.001)
 
 
 async def test_no_more_bytes_are_fetched_ahead_than_one_claim_may_take(

@@ -188,7 +188,7 @@ async def test_both_durations_may_be_left_out(store: FaultyStore) -> None:
 async def test_a_store_that_is_down_is_told_of_and_asked_again_soon(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
     store.upset("sweep", lost_request, times=4)
     async with at_work(Cleaner(store, DAY, RARELY, observer=seen)):
         await seen.until(lambda: seen.recoveries == 1)
@@ -206,7 +206,7 @@ async def test_an_error_that_no_store_should_raise_does_not_stop_it_either(
     async def bug(call: Call) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
     store.upset("sweep", bug)
     async with at_work(Cleaner(store, DAY, RARELY, observer=seen)):
         await seen.until(lambda: seen.recoveries == 1)

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from nightmail import current
-from nightmail.keeping import Leases
+from nightmail.engine import current
+from nightmail.engine.leases import Leases
+from nightmail.engine.slot import HandlerSlot
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
-from nightmail.run import Run
 from nightmail.stores.memory import MemoryStore
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
 from tests.unit.support import QUEUE, Seen, delivery, publish_timer, soon
 
@@ -79,12 +79,12 @@ async def test_a_task_that_the_handler_waits_for_belongs_to_it_and_one_it_leaves
 
 
 async def test_a_handler_that_failed_is_over_too(store: FaultyStore) -> None:
-    run = Run(asyncio.create_task(asyncio.sleep(0)), Leases(), delivery(timer_id="daily"))
-    assert run.delivery is not None
-    current.enter(store, run, run.delivery)
-    assert daily(store) is run.delivery
+    slot = HandlerSlot(asyncio.create_task(asyncio.sleep(0)), Leases(), delivery(timer_id="daily"))
+    assert slot.delivery is not None
+    current.enter(store, slot, slot.delivery)
+    assert daily(store) is slot.delivery
 
-    run.delivery = None
+    slot.delivery = None
 
     assert daily(store) is None
 

@@ -8,18 +8,18 @@ from uuid import uuid4
 
 import pytest
 
-from nightmail import current
-from nightmail.attempt import Batched, Handler
-from nightmail.dead_letters import DeadLetters
+from nightmail.engine import current
+from nightmail.engine.attempt import Batched, Handler
+from nightmail.engine.dead_letters import DeadLetters
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import DeadDelivery, Delivery, Message
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.retry import ConstantRetry
-from nightmail.settings import WorkerSettings
 from nightmail.store import Settlement
 from nightmail.stores.memory import MemoryData
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore, Gate, lost_reply
 from tests.unit.support import QUEUE, Seen, at_work, publish, publish_timer, soon, take
 from tests.unit.support import Handler as HeldHandler
@@ -258,7 +258,7 @@ async def test_what_runs_when_the_worker_stops_is_handed_back_uncounted(
 async def test_what_a_claim_took_before_its_reply_was_lost_is_recalled(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
     await died(store, 2)
     store.upset("claim_dead", lost_reply)
     await run_once(store, seen, handled)

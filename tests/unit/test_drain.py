@@ -9,14 +9,14 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from nightmail import stopping as stopping_module
+from nightmail.engine import shutdown as stopping_module
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Release, Retry
 from nightmail.retry import ConstantRetry
-from nightmail.settings import WorkerSettings
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore, Gate, lost_reply, lost_request
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, ids, publish, soon, take
 
@@ -494,8 +494,8 @@ async def test_an_idle_worker_stops_at_once(store: FaultyStore, seen: Seen) -> N
 async def test_a_worker_that_waits_out_an_outage_stops_at_once(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 600.0)
-    monkeypatch.setattr("nightmail.waiting.LONGEST_BACKOFF", 600.0)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 600.0)
+    monkeypatch.setattr("nightmail.engine.next_look.LONGEST_BACKOFF", 600.0)
     store.upset("claim", lost_request, times=None)
     worker = Worker(store, Handler(), queues=[QUEUE], observer=seen)
     async with at_work(worker):

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from nightmail.attempt import Batched
+from nightmail.engine.attempt import Batched
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Release, Retry
 from nightmail.retry import ConstantRetry, NoRetry
-from nightmail.settings import WorkerSettings
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
 from tests.unit.support import QUEUE, Handler, Seen, at_work, publish, soon, take
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-import nightmail.worker as worker_module
+import nightmail.engine.worker as worker_module
+from nightmail.engine.leases import Keeper, Leases
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.errors import StoreUnavailable
-from nightmail.keeping import Keeper, Leases
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, Standing
-from nightmail.settings import WorkerSettings
+from nightmail.outcome import Done, WriteResult
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.stores.sqlite import SQLiteStore
-from nightmail.worker import Worker
 from tests.unit.faulty import Call, FaultyStore, Gate, lost_request
 from tests.unit.support import QUEUE, Handler, Seen, at_work, delivery, ids, publish, soon, take
 
@@ -183,9 +183,9 @@ async def test_a_waiting_message_whose_lease_was_lost_is_told_of_and_never_run(
         if delivery.body == b"10":
             await hold.wait()
 
-    async def thirteen_is_lost(call: Call) -> Sequence[Standing]:
+    async def thirteen_is_lost(call: Call) -> Sequence[WriteResult]:
         await call()
-        return [Standing.LOST if each.id == 13 else Standing.HELD for each in store.renewing]
+        return [WriteResult.LOST if each.id == 13 else WriteResult.WRITTEN for each in store.renewing]
 
     settings = WorkerSettings(max_workers=1, lease=SHORT)
     worker = Worker(store, handle, queues=[QUEUE], settings=settings, observer=seen)
@@ -208,8 +208,8 @@ async def test_a_waiting_message_whose_lease_was_lost_is_told_of_and_never_run(
 async def test_a_running_message_whose_lease_was_lost_runs_on_and_is_told_of_once(
     store: FaultyStore, seen: Seen
 ) -> None:
-    async def lost(call: Call) -> Sequence[Standing]:
-        return [Standing.LOST]
+    async def lost(call: Call) -> Sequence[WriteResult]:
+        return [WriteResult.LOST]
 
     handler = Handler(held=True)
     [published] = await publish(store)
@@ -303,14 +303,14 @@ async def test_a_blocked_event_loop_does_not_lose_its_messages(tmp_path: Path, s
 class Renewals:
     """A store's `extend` that notes what it was asked and answers as told."""
 
-    def __init__(self, *answers: Standing) -> None:
+    def __init__(self, *answers: WriteResult) -> None:
         self.asked: list[list[int]] = []
         self._answers = answers
 
-    async def __call__(self, deliveries: Sequence[Delivery], lease: timedelta) -> Sequence[Standing]:
+    async def __call__(self, deliveries: Sequence[Delivery], lease: timedelta) -> Sequence[WriteResult]:
         assert lease == timedelta(seconds=60)
         self.asked.append(ids(deliveries))
-        return self._answers or [Standing.HELD] * len(deliveries)
+        return self._answers or [WriteResult.WRITTEN] * len(deliveries)
 
 
 class Bench:
@@ -353,9 +353,9 @@ async def test_only_leases_that_need_it_are_renewed() -> None:
 async def test_a_renewed_lease_surely_holds_from_the_moment_the_renewal_was_sent() -> None:
     bench, kept = Bench(), delivery(id=1)
 
-    async def slow(deliveries: Sequence[Delivery], lease: timedelta) -> Sequence[Standing]:
+    async def slow(deliveries: Sequence[Delivery], lease: timedelta) -> Sequence[WriteResult]:
         bench.now += 7.0
-        return [Standing.HELD]
+        return [WriteResult.WRITTEN]
 
     bench.leases.add([kept], until=60.0)
     bench.now = 30.0
@@ -366,7 +366,7 @@ async def test_a_renewed_lease_surely_holds_from_the_moment_the_renewal_was_sent
 
 
 async def test_a_lost_lease_is_told_of_once_and_renewed_no_more() -> None:
-    bench, renewals = Bench(), Renewals(Standing.LOST, Standing.HELD)
+    bench, renewals = Bench(), Renewals(WriteResult.LOST, WriteResult.WRITTEN)
     lost, kept = delivery(id=1), delivery(id=2)
     bench.leases.add([lost, kept], until=60.0)
 
@@ -382,7 +382,7 @@ async def test_a_lost_lease_is_told_of_once_and_renewed_no_more() -> None:
 
 
 async def test_a_locked_message_is_neither_lost_nor_renewed_and_is_asked_for_again() -> None:
-    bench, renewals = Bench(), Renewals(Standing.BUSY)
+    bench, renewals = Bench(), Renewals(WriteResult.BUSY)
     kept = delivery(id=1)
     bench.leases.add([kept], until=60.0)
 

@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from nightmail.bell import Bell
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Done
-from nightmail.settings import WorkerSettings
 from nightmail.store import Claimed
 from nightmail.stores.memory import MemoryData, MemoryStore
-from nightmail.worker import Worker
 from tests.unit.faulty import Call, FaultyStore, lost_request
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publish
 
@@ -148,7 +148,7 @@ async def test_a_message_published_while_there_is_no_room_is_taken_when_there_is
 async def test_a_message_published_during_an_outage_is_delivered_when_the_store_is_back(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
     store.upset("claim", lost_request, times=None)
     async with at_work(Worker(store, Handler(), queues=[QUEUE], observer=seen)):
         await seen.until(lambda: len(seen.outages) >= 2)

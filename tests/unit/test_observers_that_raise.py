@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from nightmail import current
-from nightmail.attempt import Batched
+from nightmail.engine import current
+from nightmail.engine.attempt import Batched
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Outcome, Release, Retry
 from nightmail.records import DeadFilter
-from nightmail.settings import WorkerSettings
 from nightmail.store import Settlement
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore, lost_reply
 from tests.unit.support import QUEUE, Seen, a_few_steps, at_work, publish, publish_timer, soon, take
 
@@ -117,7 +117,7 @@ async def test_whatever_an_observer_raises_at_every_message_ends_as_it_should(
     events: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
     day, observer = EventfulDay(data, clock), raising_at(*events)
     await publish_timer(store, "t", body=b"replaced")
     (running,) = await take(store)

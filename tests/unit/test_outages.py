@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.errors import StoreUnavailable
 from nightmail.outcome import Done, Release, Retry
-from nightmail.settings import WorkerSettings
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import Call, FaultyStore, LateReply, lost_reply, lost_request
 from tests.unit.support import QUEUE, Handler, Seen, at_work, publish, soon, take
 
@@ -19,7 +19,7 @@ from tests.unit.support import QUEUE, Handler, Seen, at_work, publish, soon, tak
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again soon."""
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
 
 
 async def test_a_worker_waits_longer_after_each_failure_and_recovers(store: FaultyStore, seen: Seen) -> None:

@@ -8,11 +8,11 @@ from contextvars import Context, ContextVar, copy_context
 
 import pytest
 
-from nightmail.attempt import Batched
+from nightmail.engine.attempt import Batched
+from nightmail.engine.context import InContext
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
-from nightmail.own_context import InContext
-from nightmail.settings import WorkerSettings
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
 from tests.unit.support import PATIENCE, QUEUE, Seen, a_few_steps, publish, soon
 

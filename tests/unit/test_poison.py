@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from nightmail import stopping as stopping_module
+from nightmail.engine import shutdown as stopping_module
+from nightmail.engine.quarantine import Quarantine, is_suspect
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Release
 from nightmail.records import DeadFilter
-from nightmail.settings import WorkerSettings
-from nightmail.solitude import Solitude, is_suspect
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore, Gate
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, delivery, publish, soon, take
 
@@ -70,7 +70,7 @@ class Machine:
             self.handled.add(delivery.id)
             await asyncio.sleep(0)
 
-        solitude = Solitude()
+        quarantine = Quarantine()
         workers = [
             Worker(
                 store,
@@ -78,7 +78,7 @@ class Machine:
                 queues=[QUEUE],
                 settings=WorkerSettings(max_workers=100, lease=LEASE),
                 observer=Seen(),
-                solitude=solitude,
+                quarantine=quarantine,
             )
             for _ in range(self.workers)
         ]
@@ -236,10 +236,10 @@ async def test_a_suspect_is_handed_back_when_the_worker_stops(
 
 def neighbours(store: FaultyStore, handle: Handler, seen: Seen) -> tuple[Worker, Worker]:
     """Two workers of one process, for the queues `mail` and `post`."""
-    solitude = Solitude()
+    quarantine = Quarantine()
     return (
-        Worker(store, handle, queues=["mail"], observer=seen, solitude=solitude),
-        Worker(store, handle, queues=["post"], observer=seen, solitude=solitude),
+        Worker(store, handle, queues=["mail"], observer=seen, quarantine=quarantine),
+        Worker(store, handle, queues=["post"], observer=seen, quarantine=quarantine),
     )
 
 
@@ -316,7 +316,7 @@ class Somebody:
     has_only_its_suspect = True
 
 
-class JustThen(Solitude):
+class JustThen(Quarantine):
     """A neighbour's suspect takes the process right after a worker has seen that it is free."""
 
     def __init__(self) -> None:
@@ -335,16 +335,16 @@ class JustThen(Solitude):
 async def test_a_suspect_that_comes_in_the_last_moment_is_still_left_alone(
     store: FaultyStore, seen: Seen, run: Callable[[Worker], Coroutine[Any, Any, None]]
 ) -> None:
-    solitude = JustThen()
+    quarantine = JustThen()
     await publish(store)
-    worker = Worker(store, Handler(), queues=[QUEUE], observer=seen, solitude=solitude)
+    worker = Worker(store, Handler(), queues=[QUEUE], observer=seen, quarantine=quarantine)
     running = asyncio.create_task(run(worker))
     await a_few_steps()
-    assert solitude.taken
+    assert quarantine.taken
     assert store.calls["claim"] == 0
     assert not running.done()
 
-    solitude.free(solitude.neighbour)
+    quarantine.free(quarantine.neighbour)
     await seen.until_settled(1)
     await soon(worker.stop())
     await soon(running)
@@ -396,7 +396,7 @@ async def test_working_until_idle_waits_for_a_neighbours_suspect_without_spinnin
 async def test_a_neighbour_that_never_comes_to_rest_holds_a_suspect_up_for_a_while_only(
     store: FaultyStore, clock: ManualClock, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightmail.solitude.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("nightmail.engine.quarantine.PATIENCE_SECONDS", 0.05)
     [suspect] = await publish(store, queue="mail")
     await lose_workers(store, clock, 2)
     [innocent] = await publish(store, queue="post")

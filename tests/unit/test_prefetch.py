@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-from nightmail import worker as worker_module
+from nightmail.engine import worker as worker_module
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Release
-from nightmail.settings import WorkerSettings
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publish, take
 

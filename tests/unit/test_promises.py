@@ -8,20 +8,20 @@ from datetime import timedelta
 
 import pytest
 
-from nightmail import current
-from nightmail.attempt import Batched
+from nightmail.engine import current
+from nightmail.engine.attempt import Batched
+from nightmail.engine.in_flight import InFlight
+from nightmail.engine.leases import Leases
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.slot import HandlerSlot
+from nightmail.engine.worker import Worker
 from nightmail.errors import LeaseLost
-from nightmail.hand import Hand
-from nightmail.keeping import Leases
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, Outcome, Postpone, Release, Retry
 from nightmail.records import DeadFilter
 from nightmail.retry import ConstantRetry
-from nightmail.run import Run
-from nightmail.settings import WorkerSettings
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore, Gate
 from tests.unit.support import (
     QUEUE,
@@ -291,13 +291,13 @@ async def test_a_promise_ends_with_its_handler(store: FaultyStore, bank: Bank, s
 
 
 async def test_a_runner_forgets_what_it_was_promised_when_the_handler_ends() -> None:
-    hand, run = Hand(), Run(asyncio.create_task(asyncio.sleep(0)), Leases())
-    hand.take([delivery(id=1)])
+    in_flight, slot = InFlight(), HandlerSlot(asyncio.create_task(asyncio.sleep(0)), Leases())
+    in_flight.take([delivery(id=1)])
 
-    run.promise([hand.start_next(run, 0.0)], locked=True)
-    hand.finish(run)
+    slot.promise([in_flight.start_next(slot, 0.0)], locked=True)
+    in_flight.finish(slot)
 
-    assert run.promised == set()
+    assert slot.promised == set()
 
 
 async def test_a_promise_of_a_task_that_its_handler_left_behind_means_nothing(

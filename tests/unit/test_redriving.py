@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from nightmail import redriving
+from nightmail.engine import redriving
+from nightmail.engine.redriving import purge, redrive
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Message
 from nightmail.outcome import Dead
 from nightmail.records import DeadFilter
-from nightmail.redriving import purge, redrive
 from nightmail.store import Settlement
 from nightmail.testing.clock import ManualClock
 from tests.unit.faulty import Call, FaultyStore, lost_reply, lost_request
@@ -182,7 +182,7 @@ async def test_without_their_names_all_go(store: FaultyStore) -> None:
         await timer_died(store, "daily", body)
     await publish_timer(store, "daily", body=b"bearer")
 
-    assert await redrive(store, ALL, keep_names=False) == 2
+    assert await redrive(store, ALL, keep_timer_ids=False) == 2
 
     assert await bodies(store) == [b"bearer", b"first", b"second"]
     assert [each.body for each in await store.peek(QUEUE, timer_id="daily")] == [b"bearer"]

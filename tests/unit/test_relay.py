@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nightmail import current
+from nightmail.engine import current
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.observe import Observer
@@ -376,7 +376,7 @@ async def test_past_the_grace_period_a_batch_is_handed_back_and_no_hook_is_told(
 async def test_a_store_that_is_down_delays_and_loses_nothing(
     store: FaultyStore, seen: Seen, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
     store.upset("claim", lost_request, times=3)
     store.upset("settle", lost_request, times=3)
     line = Line()
@@ -562,7 +562,7 @@ def test_a_hook_that_nobody_would_await_is_refused(store: FaultyStore, name: str
 async def test_the_observer_hears_all_it_would_hear_of_a_worker(
     store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
     heard: list[str] = []
 
     class Everything(Observer):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from nightmail.engine.settings import WorkerSettings
 from nightmail.retry import ExponentialRetry, NoRetry
-from nightmail.settings import WorkerSettings
 
 
 def test_the_defaults_are_what_the_documentation_says() -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from nightmail import worker as worker_module
+from nightmail.engine import worker as worker_module
+from nightmail.engine.finished import Finished
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, Outcome, Retry, Standing
-from nightmail.settings import WorkerSettings
-from nightmail.settling import Finished
+from nightmail.outcome import Done, Outcome, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import Call, FaultyStore, Gate, lost_reply, lost_request
 from tests.unit.support import (
     MINUTE,
@@ -37,7 +37,7 @@ from tests.unit.support import (
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again soon."""
     monkeypatch.setattr(worker_module, "BUSY_SECONDS", 0.01)
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def test_only_what_was_asked_before_counts_as_asked_before(store: FaultySt
     batches: list[list[tuple[int, bool]]] = []
 
     class Noting(FaultyStore):
-        async def settle(self, batch: Any) -> list[Standing]:
+        async def settle(self, batch: Any) -> list[WriteResult]:
             batches.append([(each.delivery.id, each.repeated) for each in batch])
             return await super().settle(batch)
 
@@ -114,7 +114,7 @@ async def test_a_lost_lease_is_told_of_and_nothing_is_written(
     assert seen.lost == [published]
     assert seen.outcomes == []
     # It is the other's to settle, and that still works.
-    assert await other.settle([Settlement(taken_over, Retry())]) == [Standing.HELD]
+    assert await other.settle([Settlement(taken_over, Retry())]) == [WriteResult.WRITTEN]
 
 
 async def test_a_lease_that_expired_but_that_nobody_took_over_still_settles(
@@ -133,9 +133,9 @@ async def test_a_lease_that_expired_but_that_nobody_took_over_still_settles(
 
 
 async def test_one_lost_lease_does_not_disturb_its_neighbours(store: FaultyStore, seen: Seen) -> None:
-    async def second_is_lost(call: Call) -> list[Standing]:
-        answers: list[Standing] = await call()
-        answers[1] = Standing.LOST
+    async def second_is_lost(call: Call) -> list[WriteResult]:
+        answers: list[WriteResult] = await call()
+        answers[1] = WriteResult.LOST
         return answers
 
     published = await publish(store, 3)
@@ -186,8 +186,8 @@ async def publish_timer_in(store: MemoryStore, transaction: object) -> int | Non
 async def test_stopping_waits_for_a_message_that_is_locked_for_a_moment(
     store: FaultyStore, seen: Seen
 ) -> None:
-    async def busy(call: Call) -> list[Standing]:
-        return [Standing.BUSY]
+    async def busy(call: Call) -> list[WriteResult]:
+        return [WriteResult.BUSY]
 
     [published] = await publish(store)
     store.upset("settle", busy, times=3)
@@ -200,8 +200,8 @@ async def test_stopping_waits_for_a_message_that_is_locked_for_a_moment(
 
 
 async def test_a_message_that_is_busy_is_not_handled_again(store: FaultyStore, seen: Seen) -> None:
-    async def busy(call: Call) -> list[Standing]:
-        return [Standing.BUSY]
+    async def busy(call: Call) -> list[WriteResult]:
+        return [WriteResult.BUSY]
 
     await publish(store)
     store.upset("settle", busy, times=3)

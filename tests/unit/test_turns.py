@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from nightmail import runners as runners_module
-from nightmail import worker as worker_module
+from nightmail.engine import runners as runners_module
+from nightmail.engine import worker as worker_module
+from nightmail.engine.runners import TURN_SECONDS
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
-from nightmail.runners import TURN_SECONDS
-from nightmail.settings import WorkerSettings
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
 from tests.unit.support import QUEUE, Handler, Seen, at_work, publish, soon
 

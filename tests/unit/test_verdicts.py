@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.records import DeadFilter
 from nightmail.retry import ConstantRetry, NoRetry
-from nightmail.settings import WorkerSettings
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore
 from tests.unit.support import QUEUE, Handler, Seen, at_work, publish, publish_timer, soon, take
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightmail.waiting import Alarm, backoff, next_look
+from nightmail.engine.next_look import Alarm, backoff, next_look
 from tests.unit.support import brisk
 
 FIVE_SECONDS = timedelta(seconds=5)

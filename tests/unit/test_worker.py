@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import pytest
 
+from nightmail.engine.runners import TURN_SECONDS
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.worker import Worker, check_queues
 from nightmail.message import Delivery
-from nightmail.outcome import Done, Retry, Standing
-from nightmail.runners import TURN_SECONDS
-from nightmail.settings import WorkerSettings
+from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker, check_queues
 from tests.unit.faulty import Call, FaultyStore, Gate, lost_reply
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publish, soon
 
@@ -220,7 +220,7 @@ async def test_working_until_idle_leaves_alone_what_another_process_holds(
 async def test_an_observer_that_raises_costs_events_and_no_messages(
     store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightmail.waiting.FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
 
     class Broken(Seen):
         def claimed(self, deliveries: Sequence[Delivery]) -> None:
@@ -231,9 +231,9 @@ async def test_an_observer_that_raises_costs_events_and_no_messages(
             super().settled(settlements)
             raise RuntimeError("no disk space for metrics")
 
-    async def first_is_busy(call: Call) -> list[Standing]:
-        answers: list[Standing] = await call()
-        return [Standing.BUSY, *answers[1:]]
+    async def first_is_busy(call: Call) -> list[WriteResult]:
+        answers: list[WriteResult] = await call()
+        return [WriteResult.BUSY, *answers[1:]]
 
     broken = Broken()
     handler = Handler()

@@ -44,10 +44,10 @@ from nightmail.broker.registrator import OutboxRegistrator
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.broker.timers import Timers
 from nightmail.describing import one_line
+from nightmail.engine.shutdown import ends_by, undisturbed
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.observe import LoggingObserver, Observer, Observers
-from nightmail.stopping import ends_by, undisturbed
 from nightmail.store import CLOSE_SECONDS, FullStore
 from nightmail.stores import DEFAULT_URL, open_store, public_url
 

@@ -19,8 +19,8 @@ from nightmail.broker.hints import what_to_import
 from nightmail.broker.options import Run, TimerOptions, WorkerOptions
 from nightmail.broker.sessions import SessionFactories, SessionFactory
 from nightmail.broker.sync_sessions import SyncSessionFactory
+from nightmail.engine.quarantine import Quarantine
 from nightmail.observe import LoggingObserver, Observer
-from nightmail.solitude import Solitude
 from nightmail.store import FullStore
 
 
@@ -33,7 +33,7 @@ class OutboxBrokerConfig(BrokerConfig):
     sync_session_factory: SyncSessionFactory | None = None
     worker_options: WorkerOptions = field(default_factory=WorkerOptions)
     observer: Observer = field(default_factory=LoggingObserver)
-    solitude: Solitude = field(default_factory=Solitude)
+    quarantine: Quarantine = field(default_factory=Quarantine)
     application_contexts: tuple[ContextRepo, ...] = ()
     """Contexts of applications that do not look into the broker's own."""
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=what_to_import)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
 from nightmail.broker.received import Received
+from nightmail.engine.processes import is_child
+from nightmail.engine.threads import current_call
 from nightmail.errors import NotAwaited
-from nightmail.processes import is_child
-from nightmail.threads import current_call
 
 _OFFERED_BY_SYNC_PUBLISHER: Final = frozenset(
     {"publish", "publish_batch", "cancel_timer", "reschedule_timer"}

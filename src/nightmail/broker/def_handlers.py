@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from nightmail.broker._upstream import CallModel, HandlerItem, declared, is_coroutine_callable
 from nightmail.broker.counted import Counted
-from nightmail.current import current_run
+from nightmail.engine.current import current_slot
 from nightmail.errors import NotAwaited
 
 _ANYIO_THREADS: Final = 40
@@ -36,17 +36,17 @@ def in_own_thread(call: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(call)
     async def called(*args: Any, **kwargs: Any) -> Any:
         function = partial(call, *args, **kwargs)
-        run = current_run()
+        slot = current_slot()
         # Shielded: anyio would cancel again at every step for as long as the thread runs.
         with anyio.CancelScope(shield=True):
-            if run is None or run.threads is None:
+            if slot is None or slot.threads is None:
                 returned = await anyio.to_thread.run_sync(function)
-            elif run.threads.isolated:
-                returned = await run.threads.run_in_child(
-                    run, call_in_child, address, args, kwargs, prepare=partial(import_in_child, *address)
+            elif slot.threads.isolated:
+                returned = await slot.threads.run_in_child(
+                    slot, call_in_child, address, args, kwargs, prepare=partial(import_in_child, *address)
                 )
             else:
-                returned = await run.threads.run(run, partial(_tidily, function))
+                returned = await slot.threads.run(slot, partial(_tidily, function))
         return checked(returned)
 
     called.__nightmail_blocking__ = call  # type: ignore[attr-defined]

@@ -15,13 +15,13 @@ from nightmail.broker.counted import COUNTED, Asked, Given, Owed, is_synchronous
 from nightmail.broker.delays import as_delay
 from nightmail.broker.joining import check_session
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict, refusing
-from nightmail.current import promise
 from nightmail.durations import Duration, as_positive
+from nightmail.engine.current import promise
+from nightmail.engine.threads import current_call
 from nightmail.errors import HandlerTimeout, LeaseLost, Undecodable
 from nightmail.message import DeadDelivery, Delivery, check_name
-from nightmail.outcome import Dead, Done, Postpone, Reason, Standing
+from nightmail.outcome import Dead, Done, Postpone, Reason, WriteResult
 from nightmail.store import Blocking
-from nightmail.threads import current_call
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -208,8 +208,8 @@ class OutboxMessage(StreamMessage[Received]):
         self._note(AckStatus.ACKED)
 
     async def _extend(self, lease: timedelta) -> None:
-        (standing,) = await self.raw_message.store.extend([self.delivery], lease)
-        if standing is Standing.LOST:
+        (result,) = await self.raw_message.store.extend([self.delivery], lease)
+        if result is WriteResult.LOST:
             raise LeaseLost([self.id])
 
     def _note(self, status: AckStatus) -> None:

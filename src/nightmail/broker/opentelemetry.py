@@ -197,7 +197,7 @@ class OutboxTelemetrySettingsProvider(TelemetrySettingsProvider[Any, PublishComm
             attributes[SpanAttributes.MESSAGING_BATCH_MESSAGE_COUNT] = len(items)
             return attributes
         return attributes | {
-            "nightmail.attempt": delivery.attempt,
+            "nightmail.engine.attempt": delivery.attempt,
             "nightmail.deliveries": delivery.deliveries,
             "nightmail.late_seconds": (delivery.claimed_at - delivery.due_at).total_seconds(),
             "nightmail.age_seconds": (delivery.claimed_at - delivery.published_at).total_seconds(),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Unpack
 
-from nightmail import redriving
 from nightmail.broker.counted import must_be_awaited
 from nightmail.broker.options import DeadOptions, check_known
 from nightmail.broker.timers import check_limit
 from nightmail.durations import as_timedelta
+from nightmail.engine import redriving
 from nightmail.message import check_queue
 from nightmail.records import DeadFilter, DeadLetter, QueueStats
 from nightmail.store import FullStore
@@ -44,7 +44,7 @@ class Operating:
         to: str | None = None,
         limit: int | None = None,
         rate: float | None = None,
-        keep_names: bool = True,
+        keep_timer_ids: bool = True,
         everything: bool = False,
         **which: Unpack[DeadOptions],
     ) -> int:
@@ -52,14 +52,14 @@ class Operating:
 
         Their counters start afresh, and their headers tell where they come from. A letter whose timer id is taken
         again stays and is not counted; so do all but the newest of several that died under one timer id, and what a
-        subscriber of dead letters has in hand. With `keep_names=False` they go without their timer ids.
+        subscriber of dead letters has in hand. With `keep_timer_ids=False` they go without their timer ids.
 
         Args:
             queue: Those that died in this queue.
             to: Another queue to publish them to.
             limit: At most so many.
             rate: At most so many a second, so that whoever handles them is not flooded.
-            keep_names: Whether they keep their timer ids.
+            keep_timer_ids: Whether they keep their timer ids.
             everything: All there are. Without any condition this must be said.
             which: The conditions, see `DeadOptions`.
         """
@@ -67,7 +67,7 @@ class Operating:
         if to is not None:
             check_queue(to)
         return await redriving.redrive(
-            self.store, found, to=to, limit=limit, rate=rate, keep_names=keep_names
+            self.store, found, to=to, limit=limit, rate=rate, keep_timer_ids=keep_timer_ids
         )
 
     @must_be_awaited

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from nightmail.durations import Duration, as_positive, as_timedelta
+from nightmail.engine.settings import WorkerSettings
 from nightmail.message import OnConflict
 from nightmail.retry import RetryPolicy
-from nightmail.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from fast_depends import Provider

@@ -19,7 +19,7 @@ from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.parser import decode_body, parse_delivery
 from nightmail.broker.sessions import current_session
 from nightmail.broker.sync_sessions import carried_out
-from nightmail.current import own_delivery
+from nightmail.engine.current import own_delivery
 from nightmail.errors import CannotJoin, OtherDatabase
 from nightmail.message import Message
 from nightmail.observe import Observer

@@ -34,8 +34,8 @@ from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.relaying import RelayingOptions, passing_on, subscriber_options
 from nightmail.broker.specification import OutboxPublisherSpecification, OutboxSubscriberSpecification
 from nightmail.broker.subscriber import OutboxSubscriber
+from nightmail.engine.worker import check_queues
 from nightmail.message import check_queue
-from nightmail.worker import check_queues
 
 
 class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):

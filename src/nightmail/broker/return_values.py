@@ -38,11 +38,11 @@ def relaying_middlewares(
     where it is known that nobody else gave one, and the answer of the other broker is read where nobody can hide it.
     """
     outermost = [PropagatesHeaders] if propagate_headers else []
-    innermost = [LeavesForElsewhere] if any(system_of(each) != "nightmail" for each in publishers) else []
+    innermost = [ForeignPublish] if any(system_of(each) != "nightmail" for each in publishers) else []
     return outermost, innermost
 
 
-class LeavesForElsewhere(BaseMiddleware):
+class ForeignPublish(BaseMiddleware):
     """Gives what leaves for another broker its id, and takes nothing for published that was not."""
 
     def __init__(self, msg: Any, /, *, context: ContextRepo) -> None:

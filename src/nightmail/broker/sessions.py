@@ -21,7 +21,7 @@ from faststream.middlewares import BaseMiddleware
 from nightmail.broker.closings import Closings
 from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch
 from nightmail.broker.sync_sessions import SyncSessionFactory, ThreadedSession, carried_out
-from nightmail.current import current_run, promise
+from nightmail.engine.current import current_slot, promise
 from nightmail.errors import NotAwaited, NoVerdict, SessionClosed
 from nightmail.outcome import Done, Release, Retry
 
@@ -213,7 +213,7 @@ async def open_sync_session() -> Session:
     return await mine.open_sync()
 
 
-class NotesWhatIsRaised(BaseMiddleware):
+class RecordHandlerError(BaseMiddleware):
     """Remembers that the handler raised, even if another middleware swallows it.
 
     It must be the innermost of all: those of routers, of `include_router` and of `add_middleware` come before it.
@@ -250,13 +250,13 @@ def _closed_by_its_thread(session: AsyncSession | ThreadedSession) -> bool:
 
     Closed under it, the session would let go of the message's lock while the handler runs.
     """
-    run = current_run()
+    slot = current_slot()
     return (
         isinstance(session, ThreadedSession)
-        and run is not None
-        and run.left_behind
-        and run.call is not None
-        and run.call.afterwards(session.close_here)
+        and slot is not None
+        and slot.left_behind
+        and slot.call is not None
+        and slot.call.afterwards(session.close_here)
     )
 
 

@@ -22,7 +22,6 @@ from faststream.exceptions import (
 )
 from faststream.middlewares import AckPolicy
 
-from nightmail.attempt import Attempt, Batched, decide, is_own
 from nightmail.broker._upstream import (
     AsyncCallable,
     BatchCodecProto,
@@ -55,23 +54,24 @@ from nightmail.broker.received import (
 from nightmail.broker.return_values import relaying_middlewares
 from nightmail.broker.sessions import (
     AnyReceived,
-    NotesWhatIsRaised,
+    RecordHandlerError,
     SessionFactories,
     current_session,
     with_session,
 )
 from nightmail.broker.specification import OutboxSubscriberSpecification
 from nightmail.broker.taking import settle, take_one
-from nightmail.current import was_interrupted
-from nightmail.dead_letters import DeadLetters
 from nightmail.describing import describe
+from nightmail.engine.attempt import Attempt, Batched, decide, is_own
+from nightmail.engine.current import was_interrupted
+from nightmail.engine.dead_letters import DeadLetters
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.shutdown import undisturbed
+from nightmail.engine.worker import Worker
 from nightmail.errors import HandlerDied, LeaseLost, NoVerdict, Undecodable
 from nightmail.message import Delivery
 from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Release, Retry
-from nightmail.settings import WorkerSettings
-from nightmail.stopping import undisturbed
 from nightmail.store import FullStore, Settlement, Source
-from nightmail.worker import Worker
 
 if TYPE_CHECKING:
     from faststream.message import StreamMessage
@@ -173,7 +173,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
             publishers, propagate_headers=self._config.propagate_headers
         )
         if self._broker_config.session_factories is not None:
-            innermost = (NotesWhatIsRaised, *innermost)
+            innermost = (RecordHandlerError, *innermost)
         return outermost, innermost
 
     def _new_worker(self) -> Worker:
@@ -192,7 +192,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
             queues=self.queues,
             settings=self.settings,
             observer=broker.observer,
-            solitude=broker.solitude,
+            quarantine=broker.quarantine,
         )
 
     def _worker_settings(self) -> WorkerSettings:

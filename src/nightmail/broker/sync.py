@@ -10,12 +10,12 @@ from nightmail.broker.at_once import at_once
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, due_from
 from nightmail.broker.joining import check_session
 from nightmail.broker.options import PublishOptions, TimerOptions, check_known
-from nightmail.current import own_delivery
 from nightmail.durations import Duration
+from nightmail.engine.current import own_delivery
+from nightmail.engine.threads import current_call
 from nightmail.message import check_name, check_queue
 from nightmail.observe import Observer
 from nightmail.store import Blocking, FullStore
-from nightmail.threads import current_call
 
 if TYPE_CHECKING:
     from nightmail.broker._upstream import SendableMessage

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from nightmail.broker.at_once import at_once
-from nightmail.current import current_run
+from nightmail.engine.current import current_slot
 from nightmail.store import Blocking
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ async def carried_out(session: object, verb: Callable[[], Coroutine[Any, Any, T]
 
 async def on_thread(function: Callable[[], T]) -> T:
     """What this function returns, on a thread of the worker that has the message; it is always waited for."""
-    run = current_run()
-    if run is None or run.threads is None:
+    slot = current_slot()
+    if slot is None or slot.threads is None:
         return await anyio.to_thread.run_sync(function)
     with anyio.CancelScope(shield=True):
         # A commit is not interrupted half-way: it is waited for.
-        result = await run.threads.run(run, function, interrupt=_wait)
+        result = await slot.threads.run(slot, function, interrupt=_wait)
     return result  # noqa: RET504 - to mypy the scope looks as if it could swallow an error
 
 

@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from uuid import uuid4
 
-from nightmail.attempt import Attempt, decide
 from nightmail.broker.received import Nacked, Promised, Received, Verdict
+from nightmail.engine.attempt import Attempt, decide
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.shutdown import undisturbed
+from nightmail.engine.worker import BUSY_SECONDS
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.observe import Observer
-from nightmail.outcome import Outcome, Release, Standing
-from nightmail.settings import WorkerSettings
-from nightmail.stopping import undisturbed
+from nightmail.outcome import Outcome, Release, WriteResult
 from nightmail.store import Claimed, FullStore, Settlement, Source
-from nightmail.worker import BUSY_SECONDS
 
 
 async def take_one(
@@ -40,14 +40,14 @@ async def take_one(
             bell.clear()
             claimed = await _claimed(source, queues, settings, observer)
             for delivery in claimed.deliveries:
-                if (unrun := attempt.without_running(delivery)) is None:
+                if (skipped := attempt.skip_outcome(delivery)) is None:
                     return Taken(
                         delivery,
                         store,
                         write=partial(_write, source, settings, observer, delivery),
                         observer=observer,
                     )
-                await settle(source, observer, Settlement(delivery, unrun))
+                await settle(source, observer, Settlement(delivery, skipped))
             left = until - time.monotonic()
             if left <= 0:
                 return None
@@ -80,17 +80,17 @@ class Taken(Received):
             self._observer.promised(self.delivery)
 
 
-async def settle(source: Source, observer: Observer, settlement: Settlement) -> Standing:
+async def settle(source: Source, observer: Observer, settlement: Settlement) -> WriteResult:
     """Write how one that was taken ended, and tell how it stood: in the end one of these is heard of every claim."""
-    (standing,) = await source.settle([settlement])
-    match standing:
-        case Standing.HELD:
+    (result,) = await source.settle([settlement])
+    match result:
+        case WriteResult.WRITTEN:
             observer.settled([settlement])
-        case Standing.LOST:
+        case WriteResult.LOST:
             observer.lease_lost(settlement.delivery)
-        case Standing.UNKNOWN:
+        case WriteResult.UNKNOWN:
             observer.uncertain(settlement)
-    return standing
+    return result
 
 
 async def _claimed(
@@ -136,9 +136,9 @@ async def _write(
         case _:
             outcome = verdict
     settlement = Settlement(delivery, outcome, repeated)
-    standing = await settle(source, observer, settlement)
-    while standing is Standing.BUSY:
+    result = await settle(source, observer, settlement)
+    while result is WriteResult.BUSY:
         await asyncio.sleep(BUSY_SECONDS)
-        standing = await settle(source, observer, settlement)
-    if standing is Standing.LOST:
+        result = await settle(source, observer, settlement)
+    if result is WriteResult.LOST:
         raise LeaseLost([delivery.id])

@@ -17,15 +17,15 @@ from faststream.exceptions import IgnoredException
 from nightmail.broker._upstream import BrokerConfig, resolve_ack_policy
 from nightmail.broker.received import Received, ReceivedBatch, verdict_in
 from nightmail.broker.subscriber import OutboxSubscriber
+from nightmail.engine.settings import WorkerSettings
 from nightmail.message import Delivery
-from nightmail.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from faststream.response import Response
 
+    from nightmail.engine.worker import Worker
     from nightmail.observe import Observer
     from nightmail.store import FullStore
-    from nightmail.worker import Worker
 
 _NOT_OURS: Final = (CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from nightmail.errors import NotOpen, WrongEventLoop, WrongProcess
 
-Opened = TypeVar("Opened")
+Runtime = TypeVar("Runtime")
 
 _inherited: Final[list[object]] = []
 """What the parent had opened. Never closed here, not even by the garbage collector."""
@@ -36,18 +36,18 @@ class Origin:
             raise WrongProcess
 
 
-class Opening(Generic[Opened]):
+class Opening(Generic[Runtime]):
     """What exists while a store is open, and who may use it."""
 
-    def __init__(self, make: Callable[[], Opened]) -> None:
+    def __init__(self, make: Callable[[], Runtime]) -> None:
         """`make` opens; it is called on the event loop that will use what it returns, and waits for nothing."""
         self._make = make
-        self._opened: Opened | None = None
+        self._opened: Runtime | None = None
         self._origin = Origin()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def now(self) -> Opened | None:
+    def now(self) -> Runtime | None:
         """What is open, wherever that was done."""
         return self._opened
 
@@ -61,7 +61,7 @@ class Opening(Generic[Opened]):
         self._origin = Origin()
         self._loop = _running_loop()
 
-    def here(self) -> Opened:
+    def here(self) -> Runtime:
         """What is open, to be used now."""
         if self._opened is None:
             raise NotOpen
@@ -72,7 +72,7 @@ class Opening(Generic[Opened]):
         self._refuse_on_another_loop()
         return self._opened
 
-    def end(self) -> Opened | None:
+    def end(self) -> Runtime | None:
         """What is to be closed, once: nothing of a parent process, or of an event loop that has ended."""
         if self._opened is not None and self._origin.is_here and not self._loop_has_ended():
             self._refuse_on_another_loop()

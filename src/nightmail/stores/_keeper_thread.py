@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import Extend, Lingers
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class KeeperThread(Generic[L]):
     def __init__(
         self,
         line: Callable[[], L],
-        extend: Callable[[L, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
+        extend: Callable[[L, Sequence[Delivery], timedelta], Awaitable[list[WriteResult]]],
     ) -> None:
         self._line = line
         self._extend = extend
@@ -102,10 +102,10 @@ class KeeperThread(Generic[L]):
         self._closed = False
 
     @asynccontextmanager
-    async def beside(
+    async def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AsyncIterator[None]:
-        """See `Store.beside`."""
+        """See `Store.run_on_keeper_thread`."""
         beginning = asyncio.ensure_future(self._begin(work))
         try:
             await asyncio.shield(beginning)

@@ -10,7 +10,7 @@ from nightmail.records import DeadLetter
 LETTER: Final = "nightmail-dead-letter"
 MESSAGE: Final = "nightmail-died-as"
 QUEUE: Final = "nightmail-died-in"
-REASON: Final = "nightmail-died-of"
+REASON: Final = "nightmail-dead-reason"
 MOMENT: Final = "nightmail-died-at"
 TIMES: Final = "nightmail-redriven"
 _DIGITS: Final = 10

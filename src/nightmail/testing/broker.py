@@ -141,7 +141,7 @@ class Stage:
                     worker,
                     store,
                     shadow.queues,
-                    Place.GRAVE if shadow.takes_dead_letters else Place.QUEUE,
+                    Place.DEAD_LETTERS if shadow.takes_dead_letters else Place.QUEUE,
                     name=f"{', '.join(shadow.queues)} {shadow.specification.call_name}",
                     at_once=shadow.batch or 1,
                 ),

@@ -28,7 +28,7 @@ class Ending:
             _sqlalchemy().event.remove(self._target, event, listener)
 
 
-def heart_of(transaction: object) -> object:
+def sync_session_of(transaction: object) -> object:
     """The synchronous session or connection behind an asynchronous or a scoped one; anything else as it is."""
     if type(transaction).__name__ in ("scoped_session", "async_scoped_session"):
         scoped: Any = transaction
@@ -42,7 +42,7 @@ def heart_of(transaction: object) -> object:
 
 async def begun(transaction: object) -> None:
     """Have it begin, as the first statement of a real store would: one that never began does not tell how it ends."""
-    heart: Any = heart_of(transaction)
+    heart: Any = sync_session_of(transaction)
     if not _is_of_sqlalchemy(heart) or heart.in_transaction():
         return
     if isinstance(heart, _sqlalchemy().Connection) and heart is not transaction:

@@ -26,7 +26,7 @@ class Place(Enum):
     """Where a worker takes its messages from."""
 
     QUEUE = "what waits in its queues"
-    GRAVE = "what died in its queues"
+    DEAD_LETTERS = "what died in its queues"
 
 
 class VirtualStore(MemoryStore):
@@ -144,7 +144,7 @@ class VirtualStore(MemoryStore):
         found: list[tuple[datetime, int]] = []
         with self.data.step, self._virtual.committed_only():
             for queue in self._known(queues):
-                if place is Place.GRAVE:
+                if place is Place.DEAD_LETTERS:
                     queue.letters.look(now)
                     if (first := queue.letters.longest_due()) is not None:
                         found.append(first)
@@ -155,7 +155,7 @@ class VirtualStore(MemoryStore):
     def next_moment(self, queues: Sequence[str], place: Place) -> datetime | None:
         """When something will next be due there, or a lease end."""
         with self.data.step:
-            boxes = (queue.letters if place is Place.GRAVE else queue for queue in self._known(queues))
+            boxes = (queue.letters if place is Place.DEAD_LETTERS else queue for queue in self._known(queues))
             moments = (box.next_moment() for box in boxes)
             return min((moment for moment in moments if moment is not None), default=None)
 

@@ -12,9 +12,9 @@ from functools import partial
 from operator import itemgetter
 from typing import Final
 
+from nightmail.engine.worker import Worker
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.store import Place, VirtualStore
-from nightmail.worker import Worker
 
 _NOTHING: Final = timedelta(0)
 

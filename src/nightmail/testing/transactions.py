@@ -14,7 +14,7 @@ from nightmail.store import Blocking
 from nightmail.stores.memory import MemoryData, MemoryTransaction
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.rows import Row
-from nightmail.testing.endings import Ending, begun, ending_of, heart_of
+from nightmail.testing.endings import Ending, begun, ending_of, sync_session_of
 
 
 class VirtualData(MemoryData):
@@ -52,7 +52,7 @@ class VirtualData(MemoryData):
 
     def joined(self, transaction: object) -> MemoryTransaction:
         """What was written in this transaction."""
-        heart = heart_of(transaction)
+        heart = sync_session_of(transaction)
         key = id(heart)
         if key not in self._enlisted:
             self._enlisted[key] = MemoryTransaction(self.tables)
@@ -64,7 +64,7 @@ class VirtualData(MemoryData):
 
     def conclude(self, transaction: object) -> None:
         """The write is done. A transaction that will not tell when it commits counts as committed."""
-        key = id(heart_of(transaction))
+        key = id(sync_session_of(transaction))
         if key not in self._endings and key not in self._lasting:
             self._ended(key, committed=True)
 

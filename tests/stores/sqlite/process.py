@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from nightmail.errors import PublishUncertain, StoreUnavailable, WrongProcess
 from nightmail.message import Message
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.sqlite import SQLiteStore
 
@@ -57,9 +57,9 @@ async def work(store: SQLiteStore) -> None:
     while True:
         claimed = await patiently(partial(store.claim, ["orders"], limit=7, lease=LEASE, token=uuid4()))
         ended = [Settlement(delivery, Done()) for delivery in claimed.deliveries]
-        standings = await patiently(partial(store.settle, ended))
-        for delivery, standing in zip(claimed.deliveries, standings, strict=True):
-            assert standing is Standing.HELD, standing
+        results = await patiently(partial(store.settle, ended))
+        for delivery, result in zip(claimed.deliveries, results, strict=True):
+            assert result is WriteResult.WRITTEN, result
             print(delivery.body.decode(), flush=True)
 
 

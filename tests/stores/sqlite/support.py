@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Outcome, Standing
+from nightmail.outcome import Outcome, WriteResult
 from nightmail.store import Blocking, Settlement
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite.thread import ConnectionThread
@@ -124,7 +124,7 @@ async def claim(
     return list(claimed.deliveries)
 
 
-async def settle(store: SQLiteStore, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Standing]:
+async def settle(store: SQLiteStore, deliveries: Iterable[Delivery], outcome: Outcome) -> list[WriteResult]:
     return await store.settle([Settlement(delivery, outcome) for delivery in deliveries])
 
 

@@ -241,7 +241,7 @@ class TestFile:
         self, store: SQLiteStore, file: Path
     ) -> None:
         await store.publish(message(b"kept"))
-        async with store.beside(do_nothing):
+        async with store.run_on_keeper_thread(do_nothing):
             pass
         await store.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from nightmail.errors import SchemaMissing
 from nightmail.limits import CLAIM_BYTES
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import Claimed, Extend
 from nightmail.stores.sqlite import SQLiteStore, keeper, line
 from nightmail.stores.sqlite.claiming import GRACE, LONG_LOCKED_OUT, Wanted
@@ -34,11 +34,11 @@ class TestKeeper:
 
         async def keep(extend: Extend) -> None:
             while True:
-                if await extend(deliveries, HOUR) == [Standing.HELD]:
+                if await extend(deliveries, HOUR) == [WriteResult.WRITTEN]:
                     extended.set()
                 await asyncio.sleep(0.01)
 
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             # Blocks the loop on purpose: nothing that runs on it could keep the lease.
             assert extended.wait(5)
             clock.advance(LEASE)
@@ -50,7 +50,7 @@ class TestKeeper:
     ) -> None:
         await store.publish(message())
         deliveries = await claim(store)
-        told: list[Standing] = []
+        told: list[WriteResult] = []
         answered = threading.Event()
 
         async def keep(extend: Extend) -> None:
@@ -58,10 +58,10 @@ class TestKeeper:
             answered.set()
 
         with locked(file):
-            async with store.beside(keep):
+            async with store.run_on_keeper_thread(keep):
                 assert answered.wait(5)
 
-        assert told == [Standing.BUSY]
+        assert told == [WriteResult.BUSY]
 
     async def test_a_renewal_goes_before_the_claims_of_its_own_process(
         self, store: SQLiteStore, file: Path, clock: ManualClock
@@ -83,7 +83,7 @@ class TestKeeper:
             await asyncio.sleep(0)
             await has_arrived(writer)
 
-        assert await renewing == [Standing.HELD]
+        assert await renewing == [WriteResult.WRITTEN]
         assert await claiming == []
 
     async def test_a_renewal_that_was_kept_out_still_goes_before_the_claims_of_its_own_process(
@@ -93,7 +93,7 @@ class TestKeeper:
         await store.publish(message())
         deliveries = await claim(store)
         clock.advance(LEASE + GRACE)
-        told: list[Standing] = []
+        told: list[WriteResult] = []
         answered = threading.Event()
 
         async def keep(extend: Extend) -> None:
@@ -103,12 +103,12 @@ class TestKeeper:
         with locked(file):
             claiming = asyncio.create_task(claim(store))
             await asyncio.sleep(0)
-            async with store.beside(keep):
+            async with store.run_on_keeper_thread(keep):
                 assert answered.wait(5)
-            assert told == [Standing.BUSY]
+            assert told == [WriteResult.BUSY]
 
         assert await claiming == []
-        assert await store.extend(deliveries, HOUR) == [Standing.HELD]
+        assert await store.extend(deliveries, HOUR) == [WriteResult.WRITTEN]
 
     async def test_the_keeper_has_no_connection_of_its_own_to_compete_with(self, store: SQLiteStore) -> None:
         await store.publish(message())
@@ -120,12 +120,12 @@ class TestKeeper:
             await extend(deliveries, HOUR)
             extended.set()
 
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             assert extended.wait(5)
             assert len(line._open) == before
 
     async def test_extending_nothing_asks_nobody(self, store: SQLiteStore, file: Path) -> None:
-        told: list[list[Standing]] = []
+        told: list[list[WriteResult]] = []
         answered = threading.Event()
 
         async def keep(extend: Extend) -> None:
@@ -133,7 +133,7 @@ class TestKeeper:
             answered.set()
 
         with locked(file):
-            async with store.beside(keep):
+            async with store.run_on_keeper_thread(keep):
                 assert answered.wait(5)
 
         assert told == [[]]
@@ -155,7 +155,7 @@ class TestKeeper:
                 failed.append(error)
             answered.set()
 
-        async with store.beside(keep):
+        async with store.run_on_keeper_thread(keep):
             assert answered.wait(5)
 
         assert len(failed) == 1
@@ -170,7 +170,7 @@ class TestKeeper:
             raise LookupError("on purpose")
 
         with pytest.raises(LookupError, match="on purpose"):
-            async with store.beside(fails):
+            async with store.run_on_keeper_thread(fails):
                 assert failing.wait(5)
 
         assert [thread.name for thread in threading.enumerate() if thread.name == "nightmail-keeper"] == []

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from nightmail.errors import LeaseLost, NightmailError
 from nightmail.message import DeadDelivery
-from nightmail.outcome import Dead, Done, Retry, Standing
+from nightmail.outcome import Dead, Done, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, Swept
 from nightmail.store import Settlement
 from nightmail.stores.sqlite import SQLiteStore
@@ -133,7 +133,7 @@ class TestHolding:
         # To the bearer's own handler the name would be free.
         assert await store.publish(message(timer_id="a"), own=letter) is None
 
-        assert await settle(store, [bearer], Done()) == [Standing.HELD]
+        assert await settle(store, [bearer], Done()) == [WriteResult.WRITTEN]
 
     async def test_letters_cannot_be_extended_while_somebody_else_writes(
         self, store: SQLiteStore, file: Path
@@ -142,9 +142,9 @@ class TestHolding:
         letters = await claim_letters(store)
 
         with locked(file):
-            assert await store.extend(letters, LEASE) == [Standing.BUSY]
+            assert await store.extend(letters, LEASE) == [WriteResult.BUSY]
 
-        assert await store.extend(letters, LEASE) == [Standing.HELD]
+        assert await store.extend(letters, LEASE) == [WriteResult.WRITTEN]
 
     async def test_a_letter_whose_settlement_is_refused_does_not_fail_its_neighbours(
         self, store: SQLiteStore, file: Path, caplog: pytest.LogCaptureFixture
@@ -158,11 +158,11 @@ class TestHolding:
         )
 
         with caplog.at_level(logging.ERROR):
-            standings = await store.settle(
+            results = await store.settle(
                 [Settlement(one, Done()), Settlement(two, Done()), Settlement(three, Retry())]
             )
 
-        assert standings == [Standing.HELD, Standing.BUSY, Standing.HELD]
+        assert results == [WriteResult.WRITTEN, WriteResult.BUSY, WriteResult.WRITTEN]
         assert f"dead letter {two.id}" in caplog.text
         assert "s3cret" not in caplog.text
 

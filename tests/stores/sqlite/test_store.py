@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Postpone, Retry, Standing
+from nightmail.outcome import Dead, Done, Postpone, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.sqlite import SQLiteStore
@@ -90,9 +90,9 @@ class TestTheLock:
         deliveries = await claim(store)
 
         with locked(file):
-            assert await store.extend(deliveries, LEASE) == [Standing.BUSY, Standing.BUSY]
+            assert await store.extend(deliveries, LEASE) == [WriteResult.BUSY, WriteResult.BUSY]
 
-        assert await store.extend(deliveries, LEASE) == [Standing.HELD, Standing.HELD]
+        assert await store.extend(deliveries, LEASE) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
     async def test_operators_read_while_somebody_else_writes(self, store: SQLiteStore, file: Path) -> None:
         await store.publish(message(b"waits"))
@@ -117,7 +117,7 @@ class TestRefusedRows:
         one, two, three, four = await claim(store)
 
         with caplog.at_level(logging.ERROR):
-            standings = await store.settle(
+            results = await store.settle(
                 [
                     Settlement(one, Done()),
                     Settlement(two, Dead("refused", "s3cret error")),
@@ -126,9 +126,13 @@ class TestRefusedRows:
                 ]
             )
 
-        assert standings == [Standing.HELD, Standing.BUSY, Standing.HELD, Standing.HELD]
+        assert results == [WriteResult.WRITTEN, WriteResult.BUSY, WriteResult.WRITTEN, WriteResult.WRITTEN]
         assert [letter.message_id for letter in await store.dead(DeadFilter())] == [three.id]
-        assert await store.extend([one, two, four], LEASE) == [Standing.LOST, Standing.HELD, Standing.LOST]
+        assert await store.extend([one, two, four], LEASE) == [
+            WriteResult.LOST,
+            WriteResult.WRITTEN,
+            WriteResult.LOST,
+        ]
         assert f"message {two.id}" in caplog.text
         assert "s3cret" not in caplog.text
 

@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from nightmail.errors import LeaseLost, StaleTransaction, TimerExists
-from nightmail.outcome import Retry, Standing
+from nightmail.outcome import Retry, WriteResult
 from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite.errors import Refused
@@ -309,7 +309,7 @@ class TestAck:
 
         assert raised.value.ids == (lost.id,)
         assert await effects(store) == []
-        assert await store.extend([kept], SECOND) == [Standing.HELD]
+        assert await store.extend([kept], SECOND) == [WriteResult.WRITTEN]
 
 
 class TestARefusedVerb:
@@ -330,7 +330,7 @@ class TestARefusedVerb:
                 await store.publish(message(b"\0", timer_id="a", on_conflict="replace"), transaction=session)
             await store.publish(message(b"other"), transaction=session)
 
-        assert await settle(store, [running], Retry(NOW)) == [Standing.HELD]
+        assert await settle(store, [running], Retry(NOW)) == [WriteResult.WRITTEN]
         (other, back) = sorted(await claim(store), key=lambda delivery: -delivery.id)
         assert (other.body, back.body, back.superseded) == (b"other", b"running", False)
 

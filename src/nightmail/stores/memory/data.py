@@ -9,10 +9,11 @@ from typing import Final, TypeVar
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StoreUnavailable
 from nightmail.message import Delivery
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import Blocking
 from nightmail.stores._transaction import asynchronous, synchronous
 from nightmail.stores.memory.changes import Changes
+from nightmail.stores.memory.fair_lock import Turns
 from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.rows import Delivered, Row
@@ -23,7 +24,6 @@ from nightmail.stores.memory.transaction import (
     SyncMemoryTransaction,
     whoever_runs,
 )
-from nightmail.stores.memory.turns import Turns
 
 _Transaction = TypeVar("_Transaction", bound=OpenTransaction)
 _NO_LETTERS: Final[Set[int]] = frozenset()
@@ -129,22 +129,22 @@ class MemoryData:
         finally:
             self._turns.go()
 
-    def leased(self, delivery: Delivery) -> Row | Standing:
+    def leased(self, delivery: Delivery) -> Row | WriteResult:
         """The row of this delivery, to be changed without a turn; or why that cannot be."""
         queue = self.tables.queue(delivery.queue)
         locked = self._locked()
         row = locked.get((queue.name, delivery.id), queue.rows.get(delivery.id))
         if row is None or row.token != delivery.token:
-            return Standing.LOST
-        return Standing.BUSY if (queue.name, delivery.id) in locked else row
+            return WriteResult.LOST
+        return WriteResult.BUSY if (queue.name, delivery.id) in locked else row
 
-    def leased_letter(self, delivery: Delivery) -> Letter | Standing:
+    def leased_letter(self, delivery: Delivery) -> Letter | WriteResult:
         """The same for a dead letter."""
         letter = self.tables.queue(delivery.queue).letters.by_id.get(delivery.id)
         if letter is None or letter.token != delivery.token:
-            return Standing.LOST
+            return WriteResult.LOST
         locked = _NO_LETTERS if self._open is None else self._open.changes.locked_letters
-        return Standing.BUSY if letter.id in locked else letter
+        return WriteResult.BUSY if letter.id in locked else letter
 
     def committed(self, queue: Queue) -> Iterator[Row]:
         """The rows of a queue without what the open transaction has done to them."""

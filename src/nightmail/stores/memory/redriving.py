@@ -13,11 +13,11 @@ from nightmail.stores.memory.rows import Row
 
 
 def redrive(
-    changes: Changes, records: Sequence[DeadLetter], *, to: str | None, keep_names: bool, now: datetime
+    changes: Changes, records: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool, now: datetime
 ) -> list[int]:
     """Move these letters by the rules of `Inspection.redrive`; the ids of the messages that they became."""
     letters = _free(changes, records, now)
-    names = {letter.id: _name(letter, to) if keep_names else None for letter in letters}
+    names = {letter.id: _name(letter, to) if keep_timer_ids else None for letter in letters}
     # Later ones overwrite earlier ones: of several with one name, the last may have it.
     bearers = {name: id_ for id_, name in names.items()}
     ids: list[int] = []

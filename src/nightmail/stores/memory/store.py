@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Final, TypeVar
 from uuid import UUID
 
-from nightmail.bell import Bell, BellTower
+from nightmail.bell import Bell, Bells
 from nightmail.clock import Clock, StoreClock
 from nightmail.errors import LeaseLost
 from nightmail.limits import (
@@ -22,7 +22,7 @@ from nightmail.limits import (
     check_size,
 )
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_queue
-from nightmail.outcome import Dead, Reason, Release, Standing
+from nightmail.outcome import Dead, Reason, Release, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores.memory import inspection, letters, sweeping
@@ -30,6 +30,7 @@ from nightmail.stores.memory.admission import Admission
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.claiming import Claiming
 from nightmail.stores.memory.data import MemoryData
+from nightmail.stores.memory.fair_lock import running_loop
 from nightmail.stores.memory.letters import Letters
 from nightmail.stores.memory.moments import after, due_moment
 from nightmail.stores.memory.publishing import publish
@@ -37,7 +38,6 @@ from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.redriving import redrive
 from nightmail.stores.memory.rows import Row
 from nightmail.stores.memory.settling import finish, settle, settle_letter
-from nightmail.stores.memory.turns import running_loop
 
 _OWN_CLOCK: Final = StoreClock()
 _LOOK_INTERVAL: Final = timedelta(seconds=5)
@@ -78,7 +78,7 @@ class MemoryStore:
         self._clock = clock
         self._keep_delivered = keep_delivered
         self._max_body_bytes = check_max_body_bytes(max_body_bytes)
-        self._tower = BellTower()
+        self._tower = Bells()
         self.data.tables.towers[self._tower] = None
         self._claiming = Claiming()
 
@@ -172,8 +172,8 @@ class MemoryStore:
         )
 
     async def _hand_back(self, leased: Iterable[Delivery]) -> int:
-        standings = await self.settle([Settlement(delivery, Release()) for delivery in leased])
-        return standings.count(Standing.HELD)
+        results = await self.settle([Settlement(delivery, Release()) for delivery in leased])
+        return results.count(WriteResult.WRITTEN)
 
     async def claim_dead(
         self,
@@ -205,32 +205,32 @@ class MemoryStore:
             if letter.token == token
         )
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """Write how these deliveries ended, around what an open transaction has locked."""
         of_letters = bool(batch) and isinstance(batch[0].delivery, DeadDelivery)
         settle_one = self._settle_letter if of_letters else self._settle
         with self.data.step:
             now = self._now()
             changes = Changes(self.data.tables)
-            standings = [settle_one(changes, settlement, now) for settlement in batch]
+            results = [settle_one(changes, settlement, now) for settlement in batch]
             changes.commit()
-        return standings
+        return results
 
-    def _settle(self, changes: Changes, settlement: Settlement, now: datetime) -> Standing:
+    def _settle(self, changes: Changes, settlement: Settlement, now: datetime) -> WriteResult:
         row = self.data.leased(settlement.delivery)
-        if isinstance(row, Standing):
-            return Standing.UNKNOWN if row is Standing.LOST and settlement.repeated else row
+        if isinstance(row, WriteResult):
+            return WriteResult.UNKNOWN if row is WriteResult.LOST and settlement.repeated else row
         settle(changes, row, settlement.outcome, now, keep_delivered=self._keep_delivered)
-        return Standing.HELD
+        return WriteResult.WRITTEN
 
-    def _settle_letter(self, changes: Changes, settlement: Settlement, now: datetime) -> Standing:
+    def _settle_letter(self, changes: Changes, settlement: Settlement, now: datetime) -> WriteResult:
         letter = self.data.leased_letter(settlement.delivery)
-        if isinstance(letter, Standing):
-            return Standing.UNKNOWN if letter is Standing.LOST and settlement.repeated else letter
+        if isinstance(letter, WriteResult):
+            return WriteResult.UNKNOWN if letter is WriteResult.LOST and settlement.repeated else letter
         settle_letter(changes, letter, settlement.outcome, now)
-        return Standing.HELD
+        return WriteResult.WRITTEN
 
-    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """Let these leases run on, around what an open transaction has locked."""
         extend_one = self._extend_letter if _of_letters(deliveries) else self._extend
         with self.data.step:
@@ -238,26 +238,26 @@ class MemoryStore:
             changes = Changes(self.data.tables)
             return [extend_one(changes, delivery, after(now, lease), now) for delivery in deliveries]
 
-    def _extend(self, changes: Changes, delivery: Delivery, until: datetime, now: datetime) -> Standing:
+    def _extend(self, changes: Changes, delivery: Delivery, until: datetime, now: datetime) -> WriteResult:
         row = self.data.leased(delivery)
-        if isinstance(row, Standing):
+        if isinstance(row, WriteResult):
             return row
         with changes.editing(row):
             row.lease_until = max(row.lease_until or until, until)
-        return Standing.HELD
+        return WriteResult.WRITTEN
 
     def _extend_letter(
         self, changes: Changes, delivery: Delivery, until: datetime, now: datetime
-    ) -> Standing:
+    ) -> WriteResult:
         letter = self.data.leased_letter(delivery)
-        if isinstance(letter, Standing):
+        if isinstance(letter, WriteResult):
             return letter
         with changes.queue(letter.queue).letters.editing(letter):
             letter.lease_until = max(letter.lease_until or until, until)
-        return Standing.HELD
+        return WriteResult.WRITTEN
 
     @asynccontextmanager
-    async def beside(
+    async def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AsyncIterator[None]:
         """Run `work` on this event loop: whatever blocks the loop stops the store too."""
@@ -382,13 +382,13 @@ class MemoryStore:
         )
 
     async def redrive(
-        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
     ) -> list[int]:
         """Move dead letters back among the messages."""
         if to is not None:
             check_queue(to)
         async with self.data.writing(None) as changes:
-            return redrive(changes, letters, to=to, keep_names=keep_names, now=self._now())
+            return redrive(changes, letters, to=to, keep_timer_ids=keep_timer_ids, now=self._now())
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
         """Delete dead letters, oldest first."""
@@ -410,7 +410,7 @@ class MemoryStore:
                 )
                 for queue in self.data.tables.queues.values()
             }
-        return {name: standing for name, standing in stats.items() if standing != QueueStats()}
+        return {name: result for name, result in stats.items() if result != QueueStats()}
 
     def _now(self) -> datetime:
         return self._clock.now() or datetime.now(UTC)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import count
 from weakref import WeakKeyDictionary
 
-from nightmail.bell import BellTower
+from nightmail.bell import Bells
+from nightmail.stores.memory.fair_lock import running_loop
 from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.rows import Delivered
-from nightmail.stores.memory.turns import running_loop
 
 
 class Tables:
@@ -23,7 +23,7 @@ class Tables:
         self.message_ids = count(1)
         self.letter_ids = count(1)
         # Weak: a store that nobody has any more listens to nothing, closed or not.
-        self.towers: WeakKeyDictionary[BellTower, AbstractEventLoop | None] = WeakKeyDictionary()
+        self.towers: WeakKeyDictionary[Bells, AbstractEventLoop | None] = WeakKeyDictionary()
         """Whom to wake, each with the event loop it listens on."""
 
     def queue(self, name: str) -> Queue:

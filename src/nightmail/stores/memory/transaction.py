@@ -6,8 +6,8 @@ import asyncio
 from threading import get_ident
 
 from nightmail.stores.memory.changes import Changes
+from nightmail.stores.memory.fair_lock import running_loop
 from nightmail.stores.memory.tables import Tables
-from nightmail.stores.memory.turns import running_loop
 
 
 def whoever_runs() -> object:

@@ -49,12 +49,12 @@ class Redriving:
         self._clock = clock
 
     async def redrive(
-        self, link: Link, letters: Sequence[DeadLetter], *, to: str | None, keep_names: bool
+        self, link: Link, letters: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool
     ) -> Redriven:
         """See `Inspection.redrive`."""
         for _ in range(TRIES):
             try:
-                return await self._move(link, letters, None if to is None else to.encode(), keep_names)
+                return await self._move(link, letters, None if to is None else to.encode(), keep_timer_ids)
             except Exception as error:
                 if not is_duplicate(error):
                     raise
@@ -62,10 +62,10 @@ class Redriving:
         raise StoreUnavailable("others took the letters' timer ids each time: try again")
 
     async def _move(
-        self, link: Link, letters: Sequence[DeadLetter], to: bytes | None, keep_names: bool
+        self, link: Link, letters: Sequence[DeadLetter], to: bytes | None, keep_timer_ids: bool
     ) -> Redriven:
         moment = now(self._clock)
-        locked = await self._lock(link, letters, to, moment, keep_names)
+        locked = await self._lock(link, letters, to, moment, keep_timer_ids)
         if not locked:
             await link.ask("rollback")
             return Redriven([], set())
@@ -77,21 +77,21 @@ class Redriving:
         return Redriven([answer.last_id for answer in revived], {text(each.queue) for each in locked})
 
     async def _lock(
-        self, link: Link, letters: Sequence[DeadLetter], to: bytes | None, moment: Sql, keep_names: bool
+        self, link: Link, letters: Sequence[DeadLetter], to: bytes | None, moment: Sql, keep_timer_ids: bool
     ) -> list[_Locked]:
         """Those of these letters that can go, locked, in the order in which they are to go."""
         by_id = {letter.id: letter for letter in letters}
         values: dict[str, Value] = {"ids": several(sorted(by_id)), "to": to, "now": moment}
         lock = link.dialect.skips_locked + self._filled("lock_letters", values)
         # No matter to whoever gives up the names.
-        ask = ["begin", lock, self._filled("named_already", values)] if keep_names else ["begin", lock]
+        ask = ["begin", lock, self._filled("named_already", values)] if keep_timer_ids else ["begin", lock]
         _, found, *taken = await link.ask(*ask)
         stay = {row[0] for answer in taken for row in answer.rows}
         there: dict[int, _Locked] = {}
         for id_, queue, priority, timer_id, ordering_key in found.rows:
             if id_ not in stay:
                 goes_to = queue if to is None else to
-                name = timer_id if keep_names else None
+                name = timer_id if keep_timer_ids else None
                 there[id_] = _Locked(by_id[id_], goes_to, priority, name, ordering_key)
         return list(_last_of_each_name([there[id_] for id_ in by_id if id_ in there]))
 

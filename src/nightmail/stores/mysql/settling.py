@@ -19,9 +19,9 @@ from uuid import UUID
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
-from nightmail.stores._apart import apart
+from nightmail.stores._duplicates import apart
 from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.errors import is_locked, is_refusal, number_of
 from nightmail.stores.mysql.lane import Lane
@@ -84,22 +84,22 @@ class Settling:
 
     # ------------------------------------------------------------------ on a connection of our own
 
-    async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
-        standings: dict[int, Standing] = {}
+        results: dict[int, WriteResult] = {}
         for part in apart([settlement.delivery for settlement in batch]):
             found = await lane.run(partial(self._settle, batch=[batch[place] for place in part]))
-            standings.update(zip(part, found, strict=True))
-        return [standings[place] for place in range(len(batch))]
+            results.update(zip(part, found, strict=True))
+        return [results[place] for place in range(len(batch))]
 
-    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
-        standings: dict[int, Standing] = {}
+        results: dict[int, WriteResult] = {}
         for part in apart(deliveries):
             chosen = [deliveries[place] for place in part]
             found = await lane.run(partial(self._extend, deliveries=chosen, lease=lease))
-            standings.update(zip(part, found, strict=True))
-        return [standings[place] for place in range(len(deliveries))]
+            results.update(zip(part, found, strict=True))
+        return [results[place] for place in range(len(deliveries))]
 
     async def recall(self, lane: Lane, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
@@ -135,7 +135,7 @@ class Settling:
 
     async def _settle(
         self, link: Link, batch: Sequence[Settlement], *, patient: bool = True
-    ) -> list[Standing]:
+    ) -> list[WriteResult]:
         by_id = {settlement.delivery.id: settlement for settlement in batch}
 
         def writes(deliveries: Sequence[Delivery]) -> list[Sql]:
@@ -156,13 +156,13 @@ class Settling:
             await asyncio.sleep(A_MOMENT)
             left = [each for each in batch if each.delivery.id in leased]
             again = await self._settle(link, left, patient=False)
-            standings = {each.delivery.id: standing for each, standing in zip(left, again, strict=True)}
-            return [standings.get(each.delivery.id) or _standing(each, settled, set()) for each in batch]
+            results = {each.delivery.id: result for each, result in zip(left, again, strict=True)}
+            return [results.get(each.delivery.id) or _standing(each, settled, set()) for each in batch]
         return [_standing(each, settled, leased) for each in batch]
 
     async def _settle_halves(
         self, link: Link, batch: Sequence[Settlement], error: Exception
-    ) -> list[Standing]:
+    ) -> list[WriteResult]:
         """One row that the server refuses must not keep its neighbours from being settled."""
         if len(batch) > 1:
             half = len(batch) // 2
@@ -170,9 +170,11 @@ class Settling:
         logger.error(
             "the server refuses to settle %s %d: %s", self.what, batch[0].delivery.id, number_of(error)
         )
-        return [Standing.BUSY]
+        return [WriteResult.BUSY]
 
-    async def _extend(self, link: Link, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def _extend(
+        self, link: Link, deliveries: Sequence[Delivery], lease: timedelta
+    ) -> list[WriteResult]:
         def writes(chosen: Sequence[Delivery]) -> list[Sql]:
             values: dict[str, Value] = {
                 "leases": leases(chosen, link.dialect.begun),
@@ -302,13 +304,13 @@ class Settling:
         await session.ask(self._filled("remove", values))
 
 
-def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> Standing:
-    standing = _lease_standing(settlement.delivery.id, settled, leased)
-    return Standing.UNKNOWN if standing is Standing.LOST and settlement.repeated else standing
+def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> WriteResult:
+    result = _lease_standing(settlement.delivery.id, settled, leased)
+    return WriteResult.UNKNOWN if result is WriteResult.LOST and settlement.repeated else result
 
 
-def _lease_standing(id_: int, held: set[int], leased: set[int]) -> Standing:
-    return Standing.HELD if id_ in held else Standing.BUSY if id_ in leased else Standing.LOST
+def _lease_standing(id_: int, held: set[int], leased: set[int]) -> WriteResult:
+    return WriteResult.WRITTEN if id_ in held else WriteResult.BUSY if id_ in leased else WriteResult.LOST
 
 
 def _letter(delivery: Delivery, outcome: Dead) -> list[Any]:

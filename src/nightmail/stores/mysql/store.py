@@ -24,7 +24,7 @@ from nightmail.clock import Clock, StoreClock
 from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_name, check_queue
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores._fork import Opening
@@ -39,10 +39,10 @@ from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.letters import LetterSettling
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.moments import is_soon
-from nightmail.stores.mysql.opened import Opened
 from nightmail.stores.mysql.publishing import Published, Publishing
 from nightmail.stores.mysql.redriving import Redriving
 from nightmail.stores.mysql.retries import Retries
+from nightmail.stores.mysql.runtime import Runtime
 from nightmail.stores.mysql.settling import Settling
 from nightmail.stores.mysql.sweeping import Sweeping
 from nightmail.stores.mysql.text import BacktickNames, Sql
@@ -148,7 +148,7 @@ class MySQLStore:
 
     async def ping(self) -> None:
         """See `Store.ping`."""
-        await self._here.publish.run(lambda link: link.ask("select 1"))
+        await self._runtime.publish.run(lambda link: link.ask("select 1"))
 
     def schema_sql(self) -> str:
         """See `Store.schema_sql`."""
@@ -156,15 +156,15 @@ class MySQLStore:
 
     async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""
-        await self._here.publish.run(lambda link: migrate.migrate(link, self._names))
+        await self._runtime.publish.run(lambda link: migrate.migrate(link, self._names))
         if repair:
-            await self._here.publish.run(lambda link: migrate.repair(link, self._names))
-        await self._here.callers.learn()
+            await self._runtime.publish.run(lambda link: migrate.repair(link, self._names))
+        await self._runtime.callers.learn()
 
     async def check(self) -> None:
         """See `Store.check`. Also raises `NotAllowed` when the database user lacks a privilege."""
-        await self._here.publish.run(lambda link: check(link, self._names, self._statements))
-        await self._here.callers.learn()
+        await self._runtime.publish.run(lambda link: check(link, self._names, self._statements))
+        await self._runtime.callers.learn()
 
     # ------------------------------------------------------------------------------------- publish
 
@@ -176,7 +176,7 @@ class MySQLStore:
         if transaction is not None:
             return await self._join(transaction, lambda session: self._publish_joined(session, message, own))
         if message.timer_id is None and own is None:
-            published = Published(await self._here.together.publish(message))
+            published = Published(await self._runtime.coalescer.publish(message))
         else:
             published = await self._in_own_transaction(
                 lambda session: self._publishing.publish(session, message, own, sees_all=True),
@@ -197,7 +197,7 @@ class MySQLStore:
             return await self._join(
                 transaction, lambda session: self._publish_batch_joined(session, messages)
             )
-        stored = await self._here.publish.run_patiently(
+        stored = await self._runtime.publish.run_patiently(
             lambda link: self._publishing.publish_together(link, messages), lost=PublishUncertain
         )
         self._ring({message.queue for message in messages if is_soon(message.due, self._clock)})
@@ -228,14 +228,14 @@ class MySQLStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim`."""
-        here = self._here
+        here = self._runtime
         claimed = await here.claims.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
         here.tower.claimed(queues, found=bool(claimed.deliveries))
         return claimed
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        return await self._settling.recall(self._here.claim, queues, token)
+        return await self._settling.recall(self._runtime.claim, queues, token)
 
     async def claim_dead(
         self,
@@ -247,29 +247,29 @@ class MySQLStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim_dead`."""
-        here = self._here
+        here = self._runtime
         claimed = await here.letters.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
         here.tower.claimed_dead(queues, found=bool(claimed.deliveries))
         return claimed
 
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
-        return await self._letter_settling.recall(self._here.claim, queues, token)
+        return await self._letter_settling.recall(self._runtime.claim, queues, token)
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
         settling = self._settling_of(batch[0].delivery) if batch else self._settling
-        return await settling.settle(self._here.settle, batch)
+        return await settling.settle(self._runtime.settle, batch)
 
-    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
-        return await self._extend(self._here.settle, deliveries, lease)
+        return await self._extend(self._runtime.settle, deliveries, lease)
 
-    def beside(
+    def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """See `Store.beside`."""
-        return self._here.keeper.beside(work, lingers=lingers)
+        """See `Store.run_on_keeper_thread`."""
+        return self._runtime.keeper.run_on_keeper_thread(work, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`."""
@@ -299,7 +299,9 @@ class MySQLStore:
         """For a batch that begins with this: it is all of one kind."""
         return self._letter_settling if isinstance(first, DeadDelivery) else self._settling
 
-    async def _extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def _extend(
+        self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta
+    ) -> list[WriteResult]:
         settling = self._settling_of(deliveries[0]) if deliveries else self._settling
         return await settling.extend(lane, deliveries, lease)
 
@@ -329,7 +331,7 @@ class MySQLStore:
         return await asyncio.shield(asyncio.ensure_future(self._cancel_in_portions(queue)))
 
     async def _cancel_in_portions(self, queue: str) -> int:
-        newest = await self._here.publish.run(lambda link: self._timers.newest(OneByOne(link)))
+        newest = await self._runtime.publish.run(lambda link: self._timers.newest(OneByOne(link)))
         removed = 0
         try:
             while some := await self._in_own_transaction(
@@ -362,7 +364,7 @@ class MySQLStore:
 
     def listen(self, queues: Sequence[str]) -> Bell:
         """See `Store.listen`."""
-        return self._here.tower.bell(*queues)
+        return self._runtime.tower.bell(*queues)
 
     async def peek(
         self,
@@ -391,45 +393,45 @@ class MySQLStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
-        return await self._here.publish.run(
+        return await self._runtime.publish.run(
             lambda link: self._inspecting.dead(link, which, limit=limit, cursor=cursor, max_bytes=max_bytes)
         )
 
     async def redrive(
-        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
     ) -> list[int]:
         """See `Inspection.redrive`."""
         if to is not None:
             check_queue(to)
         if not letters:
             return []
-        redriven = await self._here.publish.run_patiently(
-            lambda link: self._redriving.redrive(link, letters, to=to, keep_names=keep_names)
+        redriven = await self._runtime.publish.run_patiently(
+            lambda link: self._redriving.redrive(link, letters, to=to, keep_timer_ids=keep_timer_ids)
         )
         self._ring(redriven.queues)
         return redriven.ids
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
         """See `Inspection.purge`."""
-        return await self._here.publish.run_patiently(
+        return await self._runtime.publish.run_patiently(
             lambda link: self._sweeping.purge(link, which, limit=limit)
         )
 
     async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
         """See `Inspection.sweep`."""
-        return await self._here.publish.run_patiently(
+        return await self._runtime.publish.run_patiently(
             lambda link: self._sweeping.sweep(link, older_than=older_than, limit=limit)
         )
 
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""
-        return await self._here.publish.run(self._inspecting.stats)
+        return await self._runtime.publish.run(self._inspecting.stats)
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _make(self) -> Opened:
+    def _make(self) -> Runtime:
         self._known.opened = True
-        return Opened(
+        return Runtime(
             self._connect,
             self._statements,
             self._letters,
@@ -442,11 +444,11 @@ class MySQLStore:
         )
 
     @property
-    def _opened(self) -> Opened | None:
+    def _opened(self) -> Runtime | None:
         return self._opening.now
 
     @property
-    def _here(self) -> Opened:
+    def _runtime(self) -> Runtime:
         return self._opening.here()
 
     def _ring(self, queues: Iterable[str]) -> None:
@@ -463,7 +465,7 @@ class MySQLStore:
             identity = Sql(self._statements["identity"].text)
             callers = BlockingCallers(self._connect, identity, self._known, self._retries)
             return await callers.join(transaction, work)
-        return await self._here.callers.join(transaction, work)
+        return await self._runtime.callers.join(transaction, work)
 
     async def _write(self, work: Callable[[Session, bool], Awaitable[T]], transaction: object | None) -> T:
         """Do this in the caller's transaction if there is one and it is in our database, else in one of our own.
@@ -487,4 +489,4 @@ class MySQLStore:
             await transaction.commit()
             return result
 
-        return await self._here.publish.run_patiently(run, lost=lost)
+        return await self._runtime.publish.run_patiently(run, lost=lost)

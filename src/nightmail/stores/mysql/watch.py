@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nightmail.bell import Bell, BellTower
+from nightmail.bell import Bell, Bells
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
 from nightmail.stores._marks import LEVELS
@@ -44,7 +44,7 @@ class _Watched:
     letters: bool = False
 
 
-class WatchedTower(BellTower):
+class WakeupPoller(Bells):
     """The bells of a store. While one hangs, the server is asked what can be claimed, and they are rung for it."""
 
     def __init__(
@@ -157,11 +157,11 @@ class WatchedTower(BellTower):
 
     def _question(self, asked: Sequence[_Watched]) -> Sql:
         moment = now(self._clock)
-        standing = filled(self._statements["standing"], {"now": moment})
+        result = filled(self._statements["standing"], {"now": moment})
         values: dict[str, Value] = {
             "levels": LEVELS,
             "now": moment,
-            "standing": standing,
+            "standing": result,
             "limit": MOST_IN_LINE,
         }
         return union(

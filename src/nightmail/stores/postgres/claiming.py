@@ -137,7 +137,7 @@ class Claims:
         self._cut: Counter[frozenset[str]] = Counter()
         """Where more waited for ordering keys than a window shows, and how many claims reckon with that."""
         self._keys: dict[str, str] = {}
-        """The ordering key of each queue at which to go on asking."""
+        """The ordering key of each queue at which to go on calls."""
         self._asked: set[str] = set()
         """Queues of which every key was asked, while there are others of which that is not so."""
         self._firsts: dict[frozenset[str], Firsts] = {}

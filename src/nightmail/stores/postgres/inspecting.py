@@ -78,7 +78,7 @@ def filter_values(which: DeadFilter) -> dict[str, Any]:
     }
 
 
-class AsAsked:
+class CustomPlanSession:
     """A session on a connection of our own, in which every statement is planned for what it asks."""
 
     def __init__(self, connection: Connection, *, readonly: bool = True) -> None:

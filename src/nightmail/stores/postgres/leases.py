@@ -16,9 +16,9 @@ import asyncpg
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import Settlement
-from nightmail.stores._apart import apart
+from nightmail.stores._duplicates import apart
 from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.errors import is_refusal
@@ -76,24 +76,24 @@ class UnderLease(ABC):
 
     # ------------------------------------------------------------------ on a connection of our own
 
-    async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
-        standings: dict[int, Standing] = {}
+        results: dict[int, WriteResult] = {}
         for part in apart([settlement.delivery for settlement in batch]):
             found = await lane.run(partial(self._settle, batch=[batch[place] for place in part]))
-            standings.update(zip(part, found, strict=True))
-        return [standings[place] for place in range(len(batch))]
+            results.update(zip(part, found, strict=True))
+        return [results[place] for place in range(len(batch))]
 
-    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
-        standings: dict[int, Standing] = {}
+        results: dict[int, WriteResult] = {}
         for part in apart(deliveries):
             chosen = [deliveries[place] for place in part]
             found = await lane.run(partial(self._extend, deliveries=chosen, lease=lease))
-            standings.update(zip(part, found, strict=True))
-        return [standings[place] for place in range(len(deliveries))]
+            results.update(zip(part, found, strict=True))
+        return [results[place] for place in range(len(deliveries))]
 
-    async def _settle(self, connection: Connection, batch: Sequence[Settlement]) -> list[Standing]:
+    async def _settle(self, connection: Connection, batch: Sequence[Settlement]) -> list[WriteResult]:
         try:
             try:
                 settled = await self._write(connection, batch)
@@ -109,7 +109,7 @@ class UnderLease(ABC):
 
     async def _settle_halves(
         self, connection: Connection, batch: Sequence[Settlement], error: asyncpg.PostgresError
-    ) -> list[Standing]:
+    ) -> list[WriteResult]:
         """One row that the server refuses must not keep its neighbours from being settled."""
         if len(batch) > 1:
             half = len(batch) // 2
@@ -120,7 +120,7 @@ class UnderLease(ABC):
         logger.error(
             "Postgres refuses to settle %s %d: %s", self.names.what, batch[0].delivery.id, error.sqlstate
         )
-        return [Standing.BUSY]
+        return [WriteResult.BUSY]
 
     async def _write_unlocked(self, connection: Connection, batch: Sequence[Settlement]) -> set[int]:
         """The same for those rows that nobody has locked: one that somebody has must not hold up the others."""
@@ -143,18 +143,18 @@ class UnderLease(ABC):
 
     async def _extend(
         self, connection: Connection, deliveries: Sequence[Delivery], lease: timedelta
-    ) -> list[Standing]:
+    ) -> list[WriteResult]:
         values = {**Leases.of(deliveries).values, "lease": duration(lease), "now": self._clock.now()}
         held = {row["id"] for row in await self._fetch(connection, self.names.extend, values)}
         leased = await self._still_leased(
             connection, [delivery for delivery in deliveries if delivery.id not in held]
         )
         return [
-            Standing.HELD
+            WriteResult.WRITTEN
             if delivery.id in held
-            else Standing.BUSY
+            else WriteResult.BUSY
             if delivery.id in leased
-            else Standing.LOST
+            else WriteResult.LOST
             for delivery in deliveries
         ]
 
@@ -193,10 +193,10 @@ class UnderLease(ABC):
             raise LeaseLost(lost)
 
 
-def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> Standing:
+def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> WriteResult:
     id_ = settlement.delivery.id
     if id_ in settled:
-        return Standing.HELD
+        return WriteResult.WRITTEN
     if id_ in leased:
-        return Standing.BUSY
-    return Standing.UNKNOWN if settlement.repeated else Standing.LOST
+        return WriteResult.BUSY
+    return WriteResult.UNKNOWN if settlement.repeated else WriteResult.LOST

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from nightmail.bell import Bell, BellTower
+from nightmail.bell import Bell, Bells
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres.connect import Connect
 from nightmail.stores.postgres.lane import FAREWELL_SECONDS, LISTEN, connected
@@ -39,7 +39,7 @@ class _Pooled(Exception):
     """There is a pooler: LISTEN would stay on a connection that others use, and notifications would reach them."""
 
 
-class Listener(BellTower):
+class Listener(Bells):
     """Bells that notifications ring. It begins to listen when the first bell is hung."""
 
     def __init__(

@@ -62,7 +62,7 @@ async def migrate(connection: Connection, names: TableNames, place: Place) -> No
 async def repair(connection: Connection, names: TableNames, place: Place) -> None:
     """Make indexes again that were dropped, or that a failed attempt left unusable, while others go on writing."""
     for unique, index, rest in _INDEX.findall(script(names)):
-        name = place.beside(index)
+        name = place.run_on_keeper_thread(index)
         usable = await connection.fetchval(
             "select i.indisvalid and i.indisready from pg_catalog.pg_index as i "
             "where i.indexrelid = pg_catalog.to_regclass($1)",

@@ -12,9 +12,9 @@ from nightmail.limits import CLAIM_BYTES
 from nightmail.message import check_queue
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.stores._sql import Statement
-from nightmail.stores.postgres.inspecting import AsAsked, Inspecting
-from nightmail.stores.postgres.opened import Opened
+from nightmail.stores.postgres.inspecting import CustomPlanSession, Inspecting
 from nightmail.stores.postgres.redriving import Redriving
+from nightmail.stores.postgres.runtime import Runtime
 from nightmail.stores.postgres.sweeping import Sweeping
 from nightmail.stores.postgres.transaction import Direct, Session
 
@@ -29,7 +29,7 @@ class ForOperators(ABC):
 
     @property
     @abstractmethod
-    def _here(self) -> Opened:
+    def _runtime(self) -> Runtime:
         """What exists while the store is open."""
 
     async def peek(
@@ -49,12 +49,12 @@ class ForOperators(ABC):
             )
 
         async def ask_if_ours(session: Session, identity: UUID) -> list[PendingMessage]:
-            await self._here.callers.is_ours(session, identity)
+            await self._runtime.callers.is_ours(session, identity)
             return await ask(session)
 
         if transaction is not None:
-            return await self._here.callers.join(transaction, ask_if_ours)
-        return await self._here.publish.run(lambda connection: ask(AsAsked(connection)))
+            return await self._runtime.callers.join(transaction, ask_if_ours)
+        return await self._runtime.publish.run(lambda connection: ask(CustomPlanSession(connection)))
 
     async def dead(
         self,
@@ -65,34 +65,36 @@ class ForOperators(ABC):
         max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
-        return await self._here.publish.run(
+        return await self._runtime.publish.run(
             lambda connection: self._inspecting.dead(
-                AsAsked(connection), which, limit=limit, cursor=cursor, max_bytes=max_bytes
+                CustomPlanSession(connection), which, limit=limit, cursor=cursor, max_bytes=max_bytes
             )
         )
 
     async def redrive(
-        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
     ) -> list[int]:
         """See `Inspection.redrive`."""
         if to is not None:
             check_queue(to)
         if not letters:
             return []
-        return await self._here.publish.run_patiently(
+        return await self._runtime.publish.run_patiently(
             lambda connection: self._redriving.redrive(
-                Direct(connection), letters, to=to, keep_names=keep_names
+                Direct(connection), letters, to=to, keep_timer_ids=keep_timer_ids
             )
         )
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
         """See `Inspection.purge`."""
-        return await self._sweeping.purge(self._here.publish, which, limit)
+        return await self._sweeping.purge(self._runtime.publish, which, limit)
 
     async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
         """See `Inspection.sweep`."""
-        return await self._sweeping.sweep(self._here.publish, older_than, limit)
+        return await self._sweeping.sweep(self._runtime.publish, older_than, limit)
 
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""
-        return await self._here.publish.run(lambda connection: self._inspecting.stats(AsAsked(connection)))
+        return await self._runtime.publish.run(
+            lambda connection: self._inspecting.stats(CustomPlanSession(connection))
+        )

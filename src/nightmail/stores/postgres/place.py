@@ -46,7 +46,7 @@ class Place:
         """Our table of this name, with its schema if that is known."""
         return self.qualified(self._names.quoted(table))
 
-    def beside(self, index: str) -> str:
+    def run_on_keeper_thread(self, index: str) -> str:
         """An index of ours, quoted already, with the schema of its table if that is known."""
         schema = self._names.schema or self._schema
         return index if schema is None else f"{_quoted(schema)}.{index}"

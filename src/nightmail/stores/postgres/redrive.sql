@@ -6,7 +6,7 @@ with moment as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), letters as materialized (
     select d.id, coalesce(:to::text, d.queue) collate "C" as queue,
-           case when :keep_names::boolean then d.timer_id end as name, d.ordering_key, d.priority, d.body,
+           case when :keep_timer_ids::boolean then d.timer_id end as name, d.ordering_key, d.priority, d.body,
            (:headers::text[])[width_bucket(d.id, :ids::bigint[])] as headers,
            (:places::integer[])[width_bucket(d.id, :ids::bigint[])] as place
     from nightmail_dead as d

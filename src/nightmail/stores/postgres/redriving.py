@@ -19,7 +19,7 @@ class Redriving:
         self._clock = clock
 
     async def redrive(
-        self, session: Session, letters: Sequence[DeadLetter], *, to: str | None, keep_names: bool
+        self, session: Session, letters: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool
     ) -> list[int]:
         """See `Inspection.redrive`."""
         # A letter that is named twice goes in its last place, as a name goes to the last who would bear it.
@@ -28,7 +28,7 @@ class Redriving:
         values = {
             "now": self._clock.now(),
             "to": to,
-            "keep_names": keep_names,
+            "keep_timer_ids": keep_timer_ids,
             "ids": ids,
             "places": [places[id_] for id_ in ids],
             "headers": [redriven_headers(letters[places[id_]]) for id_ in ids],

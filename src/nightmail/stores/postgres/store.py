@@ -23,7 +23,7 @@ from nightmail.clock import Clock, StoreClock
 from nightmail.errors import PublishUncertain
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
-from nightmail.outcome import Dead, Done, Release, Standing
+from nightmail.outcome import Dead, Done, Release, WriteResult
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores._fork import Opening
 from nightmail.stores._names import TableNames
@@ -37,9 +37,9 @@ from nightmail.stores.postgres.lane import MIGRATE, Lane
 from nightmail.stores.postgres.leases import UnderLease
 from nightmail.stores.postgres.letters import Letters
 from nightmail.stores.postgres.moments import due_values
-from nightmail.stores.postgres.opened import Opened
 from nightmail.stores.postgres.operators import ForOperators
 from nightmail.stores.postgres.publishing import Publishing, answer
+from nightmail.stores.postgres.runtime import Runtime
 from nightmail.stores.postgres.settling import Settling
 from nightmail.stores.postgres.transaction import Direct, Joined, Session
 
@@ -137,7 +137,7 @@ class PostgresStore(ForOperators):
 
     async def ping(self) -> None:
         """See `Store.ping`."""
-        await self._here.publish.run(lambda connection: connection.execute("select 1", timeout=5))
+        await self._runtime.publish.run(lambda connection: connection.execute("select 1", timeout=5))
 
     def schema_sql(self) -> str:
         """See `Store.schema_sql`."""
@@ -152,7 +152,7 @@ class PostgresStore(ForOperators):
                 await migrate.repair(connection, self._names, self._tables.place)
             await self._tables.learn(connection)
 
-        _ = self._here  # Refuses a store that is not open.
+        _ = self._runtime  # Refuses a store that is not open.
         lane = Lane(MIGRATE, self._connect, self._tables.place)
         try:
             await lane.run(work)
@@ -166,7 +166,7 @@ class PostgresStore(ForOperators):
             await check(connection, self._names, self._statements, self._tables.place)
             await self._tables.learn(connection)
 
-        await self._here.publish.run(work)
+        await self._runtime.publish.run(work)
 
     # ------------------------------------------------------------------------------------- publish
 
@@ -181,8 +181,8 @@ class PostgresStore(ForOperators):
                 lambda session, identity: self._publish_in(session, message, own, identity),
             )
         if message.timer_id is None and own is None:
-            return await self._here.together.publish(message)
-        return await self._here.timers.run_patiently(
+            return await self._runtime.coalescer.publish(message)
+        return await self._runtime.timers.run_patiently(
             lambda connection: self._publish_one(connection, message, own), lost=PublishUncertain
         )
 
@@ -198,7 +198,7 @@ class PostgresStore(ForOperators):
                 transaction,
                 lambda session, identity: self._publishing.publish_batch(session, messages, identity),
             )
-        return await self._here.publish.run_patiently(
+        return await self._runtime.publish.run_patiently(
             lambda connection: self._publish_together(connection, messages), lost=PublishUncertain
         )
 
@@ -234,13 +234,13 @@ class PostgresStore(ForOperators):
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim`."""
-        return await self._here.claims.claim(
+        return await self._runtime.claims.claim(
             queues, limit=limit, max_bytes=max_bytes, lease=lease, token=token
         )
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        return await self._here.claims.recall(queues, token)
+        return await self._runtime.claims.recall(queues, token)
 
     async def claim_dead(
         self,
@@ -253,39 +253,39 @@ class PostgresStore(ForOperators):
     ) -> Claimed:
         """See `Store.claim_dead`."""
         return await self._letters.claim(
-            self._here.claim, queues, limit=limit, max_bytes=max_bytes, lease=lease, token=token
+            self._runtime.claim, queues, limit=limit, max_bytes=max_bytes, lease=lease, token=token
         )
 
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
-        return await self._letters.recall(self._here.claim, queues, token)
+        return await self._letters.recall(self._runtime.claim, queues, token)
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
         if not batch:
             return []
-        standings = await self._kind([batch[0].delivery]).settle(self._here.settle, batch)
+        results = await self._kind([batch[0].delivery]).settle(self._runtime.settle, batch)
         released = [settlement.delivery for settlement in batch if isinstance(settlement.outcome, Release)]
         if released and not isinstance(released[0], DeadDelivery):
-            self._here.claims.released(released)
+            self._runtime.claims.released(released)
         if not isinstance(batch[0].delivery, DeadDelivery):
-            self._here.claims.ended(
+            self._runtime.claims.ended(
                 settlement.delivery
                 for settlement in batch
                 if settlement.delivery.ordering_key is not None
                 and isinstance(settlement.outcome, Done | Dead)
             )
-        return standings
+        return results
 
-    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
-        return await self._extend(self._here.settle, deliveries, lease)
+        return await self._extend(self._runtime.settle, deliveries, lease)
 
-    def beside(
+    def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """See `Store.beside`."""
-        return self._here.keeper.beside(work, lingers=lingers)
+        """See `Store.run_on_keeper_thread`."""
+        return self._runtime.keeper.run_on_keeper_thread(work, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`."""
@@ -301,7 +301,9 @@ class PostgresStore(ForOperators):
             lambda session, identity: self._kind(deliveries).ack(session, deliveries, identity),
         )
 
-    async def _extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def _extend(
+        self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta
+    ) -> list[WriteResult]:
         return await self._kind(deliveries).extend(lane, deliveries, lease)
 
     def _kind(self, deliveries: Sequence[Delivery]) -> UnderLease:
@@ -332,12 +334,12 @@ class PostgresStore(ForOperators):
 
     def listen(self, queues: Sequence[str]) -> Bell:
         """See `Store.listen`."""
-        return self._here.listener.bell(*queues)
+        return self._runtime.listener.bell(*queues)
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _make(self) -> Opened:
-        return Opened(
+    def _make(self) -> Runtime:
+        return Runtime(
             self._connect,
             self._statements,
             self._clock,
@@ -348,11 +350,11 @@ class PostgresStore(ForOperators):
         )
 
     @property
-    def _opened(self) -> Opened | None:
+    def _opened(self) -> Runtime | None:
         return self._opening.now
 
     @property
-    def _here(self) -> Opened:
+    def _runtime(self) -> Runtime:
         return self._opening.here()
 
     async def _join(self, transaction: object, work: Callable[[Session, UUID | None], Awaitable[T]]) -> T:
@@ -373,7 +375,7 @@ class PostgresStore(ForOperators):
             if self._tables.identity is not None:
                 session.place = self._tables.place
             return await work(session, self._tables.identity)
-        return await self._here.callers.join(transaction, work)
+        return await self._runtime.callers.join(transaction, work)
 
     async def _ask(self, name: str, values: dict[str, Any], transaction: object | None) -> Any:
         """The answer of a statement that may run in a caller's transaction."""
@@ -387,7 +389,7 @@ class PostgresStore(ForOperators):
                 transaction,
                 lambda session, identity: _answered(session, statement, {**values, "identity": identity}),
             )
-        return await self._here.timers.run_patiently(
+        return await self._runtime.timers.run_patiently(
             lambda connection: _answered(Direct(connection), statement, {**values, "identity": None})
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 from nightmail.clock import Clock
 from nightmail.records import DeadFilter, Swept
 from nightmail.stores._sql import Statement
-from nightmail.stores.postgres.inspecting import AsAsked, filter_values
+from nightmail.stores.postgres.inspecting import CustomPlanSession, filter_values
 from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.moments import age
 from nightmail.stores.postgres.transaction import Direct, Session
@@ -26,7 +26,7 @@ class Sweeping:
         """See `Inspection.purge`."""
         values = {**filter_values(which), "limit": max(limit, 0), "now": self._clock.now()}
         return await lane.run(
-            lambda connection: self._deleted(AsAsked(connection, readonly=False), "purge", values)
+            lambda connection: self._deleted(CustomPlanSession(connection, readonly=False), "purge", values)
         )
 
     async def sweep(self, lane: Lane, older_than: timedelta, limit: int) -> Swept:

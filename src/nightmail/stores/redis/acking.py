@@ -18,13 +18,13 @@ from nightmail.errors import CannotJoin, LeaseLost, NightmailError, StoreUnavail
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Done
 from nightmail.store import Settlement
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.errors import REDIRECTIONS, Moving, translated
 from nightmail.stores.redis.keys import LETTER, MESSAGE
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.pipelines import Pipelines
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.settling import Settling, leases
 from nightmail.stores.redis.watched import LOST_CONNECTION, Watched, lost_connection, watched
@@ -40,7 +40,7 @@ class Acking:
         self,
         lane: Lane,
         registry: Registry,
-        asking: Asking,
+        calls: ScriptCalls,
         nodes: Nodes,
         settling: Settling,
         pipelines: Pipelines,
@@ -49,7 +49,7 @@ class Acking:
     ) -> None:
         self._lane = lane
         self._registry = registry
-        self._asking = asking
+        self._calls = calls
         self._nodes = nodes
         self._settling = settling
         self._pipelines = pipelines
@@ -99,19 +99,19 @@ class Acking:
     def _tags(self, deliveries: Sequence[Delivery]) -> tuple[list[str], list[int]]:
         if not deliveries:
             raise ValueError("a transaction needs at least one delivery to acknowledge")
-        tags = list(dict.fromkeys(self._asking.keys.tag(delivery.queue) for delivery in deliveries))
+        tags = list(dict.fromkeys(self._calls.keys.tag(delivery.queue) for delivery in deliveries))
         if len({self._nodes.slot(tag) for tag in tags}) > 1:
             raise CannotJoin(
                 "these messages are in different slots of the cluster: one transaction cannot carry both"
             )
-        return tags, [tags.index(self._asking.keys.tag(delivery.queue)) + 1 for delivery in deliveries]
+        return tags, [tags.index(self._calls.keys.tag(delivery.queue)) + 1 for delivery in deliveries]
 
     def _leases(self, deliveries: Sequence[Delivery]) -> list[tuple[str, bytes]]:
-        return [(self._asking.keys.of(delivery), delivery.token.bytes) for delivery in deliveries]
+        return [(self._calls.keys.of(delivery), delivery.token.bytes) for delivery in deliveries]
 
     def _held(self, tags: Sequence[str], places: Sequence[int], deliveries: Sequence[Delivery]) -> Call:
         kind = LETTER if isinstance(deliveries[0], DeadDelivery) else MESSAGE
-        return self._asking.call("held", tags, kind, leases(places, deliveries))
+        return self._calls.call("held", tags, kind, leases(places, deliveries))
 
     async def _watch(self, pipe: Watched, deliveries: Sequence[Delivery], held: Call) -> None:
         """Before the block runs: the right database, every key watched, every lease held."""

@@ -13,9 +13,9 @@ from typing import Final
 from uuid import UUID
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes
+from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.source import Address
 from nightmail.stores.redis.whole import seen
@@ -35,9 +35,9 @@ class NoAnswer(StoreUnavailable):
 class ByNode:
     """Calls of claims, each to the node that has its queues."""
 
-    def __init__(self, lane: Lane, asking: Asking, nodes: Nodes, recall: str) -> None:
+    def __init__(self, lane: Lane, calls: ScriptCalls, nodes: Nodes, recall: str) -> None:
         self._lane = lane
-        self._asking = asking
+        self._calls = calls
         self._nodes = nodes
         self._recall = recall
         self._late: dict[Address | None, asyncio.Task[Reply]] = {}
@@ -93,6 +93,6 @@ class ByNode:
             tokens = self._unanswered[known]
             for token, until in list(tokens.items()):
                 if until > now:
-                    await self._lane.call(self._asking.call(self._recall, known, token))
+                    await self._lane.call(self._calls.call(self._recall, known, token))
                 tokens.pop(token, None)
             self._unanswered.pop(known, None)

@@ -15,13 +15,13 @@ from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores._fairness import ONE_IN, FairShare
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.by_node import AGAIN_SOON, ByNode
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.records import records
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.script_calls import ScriptCalls
 
 NOTHING: Final = Claimed((), None)
 
@@ -47,13 +47,13 @@ class Claims:
     """What claims of one process remember from one to the next: shares, and whose turn it is."""
 
     def __init__(
-        self, lane: Lane, registry: Registry, asking: Asking, nodes: Nodes, max_body_bytes: int
+        self, lane: Lane, registry: Registry, calls: ScriptCalls, nodes: Nodes, max_body_bytes: int
     ) -> None:
         self._lane = lane
         self._max_body_bytes = max_body_bytes
-        self._by_node = ByNode(lane, asking, nodes, "recall")
+        self._by_node = ByNode(lane, calls, nodes, "recall")
         self._registry = registry
-        self._asking = asking
+        self._calls = calls
         self._nodes = nodes
         self._shares = FairShare()
         self._turns = Turns()
@@ -77,7 +77,7 @@ class Claims:
             room, left = limit - len(handed_out), max_bytes - size_of(handed_out)
             if full := full or room <= 0 or (left <= 0 and bool(handed_out)):
                 break
-            call = self._asking.call(
+            call = self._calls.call(
                 "claim",
                 [tag for tag, _ in group],
                 room,
@@ -113,11 +113,11 @@ class Claims:
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
         ids = await self._registry.ids()
-        return await recalled("recall", self._lane, self._asking, self._groups(queues), token, ids.next())
+        return await recalled("recall", self._lane, self._calls, self._groups(queues), token, ids.next())
 
     def _groups(self, queues: Iterable[str]) -> list[list[tuple[str, str]]]:
         wanted = dict.fromkeys(queues)
-        return by_slot(self._nodes, ((self._asking.keys.tag(queue), queue) for queue in wanted))
+        return by_slot(self._nodes, ((self._calls.keys.tag(queue), queue) for queue in wanted))
 
     def _until_oldest(self, queue: str) -> int:
         """How many messages it is until one goes to the oldest."""
@@ -143,14 +143,14 @@ class Claims:
 async def recalled(
     script: str,
     lane: Lane,
-    asking: Asking,
+    calls: ScriptCalls,
     groups: Sequence[Sequence[tuple[str, str]]],
     token: UUID,
     letter: int,
 ) -> int:
     """How many were handed back, asked of each slot; a node that does not answer holds up none of the others."""
-    calls = [asking.call(script, [tag for tag, _ in group], token.bytes, letter=letter) for group in groups]
-    answers = await asyncio.gather(*(lane.call(call) for call in calls), return_exceptions=True)
+    requests = [calls.call(script, [tag for tag, _ in group], token.bytes, letter=letter) for group in groups]
+    answers = await asyncio.gather(*(lane.call(call) for call in requests), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):
             raise answer

@@ -25,12 +25,12 @@ from redis.exceptions import ResponseError as RedisResponseError
 from nightmail.errors import StoreUnavailable
 from nightmail.records import DeadLetter
 from nightmail.stores._provenance import redriven_headers
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.ids import DIGITS, Ids, digits, following, stored_ids
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import LetterRecord, letter_records
 from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
+from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.wire import Argument
 
 LEASE: Final = timedelta(minutes=1)
@@ -47,19 +47,19 @@ _HELD: Final = ord("h")
 class Crossing:
     """Moves between slots, on the connection for publishes."""
 
-    def __init__(self, lane: Lane, asking: Asking, nodes: Nodes) -> None:
+    def __init__(self, lane: Lane, calls: ScriptCalls, nodes: Nodes) -> None:
         self._lane = lane
-        self._asking = asking
+        self._calls = calls
         self._nodes = nodes
 
     async def redrive(
-        self, letters: Sequence[DeadLetter], to: str, ids: Ids, *, keep_names: bool
+        self, letters: Sequence[DeadLetter], to: str, ids: Ids, *, keep_timer_ids: bool
     ) -> list[int | None]:
         """Move these; the new id of each, or `None` for one that stays."""
         token = uuid4().bytes
         held = await self._hold(letters, to, ids, token)
         try:
-            stored = await self._store(letters, held, to, keep_names=keep_names) if held else {}
+            stored = await self._store(letters, held, to, keep_timer_ids=keep_timer_ids) if held else {}
         except StoreUnavailable as error:
             if isinstance(error.__cause__, RedisResponseError):
                 # Nothing was stored, as when the memory is full: the letter need not wait until its lease ends.
@@ -82,7 +82,7 @@ class Crossing:
                 for place, at in zip(places, chosen, strict=True)
             ]
             (found,) = await self._lane.call(
-                self._asking.call("cross_hold", tags, micros(LEASE), token, to, *facts)
+                self._calls.call("cross_hold", tags, micros(LEASE), token, to, *facts)
             )
             for at, part in zip(chosen, found, strict=True):
                 if part:
@@ -96,19 +96,19 @@ class Crossing:
         held: dict[int, tuple[bytes, LetterRecord]],
         to: str,
         *,
-        keep_names: bool,
+        keep_timer_ids: bool,
     ) -> dict[int, int]:
         """The ids of the messages; a letter whose name is taken, or goes to a later one, has none."""
         arguments: list[Argument] = []
         for at, (move, record) in held.items():
             message = record.message
-            name = message.timer_id if keep_names else None
+            name = message.timer_id if keep_timer_ids else None
             timer = b"" if name is None else name.encode()
             key = b"" if message.ordering_key is None else message.ordering_key.encode()
             fixed = _STORE.pack(move, message.priority, len(timer), len(key))
             headers = redriven_headers(record.letter(letters[at].queue)).encode()
             arguments += [fixed + timer + key + headers, message.body]
-        call = self._asking.call("cross_store", [self._asking.keys.tag(to)], *arguments)
+        call = self._calls.call("cross_store", [self._calls.keys.tag(to)], *arguments)
         (answer,) = await self._lane.call(call)
         return {at: id_ for at, id_ in zip(held, stored_ids(answer), strict=True) if id_ is not None}
 
@@ -126,13 +126,13 @@ class Crossing:
                 _END.pack(place, digits(letters[at].id), at in stored)
                 for place, at in zip(places, chosen, strict=True)
             ]
-            (answer,) = await self._lane.call(self._asking.call("cross_end", tags, token, *facts))
+            (answer,) = await self._lane.call(self._calls.call("cross_end", tags, token, *facts))
             ended.update(at for at, letter in zip(chosen, answer, strict=True) if letter == _HELD)
         return ended
 
     async def _forget(self, to: str, stored: dict[bytes, int]) -> None:
         if stored:
-            key = f"{self._asking.keys.tag(to)}:moved"
+            key = f"{self._calls.keys.tag(to)}:moved"
             # What is left there is swept some day, and nobody is waiting for it.
             with suppress(StoreUnavailable):
                 await self._lane.ask(
@@ -146,7 +146,7 @@ class Crossing:
     ) -> list[tuple[list[str], list[int], list[int]]]:
         """For each slot: the tags, and for each letter the place of its tag and its own place."""
         groups: list[tuple[list[str], list[int], list[int]]] = []
-        for group in by_slot(self._nodes, ((self._asking.keys.tag(letters[at].queue), at) for at in chosen)):
+        for group in by_slot(self._nodes, ((self._calls.keys.tag(letters[at].queue), at) for at in chosen)):
             tags = list(dict.fromkeys(tag for tag, _ in group))
             groups.append((tags, [tags.index(tag) + 1 for tag, _ in group], [at for _, at in group]))
         return groups

@@ -8,22 +8,22 @@ from heapq import nlargest, nsmallest
 
 from nightmail.limits import ByteBudget
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.ids import digits
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import letter_records
 from nightmail.stores.redis.moments import micros, moment_micros
 from nightmail.stores.redis.records import records
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.script_calls import ScriptCalls
 
 
 class Inspecting:
     """The questions of `Inspection`: one call for each queue."""
 
-    def __init__(self, lane: Lane, registry: Registry, asking: Asking) -> None:
+    def __init__(self, lane: Lane, registry: Registry, calls: ScriptCalls) -> None:
         self._lane = lane
         self._registry = registry
-        self._asking = asking
+        self._calls = calls
 
     async def peek(
         self, queue: str | None, *, timer_id: str | None, due_before: datetime | None, limit: int
@@ -35,7 +35,7 @@ class Inspecting:
         waiting: list[PendingMessage] = []
         names = await self._queues(queue)
         calls = [
-            self._asking.call("peek", [self._asking.keys.tag(name)], limit, before, timer_id or "")
+            self._calls.call("peek", [self._calls.keys.tag(name)], limit, before, timer_id or "")
             for name in names
         ]
         for name, found in zip(names, await self._lane.call_each(calls), strict=True):
@@ -70,9 +70,9 @@ class Inspecting:
         left = max_bytes
         below = b"" if cursor is None else digits(cursor)
         while True:
-            call = self._asking.call(
+            call = self._calls.call(
                 "dead",
-                [self._asking.keys.tag(queue)],
+                [self._calls.keys.tag(queue)],
                 limit - len(found),
                 below,
                 "" if which.older_than is None else micros(which.older_than),
@@ -94,7 +94,7 @@ class Inspecting:
         """See `Inspection.stats`."""
         stats: dict[str, QueueStats] = {}
         names = await self._registry.queues()
-        calls = [self._asking.call("stats", [self._asking.keys.tag(name)]) for name in names]
+        calls = [self._calls.call("stats", [self._calls.keys.tag(name)]) for name in names]
         for name, found in zip(names, await self._lane.call_each(calls), strict=True):
             ready, scheduled, running, superseded, dead, age = (int(number) for number in found)
             stats[name] = QueueStats(

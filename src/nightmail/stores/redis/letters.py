@@ -11,13 +11,13 @@ from uuid import UUID
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.store import Claimed
-from nightmail.stores.redis.asking import NO_LETTER, Asking
 from nightmail.stores.redis.by_node import AGAIN_SOON, ByNode
 from nightmail.stores.redis.claiming import NOTHING, Turns, recalled, size_of
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import letter_records
 from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
+from nightmail.stores.redis.script_calls import NO_LETTER, ScriptCalls
 
 _AGE: Final = attrgetter("due_at", "id")
 
@@ -25,12 +25,12 @@ _AGE: Final = attrgetter("due_at", "id")
 class Letters:
     """Claims of dead letters, on the connection for claims."""
 
-    def __init__(self, lane: Lane, asking: Asking, nodes: Nodes) -> None:
+    def __init__(self, lane: Lane, calls: ScriptCalls, nodes: Nodes) -> None:
         self._lane = lane
-        self._asking = asking
+        self._calls = calls
         self._nodes = nodes
         self._turns = Turns()
-        self._by_node = ByNode(lane, asking, nodes, "recall_dead")
+        self._by_node = ByNode(lane, calls, nodes, "recall_dead")
 
     async def claim(
         self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
@@ -50,7 +50,7 @@ class Letters:
             if full := full or room <= 0 or (left <= 0 and bool(claimed)):
                 break
             tags = [tag for tag, _ in group]
-            call = self._asking.call(
+            call = self._calls.call(
                 "claim_dead", tags, room, micros(lease), token.bytes, left, int(not claimed)
             )
             try:
@@ -76,10 +76,10 @@ class Letters:
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
         groups = self._groups(tuple(dict.fromkeys(queues)))
-        return await recalled("recall_dead", self._lane, self._asking, groups, token, NO_LETTER)
+        return await recalled("recall_dead", self._lane, self._calls, groups, token, NO_LETTER)
 
     def _groups(self, queues: Sequence[str]) -> list[list[tuple[str, str]]]:
-        return by_slot(self._nodes, ((self._asking.keys.tag(queue), queue) for queue in queues))
+        return by_slot(self._nodes, ((self._calls.keys.tag(queue), queue) for queue in queues))
 
 
 def _deliveries(group: Sequence[tuple[str, str]], found: bytes, token: UUID) -> list[Delivery]:

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from typing import Final
 
-from nightmail.bell import Bell, BellTower
+from nightmail.bell import Bell, Bells
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.lane import connected
@@ -32,7 +32,7 @@ class _Lost(Exception):
     """A connection was lost, or the server stopped telling us about a queue."""
 
 
-class Listener(BellTower):
+class Listener(Bells):
     """Bells that the server rings. It begins to listen when the first bell is hung."""
 
     def __init__(self, source: Source, nodes: Nodes, keys: Keys) -> None:

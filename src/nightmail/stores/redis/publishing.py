@@ -7,7 +7,6 @@ from typing import Final
 
 from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable, TimerExists
 from nightmail.message import Delivery, Message
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.errors import translated
 from nightmail.stores.redis.ids import following, stored_ids
 from nightmail.stores.redis.keys import behind_the_tag
@@ -16,6 +15,7 @@ from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.records import facts
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.source import Waiting
 from nightmail.stores.redis.wire import Argument, Command
@@ -27,11 +27,11 @@ class Publishing:
     """Publishes on our own connection."""
 
     def __init__(
-        self, lane: Lane, registry: Registry, asking: Asking, nodes: Nodes, waiting: Waiting
+        self, lane: Lane, registry: Registry, calls: ScriptCalls, nodes: Nodes, waiting: Waiting
     ) -> None:
         self._lane = lane
         self._registry = registry
-        self._asking = asking
+        self._calls = calls
         self._nodes = nodes
         self._waiting = waiting
 
@@ -51,7 +51,7 @@ class Publishing:
         In a cluster each slot is a call of its own: the first may be carried out and the next not.
         """
         ids = await self._registry.enter(message.queue for message in messages)
-        tags = {queue: self._asking.keys.tag(queue) for queue in {message.queue for message in messages}}
+        tags = {queue: self._calls.keys.tag(queue) for queue in {message.queue for message in messages}}
         stored: dict[int, int] = {}
         for group in by_slot(self._nodes, ((tags[message.queue], at) for at, message in enumerate(messages))):
             places = [place for _, place in group]
@@ -75,7 +75,7 @@ class Publishing:
         """
         if own is None:
             return None
-        tag, own_tag = self._asking.keys.tag(queue), self._asking.keys.tag(own.queue)
+        tag, own_tag = self._calls.keys.tag(queue), self._calls.keys.tag(own.queue)
         if self._nodes.slot(tag) == self._nodes.slot(own_tag):
             return own
         await self.check_held(own)
@@ -83,7 +83,7 @@ class Publishing:
 
     async def check_held(self, own: Delivery) -> None:
         """Raise `LeaseLost` unless this lease holds."""
-        key = self._asking.keys.of(own)
+        key = self._calls.keys.of(own)
         (token,) = await self._lane.ask(key, ("HGET", key, "token"))
         if token != own.token.bytes:
             raise LeaseLost((own.id,))
@@ -101,8 +101,8 @@ class Publishing:
         for at, message in enumerate(messages):
             arguments.append(facts(message, following(first, at), place_of[message.queue]))
             arguments.append(message.body)
-        tags = [self._asking.keys.tag(queue) for queue in queues]
-        return self._asking.call("publish", tags, *arguments, letter=first)
+        tags = [self._calls.keys.tag(queue) for queue in queues]
+        return self._calls.call("publish", tags, *arguments, letter=first)
 
     async def _stored(self, call: Call, own: Delivery | None) -> list[int | None]:
         also: list[Command] = []

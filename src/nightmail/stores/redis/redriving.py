@@ -12,12 +12,12 @@ from typing import Final
 
 from nightmail.records import DeadLetter
 from nightmail.stores._provenance import redriven_headers
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.crossing import Crossing
 from nightmail.stores.redis.ids import Ids, digits, following, stored_ids
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.wire import Argument
 
 # As in redrive.lua: the letter's queue, the queue it goes to, the letter's id, the new message's.
@@ -27,32 +27,34 @@ _MOVE: Final = Struct(">HH16s16s")
 class Redriving:
     """See `Inspection.redrive`, on the connection for publishes."""
 
-    def __init__(self, lane: Lane, registry: Registry, asking: Asking, nodes: Nodes) -> None:
+    def __init__(self, lane: Lane, registry: Registry, calls: ScriptCalls, nodes: Nodes) -> None:
         self._lane = lane
         self._registry = registry
-        self._asking = asking
+        self._calls = calls
         self._nodes = nodes
-        self._crossing = Crossing(lane, asking, nodes)
+        self._crossing = Crossing(lane, calls, nodes)
 
-    async def redrive(self, letters: Sequence[DeadLetter], to: str | None, *, keep_names: bool) -> list[int]:
+    async def redrive(
+        self, letters: Sequence[DeadLetter], to: str | None, *, keep_timer_ids: bool
+    ) -> list[int]:
         """Move these; the ids of those that moved."""
         chosen = list({(letter.queue, letter.id): letter for letter in letters}.values())
         if not chosen:
             return []
         ids = await self._registry.enter({to or letter.queue for letter in chosen})
-        slots = {self._nodes.slot(self._asking.keys.tag(queue)) for queue in {each.queue for each in chosen}}
-        if to is not None and slots != {self._nodes.slot(self._asking.keys.tag(to))}:
-            moved = await self._crossing.redrive(chosen, to, ids, keep_names=keep_names)
+        slots = {self._nodes.slot(self._calls.keys.tag(queue)) for queue in {each.queue for each in chosen}}
+        if to is not None and slots != {self._nodes.slot(self._calls.keys.tag(to))}:
+            moved = await self._crossing.redrive(chosen, to, ids, keep_timer_ids=keep_timer_ids)
         else:
-            moved = await self._within_slots(chosen, to, ids, keep_names=keep_names)
+            moved = await self._within_slots(chosen, to, ids, keep_timer_ids=keep_timer_ids)
         return [id_ for id_ in moved if id_ is not None]
 
     async def _within_slots(
-        self, letters: Sequence[DeadLetter], to: str | None, ids: Ids, *, keep_names: bool
+        self, letters: Sequence[DeadLetter], to: str | None, ids: Ids, *, keep_timer_ids: bool
     ) -> list[int | None]:
-        tags = {queue: self._asking.keys.tag(queue) for queue in {letter.queue for letter in letters}}
+        tags = {queue: self._calls.keys.tag(queue) for queue in {letter.queue for letter in letters}}
         if to is not None:
-            tags[to] = self._asking.keys.tag(to)
+            tags[to] = self._calls.keys.tag(to)
         first = ids.next(len(letters))
         moved: list[int | None] = [None] * len(letters)
         for group in by_slot(self._nodes, ((tags[letter.queue], at) for at, letter in enumerate(letters))):
@@ -66,7 +68,7 @@ class Redriving:
                     place_of[tag], place_of[target], digits(letter.id), digits(following(first, at))
                 )
                 arguments.append(fixed + new_headers(letter))
-            call = self._asking.call("redrive", keys, int(keep_names), *arguments, letter=ids.next())
+            call = self._calls.call("redrive", keys, int(keep_timer_ids), *arguments, letter=ids.next())
             (answer,) = await self._lane.call(call)
             for (_, at), id_ in zip(group, stored_ids(answer), strict=True):
                 moved[at] = id_

@@ -17,11 +17,11 @@ from datetime import timedelta
 from typing import Final
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.ids import PROCESS_BITS, Ids
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros, moment_micros
 from nightmail.stores.redis.nodes import Nodes
+from nightmail.stores.redis.script_calls import ScriptCalls
 
 LISTED_FOR: Final = timedelta(minutes=10)
 """After this a queue is listed again before it is published to."""
@@ -34,10 +34,10 @@ NUMBER_AGAIN_SECONDS: Final = 5.0
 class Registry:
     """What one open store has entered."""
 
-    def __init__(self, lane: Lane, asking: Asking, nodes: Nodes) -> None:
+    def __init__(self, lane: Lane, calls: ScriptCalls, nodes: Nodes) -> None:
         self._lane = lane
-        self._asking = asking
-        self._keys = asking.keys
+        self._calls = calls
+        self._keys = calls.keys
         self._nodes = nodes
         self._ids: Ids | None = None
         self._spare = Ids(secrets.randbelow(1 << PROCESS_BITS))
@@ -93,13 +93,13 @@ class Registry:
     async def strike_off(self, queues: Sequence[str]) -> None:
         """Take these off the list, except those that were listed not long ago."""
         if queues:
-            call = self._asking.call(
+            call = self._calls.call(
                 "strike_off", [self._keys.registry_tag], micros(STRUCK_OFF_AFTER), *queues
             )
             await self._lane.call(call)
 
     async def _list(self, queues: Sequence[str]) -> None:
-        await self._lane.call(self._asking.call("enlist", [self._keys.registry_tag], *queues))
+        await self._lane.call(self._calls.call("enlist", [self._keys.registry_tag], *queues))
         self._listed.update(dict.fromkeys(queues, self._now()))
 
     async def _list_again(self, queues: Sequence[str]) -> None:
@@ -109,5 +109,5 @@ class Registry:
 
     def _now(self) -> float:
         """Seconds by the clock that the scripts use: what is measured there must go by here, too."""
-        now = self._asking.clock.now()
+        now = self._calls.clock.now()
         return asyncio.get_running_loop().time() if now is None else moment_micros(now) / 1_000_000

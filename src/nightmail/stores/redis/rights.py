@@ -9,8 +9,8 @@ from typing import Final
 from redis.exceptions import ResponseError
 
 from nightmail.errors import NotAllowed, StoreUnavailable
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import script
 
 logger = logging.getLogger(__name__)
@@ -27,11 +27,11 @@ VERBS: Final = {
 """The scripts that each kind of work runs."""
 
 
-async def check_rights(lane: Lane, asking: Asking, *, wait: bool) -> None:
+async def check_rights(lane: Lane, calls: ScriptCalls, *, wait: bool) -> None:
     """Raise `NotAllowed` for an account that can neither publish nor claim; warn of what else it cannot do."""
     needed = {verb: commands_of(verb) for verb in VERBS}
     every = sorted(frozenset().union(*needed.values()))
-    call = asking.call("rights", [asking.keys.registry_tag], *every)
+    call = calls.call("rights", [calls.keys.registry_tag], *every)
     (found,) = await lane.call(call)
     lacking = {command.decode() for command in found}
     if rings := lacking & {"PUBLISH", "SPUBLISH"}:
@@ -39,7 +39,7 @@ async def check_rights(lane: Lane, asking: Asking, *, wait: bool) -> None:
             "this Redis account may not use %s on our channels: no worker is woken, and messages are found only when "
             "workers look, every five seconds. Grant it the channels &{%s*",
             rings.pop(),
-            asking.keys.prefix,
+            calls.keys.prefix,
         )
     cannot = {verb: sorted(commands & lacking) for verb, commands in needed.items() if commands & lacking}
     if "publish" in cannot and "claim and settle messages" in cannot:
@@ -47,7 +47,7 @@ async def check_rights(lane: Lane, asking: Asking, *, wait: bool) -> None:
     for verb, commands in cannot.items():
         logger.warning("this Redis account cannot %s: it may not use %s", verb, _listed(commands))
     if wait:
-        await _check_wait(lane, asking)
+        await _check_wait(lane, calls)
 
 
 def commands_of(verb: str) -> frozenset[str]:
@@ -55,9 +55,9 @@ def commands_of(verb: str) -> frozenset[str]:
     return frozenset().union(*(script(name).commands for name in VERBS[verb])) - {"TIME", "EXISTS"}
 
 
-async def _check_wait(lane: Lane, asking: Asking) -> None:
+async def _check_wait(lane: Lane, calls: ScriptCalls) -> None:
     try:
-        await lane.ask(asking.keys.meta, ("WAIT", 0, 1))
+        await lane.ask(calls.keys.meta, ("WAIT", 0, 1))
     except StoreUnavailable as error:
         if isinstance(error.__cause__, ResponseError):
             raise NotAllowed(

@@ -10,14 +10,14 @@ from typing import Final, TypeAlias, TypeVar
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.ids import Ids, digits
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.wire import Argument
 
@@ -34,12 +34,12 @@ _HELD: Final = ord("h")
 class Settling:
     """Settle and extend: one call for each slot, whatever the number of deliveries."""
 
-    def __init__(self, asking: Asking, nodes: Nodes, *, keep_delivered: bool) -> None:
-        self._asking = asking
+    def __init__(self, calls: ScriptCalls, nodes: Nodes, *, keep_delivered: bool) -> None:
+        self._calls = calls
         self._nodes = nodes
         self._keep_delivered = keep_delivered
 
-    async def settle(self, lane: Lane, registry: Registry, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, lane: Lane, registry: Registry, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
         ids = await registry.ids()
 
@@ -52,7 +52,7 @@ class Settling:
         if failure is not None:
             raise failure
         return [
-            Standing.HELD if yes else Standing.UNKNOWN if settlement.repeated else Standing.LOST
+            WriteResult.WRITTEN if yes else WriteResult.UNKNOWN if settlement.repeated else WriteResult.LOST
             for yes, settlement in zip(held, batch, strict=True)
         ]
 
@@ -69,18 +69,18 @@ class Settling:
             if isinstance(outcome, Dead):
                 texts += [outcome.reason, "" if outcome.error is None else f"!{outcome.error}"]
         if isinstance(settlements[0].delivery, DeadDelivery):
-            return self._asking.call("settle_dead", tags, b"".join(parts))
+            return self._calls.call("settle_dead", tags, b"".join(parts))
         letter = ids.next(len(texts) // 2 + 1)
-        return self._asking.call(
+        return self._calls.call(
             "settle", tags, int(self._keep_delivered), b"".join(parts), *texts, letter=letter
         )
 
-    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`. What a node does not answer for is busy, as long as another answers."""
 
         def prepare(tags: Sequence[str], places: Sequence[int], some: Sequence[Delivery]) -> Call:
             script = "extend_dead" if isinstance(some[0], DeadDelivery) else "extend"
-            return self._asking.call(script, tags, micros(lease), leases(places, some))
+            return self._calls.call(script, tags, micros(lease), leases(places, some))
 
         held, failure = await self._each(
             lane, [(delivery.queue, delivery) for delivery in deliveries], prepare
@@ -88,13 +88,16 @@ class Settling:
         if failure is not None and not any(yes is not None for yes in held):
             raise failure
         # Those that were renewed must be known to hold. The others are asked for again soon.
-        return [Standing.BUSY if yes is None else Standing.HELD if yes else Standing.LOST for yes in held]
+        return [
+            WriteResult.BUSY if yes is None else WriteResult.WRITTEN if yes else WriteResult.LOST
+            for yes in held
+        ]
 
     async def _each(
         self, lane: Lane, items: Sequence[tuple[str, T]], prepare: _Prepare[T]
     ) -> tuple[list[bool | None], StoreUnavailable | None]:
         """Whether each lease held, after a call for each slot; `None`, and why, where a node did not answer."""
-        tags = {queue: self._asking.keys.tag(queue) for queue, _ in items}
+        tags = {queue: self._calls.keys.tag(queue) for queue, _ in items}
         groups = by_slot(self._nodes, ((tags[queue], at) for at, (queue, _) in enumerate(items)))
         calls = []
         for group in groups:

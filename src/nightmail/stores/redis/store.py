@@ -23,16 +23,16 @@ from nightmail.clock import Clock, StoreClock
 from nightmail.errors import CannotJoin
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import Delivery, Message, check_due, check_name, check_queue
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores._fork import Opening
 from nightmail.stores.redis import schema
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.keys import Keys
-from nightmail.stores.redis.opened import Opened
 from nightmail.stores.redis.pipelines import refuse_synchronous
 from nightmail.stores.redis.rights import check_rights
+from nightmail.stores.redis.runtime import Runtime
+from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.server import check_server
 from nightmail.stores.redis.source import Waiting, source_of
 
@@ -87,7 +87,7 @@ class RedisStore:
             ),
         )
         self._keys = Keys.named(tables, self._source.database)
-        self._asking = Asking(self._keys, clock, sharded=self._source.cluster is not None)
+        self._calls = ScriptCalls(self._keys, clock, sharded=self._source.cluster is not None)
         self._keep_delivered = keep_delivered
         self._opening = Opening(self._make)
 
@@ -126,7 +126,7 @@ class RedisStore:
 
     async def ping(self) -> None:
         """See `Store.ping`."""
-        await self._here.publish.ask(self._keys.meta, ("PING",))
+        await self._runtime.publish.ask(self._keys.meta, ("PING",))
 
     def schema_sql(self) -> str:
         """See `Store.schema_sql`. There is nothing to run by hand: keys are made by the first message."""
@@ -135,18 +135,18 @@ class RedisStore:
     async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""
         await self._check_servers()
-        await schema.migrate(self._here.publish, self._keys)
+        await schema.migrate(self._runtime.publish, self._keys)
 
     async def check(self) -> None:
         """See `Store.check`. Refuses a server that may lose messages, and an account that can do nothing, too."""
         await self._check_servers()
-        await schema.check(self._here.publish, self._keys)
-        await check_rights(self._here.publish, self._asking, wait=self._source.waiting.replicas > 0)
+        await schema.check(self._runtime.publish, self._keys)
+        await check_rights(self._runtime.publish, self._calls, wait=self._source.waiting.replicas > 0)
 
     async def _check_servers(self) -> None:
         cluster = self._source.cluster is not None
-        for address in await self._here.nodes.all():
-            await self._here.publish.run_at(address, lambda wire: check_server(wire, cluster=cluster))
+        for address in await self._runtime.nodes.all():
+            await self._runtime.publish.run_at(address, lambda wire: check_server(wire, cluster=cluster))
 
     # ------------------------------------------------------------------------------------- publish
 
@@ -157,10 +157,10 @@ class RedisStore:
         check_size(message, self._max_body_bytes)
         if transaction is not None:
             refuse_synchronous(transaction)
-            return await self._here.pipelines.publish(transaction, message, own)
+            return await self._runtime.pipelines.publish(transaction, message, own)
         if message.timer_id is None and own is None:
-            return await self._here.together.publish(message)
-        return await self._here.publishing.publish(message, own)
+            return await self._runtime.coalescer.publish(message)
+        return await self._runtime.publishing.publish(message, own)
 
     async def publish_batch(
         self, messages: Sequence[Message], *, transaction: object | None = None
@@ -172,8 +172,8 @@ class RedisStore:
         if not messages:
             return []
         if transaction is not None:
-            return await self._here.pipelines.publish_batch(transaction, messages)
-        return await self._whole(self._here.publishing.publish_batch(messages))
+            return await self._runtime.pipelines.publish_batch(transaction, messages)
+        return await self._whole(self._runtime.publishing.publish_batch(messages))
 
     # ---------------------------------------------------------------------------------- under a lease
 
@@ -187,14 +187,14 @@ class RedisStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim`. In a cluster, a node that does not answer stops no queue of the others."""
-        claims = self._here.claims
+        claims = self._runtime.claims
         return await self._whole(
             claims.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
         )
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        return await self._whole(self._here.claims.recall(queues, token))
+        return await self._whole(self._runtime.claims.recall(queues, token))
 
     async def claim_dead(
         self,
@@ -206,30 +206,32 @@ class RedisStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim_dead`. In a cluster, the longest due of one slot first."""
-        letters = self._here.letters
+        letters = self._runtime.letters
         return await self._whole(
             letters.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
         )
 
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
-        return await self._whole(self._here.letters.recall(queues, token))
+        return await self._whole(self._runtime.letters.recall(queues, token))
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
         if not batch:
             return []
-        return await self._whole(self._here.settling.settle(self._here.settle, self._here.registry, batch))
+        return await self._whole(
+            self._runtime.settling.settle(self._runtime.settle, self._runtime.registry, batch)
+        )
 
-    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
-        return await self._whole(self._here.settling.extend(self._here.settle, deliveries, lease))
+        return await self._whole(self._runtime.settling.extend(self._runtime.settle, deliveries, lease))
 
-    def beside(
+    def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """See `Store.beside`."""
-        return self._here.keeper.beside(work, lingers=lingers)
+        """See `Store.run_on_keeper_thread`."""
+        return self._runtime.keeper.run_on_keeper_thread(work, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`. Not possible here: a pipeline locks nothing."""
@@ -248,11 +250,11 @@ class RedisStore:
 
         In a cluster the caller's keys begin with the queue's `tag`.
         """
-        return self._here.acking.transaction(deliveries, client)
+        return self._runtime.acking.transaction(deliveries, client)
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.ack`. Only in the pipeline of `transaction`, at whose end they are acknowledged anyway."""
-        self._here.acking.check_watched(transaction, deliveries)
+        self._runtime.acking.check_watched(transaction, deliveries)
 
     # -------------------------------------------------------------------------------------- timers
 
@@ -260,13 +262,13 @@ class RedisStore:
         """See `Store.cancel`."""
         _check_named(queue, timer_id)
         _refuse(transaction, "cancel")
-        return await self._here.timers.cancel(queue, timer_id)
+        return await self._runtime.timers.cancel(queue, timer_id)
 
     async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
         """See `Store.cancel_all`."""
         check_queue(queue)
         _refuse(transaction, "cancel_all")
-        return await self._whole(self._here.timers.cancel_all(queue))
+        return await self._whole(self._runtime.timers.cancel_all(queue))
 
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
@@ -275,13 +277,13 @@ class RedisStore:
         _check_named(queue, timer_id)
         check_due(due)
         _refuse(transaction, "reschedule")
-        return await self._here.timers.reschedule(queue, timer_id, due)
+        return await self._runtime.timers.reschedule(queue, timer_id, due)
 
     # -------------------------------------------------------------------------------------- looking
 
     def listen(self, queues: Sequence[str]) -> Bell:
         """See `Store.listen`."""
-        return self._here.listener.bell(*queues)
+        return self._runtime.listener.bell(*queues)
 
     async def peek(
         self,
@@ -294,7 +296,9 @@ class RedisStore:
     ) -> list[PendingMessage]:
         """See `Inspection.peek`."""
         _refuse(transaction, "peek")
-        return await self._here.inspecting.peek(queue, timer_id=timer_id, due_before=due_before, limit=limit)
+        return await self._runtime.inspecting.peek(
+            queue, timer_id=timer_id, due_before=due_before, limit=limit
+        )
 
     async def dead(
         self,
@@ -305,10 +309,10 @@ class RedisStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
-        return await self._here.inspecting.dead(which, limit=limit, cursor=cursor, max_bytes=max_bytes)
+        return await self._runtime.inspecting.dead(which, limit=limit, cursor=cursor, max_bytes=max_bytes)
 
     async def redrive(
-        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
     ) -> list[int]:
         """See `Inspection.redrive`. All of them in one step, except to another slot of a cluster.
 
@@ -319,40 +323,40 @@ class RedisStore:
         """
         if to is not None:
             check_queue(to)
-        return await self._whole(self._here.redriving.redrive(letters, to, keep_names=keep_names))
+        return await self._whole(self._runtime.redriving.redrive(letters, to, keep_timer_ids=keep_timer_ids))
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
         """See `Inspection.purge`."""
-        return await self._whole(self._here.sweeping.purge(which, limit=limit))
+        return await self._whole(self._runtime.sweeping.purge(which, limit=limit))
 
     async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
         """See `Inspection.sweep`."""
-        return await self._whole(self._here.sweeping.sweep(older_than=older_than, limit=limit))
+        return await self._whole(self._runtime.sweeping.sweep(older_than=older_than, limit=limit))
 
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""
-        return await self._here.inspecting.stats()
+        return await self._runtime.inspecting.stats()
 
     # ------------------------------------------------------------------------------------- inside
 
     async def _whole(self, verb: Coroutine[Any, Any, T]) -> T:
-        return await self._here.whole.run(verb)
+        return await self._runtime.whole.run(verb)
 
-    def _make(self) -> Opened:
-        return Opened(
+    def _make(self) -> Runtime:
+        return Runtime(
             self._source,
             self._keys,
-            self._asking,
+            self._calls,
             keep_delivered=self._keep_delivered,
             max_body_bytes=self._max_body_bytes,
         )
 
     @property
-    def _opened(self) -> Opened | None:
+    def _opened(self) -> Runtime | None:
         return self._opening.now
 
     @property
-    def _here(self) -> Opened:
+    def _runtime(self) -> Runtime:
         return self._opening.here()
 
 

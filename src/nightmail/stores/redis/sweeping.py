@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Final
 
 from nightmail.records import DeadFilter, Swept
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.ids import BEGINNING, DIGITS, PROCESS_BITS, digits
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.registry import STRUCK_OFF_AFTER, Registry
+from nightmail.stores.redis.script_calls import ScriptCalls
 
 AT_ONCE: Final = 1_000
 """So many of each one script deletes: some milliseconds in which nobody else is served."""
@@ -23,10 +23,10 @@ _SHORTEST_MEMORY: Final = timedelta(hours=1)
 class Sweeping:
     """Purge and sweep, on the connection for publishes."""
 
-    def __init__(self, lane: Lane, registry: Registry, asking: Asking) -> None:
+    def __init__(self, lane: Lane, registry: Registry, calls: ScriptCalls) -> None:
         self._lane = lane
         self._registry = registry
-        self._asking = asking
+        self._calls = calls
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
         """See `Inspection.purge`. First it is found which are the oldest, then they are deleted, each queue apart."""
@@ -42,7 +42,7 @@ class Sweeping:
             for first in range(0, len(ids), AT_ONCE):
                 part = b"".join(ids[first : first + AT_ONCE])
                 (count,) = await self._lane.call(
-                    self._asking.call("purge", [self._asking.keys.tag(queue)], part)
+                    self._calls.call("purge", [self._calls.keys.tag(queue)], part)
                 )
                 purged += int(count)
         return purged
@@ -51,9 +51,9 @@ class Sweeping:
         found: list[bytes] = []
         above = b""
         while True:
-            call = self._asking.call(
+            call = self._calls.call(
                 "purge_find",
-                [self._asking.keys.tag(queue)],
+                [self._calls.keys.tag(queue)],
                 limit - len(found),
                 above,
                 "" if which.older_than is None else micros(which.older_than),
@@ -75,9 +75,9 @@ class Sweeping:
             more = True
             while more:
                 rooms = _rooms(swept, limit)
-                call = self._asking.call(
+                call = self._calls.call(
                     "sweep",
-                    [self._asking.keys.tag(queue)],
+                    [self._calls.keys.tag(queue)],
                     micros(older_than),
                     *rooms,
                     forget,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros, moment_micros
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.script_calls import ScriptCalls
 
 AT_ONCE: Final = 10_000
 """So many messages one script removes: some tens of milliseconds in which nobody else is served."""
@@ -17,10 +17,10 @@ AT_ONCE: Final = 10_000
 class Timers:
     """Verbs on waiting messages, on our own connection."""
 
-    def __init__(self, lane: Lane, registry: Registry, asking: Asking) -> None:
+    def __init__(self, lane: Lane, registry: Registry, calls: ScriptCalls) -> None:
         self._lane = lane
         self._registry = registry
-        self._asking = asking
+        self._calls = calls
 
     async def cancel(self, queue: str, timer_id: str) -> bool:
         """See `Store.cancel`."""
@@ -44,7 +44,7 @@ class Timers:
     async def _one(self, script: str, queue: str, *arguments: bytes | str | int) -> Any:
         # What cannot be read is buried, under ids of ours.
         ids = await self._registry.ids()
-        tags = [self._asking.keys.tag(queue)]
-        call = self._asking.call(script, tags, *arguments, letter=ids.next())
+        tags = [self._calls.keys.tag(queue)]
+        call = self._calls.call(script, tags, *arguments, letter=ids.next())
         (answer,) = await self._lane.call(call)
         return answer

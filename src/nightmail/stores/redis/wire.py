@@ -31,7 +31,7 @@ class Wire:
 
     @property
     def open(self) -> bool:
-        """Whether nobody has closed it, as far as can be seen without asking."""
+        """Whether nobody has closed it, as far as can be seen without calls."""
         # The driver would notice only after sending, when it is too late to know whether that arrived.
         reader = getattr(self.connection, "_reader", None)
         return bool(self.connection.is_connected) and not (reader is not None and reader.at_eof())

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from nightmail.message import Delivery
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import RENEW_AGAIN_SECONDS
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores.sqlite.leases import Leases
@@ -38,13 +38,13 @@ class Renewals:
     file: str
     own: ConnectionThread | None = None
 
-    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """Let these leases run on; `BUSY` for all when another connection keeps the lock for too long."""
         if not deliveries:
             return []
         return await self._thread().write(
             lambda connection: carry_out(connection, self.leases.extend(deliveries, lease)),
-            when_locked_out=lambda: [Standing.BUSY] * len(deliveries),
+            when_locked_out=lambda: [WriteResult.BUSY] * len(deliveries),
             patience=min(lease / _PARTS, _PATIENCE).total_seconds(),
             lasting=False,
             urgent=True,

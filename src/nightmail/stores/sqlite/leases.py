@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from nightmail.errors import LeaseLost
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.stores.sqlite.moments import StoreTime, after
 from nightmail.stores.sqlite.notice import NOBODY, ring
 from nightmail.stores.sqlite.steps import Change, Queries, Steps, gathered
@@ -70,14 +70,16 @@ class Leases:
             yield self._sql("keep", ids=listed, now=self._time.stamp())
         yield self._sql("remove", ids=listed)
 
-    def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Steps[list[Standing]]:
+    def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Steps[list[WriteResult]]:
         """Let these leases run on; how each stood."""
         held = yield from self.held(deliveries)
         if held:
             statement = "extend_letters" if are_letters(deliveries) else "extend"
             ids = json.dumps([deliveries[place].id for place in held])
             yield self._sql(statement, ids=ids, until=after(self._time.stamp(), lease))
-        return [Standing.HELD if place in held else Standing.LOST for place in range(len(deliveries))]
+        return [
+            WriteResult.WRITTEN if place in held else WriteResult.LOST for place in range(len(deliveries))
+        ]
 
 
 def released(ended: Sequence[Delivery]) -> frozenset[str]:

@@ -10,14 +10,14 @@ from uuid import UUID
 
 from nightmail.limits import ByteBudget
 from nightmail.message import DeadDelivery
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.claiming import Moment, Wanted
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.moments import END_OF_TIME, StoreTime, after
 from nightmail.stores.sqlite.notice import NOBODY, if_soon, ring
-from nightmail.stores.sqlite.pile import Pile, due_again
+from nightmail.stores.sqlite.outcome_groups import OutcomeGroups, due_again
 from nightmail.stores.sqlite.steps import Change, Queries, Steps
 
 logger = logging.getLogger(__name__)
@@ -54,21 +54,21 @@ class Letters:
         rings = frozenset(queue for (queue,) in found)
         return Change(len(found), (yield from ring(self._sql, rings)))
 
-    def settle(self, batch: Sequence[Settlement]) -> Steps[Change[list[Standing]]]:
+    def settle(self, batch: Sequence[Settlement]) -> Steps[Change[list[WriteResult]]]:
         """Write how looking after these letters ended; how each lease stood."""
         held = yield from self._leases.held([one.delivery for one in batch])
-        pile = Pile(batch, held, self._time.stamp())
-        if pile.done:
-            yield self._sql("remove_letters", ids=json.dumps(pile.done))
-        if pile.given_up:
-            yield self._sql("give_up_letters", ids=json.dumps([id_ for id_, *_ in pile.given_up]))
-        if pile.retried:
-            yield self._sql("retry_letters", returned=json.dumps(pile.retried))
-        if pile.postponed:
-            yield self._sql("postpone_letters", returned=json.dumps(pile.postponed))
-        if pile.handed_back:
-            yield self._sql("release_letters", ids=json.dumps(pile.handed_back))
-        return Change(pile.standings, (yield from ring(self._sql, _woken(pile, batch))))
+        groups = OutcomeGroups(batch, held, self._time.stamp())
+        if groups.done:
+            yield self._sql("remove_letters", ids=json.dumps(groups.done))
+        if groups.given_up:
+            yield self._sql("give_up_letters", ids=json.dumps([id_ for id_, *_ in groups.given_up]))
+        if groups.retried:
+            yield self._sql("retry_letters", returned=json.dumps(groups.retried))
+        if groups.postponed:
+            yield self._sql("postpone_letters", returned=json.dumps(groups.postponed))
+        if groups.handed_back:
+            yield self._sql("release_letters", ids=json.dumps(groups.handed_back))
+        return Change(groups.results, (yield from ring(self._sql, _woken(groups, batch))))
 
     def _longest_due(self, queues: Sequence[str], limit: int, at: Moment) -> Steps[list[tuple[int, int]]]:
         """The ids and sizes of up to so many letters that may be taken, of all these queues together."""
@@ -106,11 +106,11 @@ class Letters:
         return at.until(moment)
 
 
-def _woken(pile: Pile, batch: Sequence[Settlement]) -> frozenset[str]:
+def _woken(groups: OutcomeGroups, batch: Sequence[Settlement]) -> frozenset[str]:
     """The queues whose letters are soon offered again."""
     rings = NOBODY
-    for place in pile.places:
-        due_at = due_again(batch[place].outcome, pile.now)
+    for place in groups.places:
+        due_at = due_again(batch[place].outcome, groups.now)
         if due_at is not None:
-            rings |= if_soon(batch[place].delivery.queue, due_at, pile.now)
+            rings |= if_soon(batch[place].delivery.queue, due_at, groups.now)
     return rings

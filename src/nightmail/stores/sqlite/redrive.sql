@@ -26,8 +26,8 @@ SELECT
     d.priority,
     :now,
     :now,
-    CASE WHEN :keep_names THEN d.timer_id END,
-    CASE WHEN :keep_names THEN d.timer_id END,
+    CASE WHEN :keep_timer_ids THEN d.timer_id END,
+    CASE WHEN :keep_timer_ids THEN d.timer_id END,
     d.ordering_key,
     json_extract(letter.value, '$[1]'),
     d.body

@@ -23,27 +23,29 @@ class Redriving:
         self._time = time
 
     def redrive(
-        self, letters: Sequence[DeadLetter], *, to: str | None, keep_names: bool
+        self, letters: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool
     ) -> Steps[Change[list[int]]]:
         """Move those of these letters that can be moved; the ids of the new messages, in order."""
         now = self._time.stamp()
         given = {letter.id: letter for letter in letters}
-        queues = yield from self._movable(list(given), to=to, keep_names=keep_names, now=now)
+        queues = yield from self._movable(list(given), to=to, keep_timer_ids=keep_timer_ids, now=now)
         if not queues:
             return Change([])
         moving = [(id_, redriven_headers(letter)) for id_, letter in given.items() if id_ in queues]
-        stored = yield self._sql("redrive", letters=json.dumps(moving), to=to, keep_names=keep_names, now=now)
+        stored = yield self._sql(
+            "redrive", letters=json.dumps(moving), to=to, keep_timer_ids=keep_timer_ids, now=now
+        )
         yield self._sql("remove_letters", ids=json.dumps([id_ for id_, _ in moving]))
         return Change(sorted(id_ for (id_,) in stored), frozenset(queues.values()))
 
     def _movable(
-        self, ids: Sequence[int], *, to: str | None, keep_names: bool, now: int
+        self, ids: Sequence[int], *, to: str | None, keep_timer_ids: bool, now: int
     ) -> Steps[dict[int, str]]:
         """The letters that can be moved, and the queue each goes to. Of those with one name only the last."""
         found = {row[0]: row for row in (yield self._sql("movable", ids=json.dumps(ids), to=to, now=now))}
         movable: dict[object, tuple[int, str]] = {}
         for id_, queue, name, borne in (found[id_] for id_ in ids if id_ in found):
-            if not keep_names or name is None:
+            if not keep_timer_ids or name is None:
                 movable[id_] = (id_, queue)
             elif not borne:
                 movable[queue, name] = (id_, queue)

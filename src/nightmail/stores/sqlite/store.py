@@ -16,7 +16,7 @@ from nightmail.clock import Clock, StoreClock
 from nightmail.errors import NotOpen, PublishUncertain, SchemaMissing, StoreUnavailable
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import Delivery, Message, check_due, check_queue
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores._names import TableNames
@@ -38,7 +38,7 @@ from nightmail.stores.sqlite.sweeping import Sweeping
 from nightmail.stores.sqlite.threads import Threads
 from nightmail.stores.sqlite.timers import Timers
 from nightmail.stores.sqlite.transaction import CallersTransactions
-from nightmail.stores.sqlite.watch import WatchedTower
+from nightmail.stores.sqlite.watch import WakeupPoller
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -93,7 +93,7 @@ class SQLiteStore:
         self._redriving = Redriving(sql, time)
         self._sweeping = Sweeping(sql, time)
         self._callers = CallersTransactions(self.file, sql)
-        self._tower = WatchedTower(sql, f"{names.prefix}_messages", self._watch)
+        self._tower = WakeupPoller(sql, f"{names.prefix}_messages", self._watch)
         self._opened: Threads | None = None
 
     @property
@@ -241,7 +241,7 @@ class SQLiteStore:
         named = tuple(dict.fromkeys(queues))
         return await self._write(lambda: self._letters.recall(named, token), transaction=None)
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """Write how these deliveries ended."""
         if not batch:
             return []
@@ -253,23 +253,23 @@ class SQLiteStore:
         except Refused:
             return await self._settle(partial(settle_apart, settle=verb.settle, batch=batch), len(batch))
 
-    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[Standing]:
+    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """Let these leases run on."""
         if not deliveries:
             return []
         return await self._threads.writer.write(
             lambda connection: carry_out(connection, self._leases.extend(deliveries, lease)),
-            when_locked_out=lambda: [Standing.BUSY] * len(deliveries),
+            when_locked_out=lambda: [WriteResult.BUSY] * len(deliveries),
             patience=_EXTEND_SECONDS,
             lasting=False,
             urgent=True,
         )
 
-    def beside(
+    def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AbstractAsyncContextManager[None]:
         """Run `work` on a thread and a connection of its own."""
-        return self._threads.keeper.beside(work, lingers=lingers)
+        return self._threads.keeper.run_on_keeper_thread(work, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Take the write lock in the caller's transaction, which keeps these leases as they are."""
@@ -329,7 +329,7 @@ class SQLiteStore:
         )
 
     async def redrive(
-        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_names: bool = True
+        self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
     ) -> list[int]:
         """Move dead letters back among the messages."""
         if to is not None:
@@ -337,7 +337,7 @@ class SQLiteStore:
         if not letters:
             return []
         return await self._write(
-            lambda: self._redriving.redrive(letters, to=to, keep_names=keep_names), transaction=None
+            lambda: self._redriving.redrive(letters, to=to, keep_timer_ids=keep_timer_ids), transaction=None
         )
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
@@ -383,9 +383,9 @@ class SQLiteStore:
             return (await self._callers.write_blocking(transaction, steps)).result
         return (await self._callers.write(transaction, steps)).result
 
-    async def _settle(self, work: Work[Change[list[Standing]]], count: int) -> list[Standing]:
+    async def _settle(self, work: Work[Change[list[WriteResult]]], count: int) -> list[WriteResult]:
         change = await self._threads.writer.write(
-            work, then=self._ring, when_locked_out=lambda: Change([Standing.BUSY] * count)
+            work, then=self._ring, when_locked_out=lambda: Change([WriteResult.BUSY] * count)
         )
         return change.result
 

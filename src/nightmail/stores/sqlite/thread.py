@@ -43,7 +43,7 @@ from nightmail.stores.sqlite.jobs import (
 )
 from nightmail.stores.sqlite.line import SLICE_SECONDS, Line
 from nightmail.stores.sqlite.together import write_together
-from nightmail.stores.sqlite.watch import WATCH_SECONDS, WatchedTower
+from nightmail.stores.sqlite.watch import WATCH_SECONDS, WakeupPoller
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ConnectionThread:
         self,
         name: str,
         connect: Callable[[], sqlite3.Connection],
-        tower: WatchedTower | None = None,
+        tower: WakeupPoller | None = None,
         *,
         file: str = "the database",
     ) -> None:

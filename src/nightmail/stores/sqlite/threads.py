@@ -11,7 +11,7 @@ from nightmail.stores.sqlite.keeper import Keeper, Renewals, keeper
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.line import SLICE_SECONDS
 from nightmail.stores.sqlite.thread import ConnectionThread
-from nightmail.stores.sqlite.watch import WatchedTower
+from nightmail.stores.sqlite.watch import WakeupPoller
 
 _READER_STOP_SECONDS: Final = 1.0
 """Operators' reads that take longer are not worth waiting for when the store is closed."""
@@ -20,7 +20,7 @@ _READER_STOP_SECONDS: Final = 1.0
 class Threads:
     """One writes and one reads, each with a connection; one keeps leases while there are any to keep."""
 
-    def __init__(self, file: str, tower: WatchedTower, leases: Leases) -> None:
+    def __init__(self, file: str, tower: WakeupPoller, leases: Leases) -> None:
         self._file = file
         connect_to_write = partial(connect, file, busy_seconds=SLICE_SECONDS)
         self.writer = ConnectionThread("writer", connect_to_write, tower, file=file)

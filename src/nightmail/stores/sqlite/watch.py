@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from nightmail.bell import Bell, BellTower
+from nightmail.bell import Bell, Bells
 from nightmail.stores.sqlite.moments import in_microseconds
 from nightmail.stores.sqlite.notice import NOTICE_HORIZON
 from nightmail.stores.sqlite.steps import Queries, Steps, carry_out
@@ -18,7 +18,7 @@ WATCH_SECONDS: Final = 0.02
 """How often to ask while somebody listens: seven microseconds of work each time."""
 
 
-class WatchedTower(BellTower):
+class WakeupPoller(Bells):
     """The bells of a store. While one hangs, the writing thread asks what others have written, and rings for it.
 
     Bells are hung, taken down and rung on the event loop; `look` is called on the thread.

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import pytest
 
 from nightmail.errors import CannotJoin, TimerExists
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
@@ -210,7 +210,7 @@ class BlockingConformance:
 
         assert id_ not in (None, running.id)
         assert await claim_bodies(store) == [b"new"]
-        assert await settle_one(store, running, Done()) is Standing.HELD
+        assert await settle_one(store, running, Done()) is WriteResult.WRITTEN
 
     @needs("blocking")
     @pytest.mark.parametrize(("policy", "kept"), [("earliest", b"sooner"), ("latest", b"waiting")])
@@ -322,7 +322,7 @@ class BlockingConformance:
             assert at_once(writer.cancel(QUEUE, "reminder", transaction=transaction)) is False
             assert at_once(writer.reschedule(QUEUE, "reminder", HOUR, transaction=transaction)) is False
 
-        assert await settle_one(store, running, Done()) is Standing.HELD
+        assert await settle_one(store, running, Done()) is WriteResult.WRITTEN
 
     @needs("blocking")
     async def test_synchronous_code_moves_a_waiting_timer(

@@ -10,7 +10,7 @@ import pytest
 
 from nightmail.errors import CannotJoin, LeaseLost
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Standing
+from nightmail.outcome import Dead, Done, WriteResult
 from nightmail.store import Blocking, FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.blocking import at_once
@@ -56,7 +56,7 @@ class BlockingLeasesConformance:
             at_once(handlers_store.ack([own], transaction=transaction))
 
         assert await store.stats() == {}
-        assert await settle_one(store, own, Done()) is Standing.LOST
+        assert await settle_one(store, own, Done()) is WriteResult.LOST
 
     @needs("blocking")
     async def test_what_synchronous_code_acknowledged_is_as_before_when_it_rolls_back(
@@ -70,7 +70,7 @@ class BlockingLeasesConformance:
             raise RolledBack
 
         assert await claim_all(store) == []
-        assert await settle_one(store, own, Done()) is Standing.HELD
+        assert await settle_one(store, own, Done()) is WriteResult.WRITTEN
 
     @needs("blocking")
     async def test_holding_in_synchronous_code_changes_nothing(
@@ -83,7 +83,7 @@ class BlockingLeasesConformance:
             at_once(handlers_store.hold([own], transaction=transaction))
 
         assert await claim_all(store) == []
-        assert await settle_one(store, own, Done()) is Standing.HELD
+        assert await settle_one(store, own, Done()) is WriteResult.WRITTEN
 
     @needs("blocking")
     async def test_synchronous_code_acknowledges_on_a_thread_without_an_event_loop(
@@ -117,8 +117,8 @@ class BlockingLeasesConformance:
             at_once(VERBS[verb](handlers_store, [lost, kept], transaction))
 
         assert refused.value.ids == (lost.id,)
-        assert await settle_one(store, taken_over, Done()) is Standing.HELD
-        assert await settle_one(store, kept, Done()) is Standing.HELD
+        assert await settle_one(store, taken_over, Done()) is WriteResult.WRITTEN
+        assert await settle_one(store, kept, Done()) is WriteResult.WRITTEN
 
     @needs("blocking")
     async def test_a_lease_that_expired_and_was_not_taken_over_is_still_acknowledged_in_synchronous_code(
@@ -145,7 +145,7 @@ class BlockingLeasesConformance:
             at_once(VERBS[verb](store, [own], transaction))
             clock.advance(LEASE * 2)
             assert await claim_all(store) == []
-            assert await store.extend([own], LEASE) == [Standing.BUSY]
+            assert await store.extend([own], LEASE) == [WriteResult.BUSY]
 
         assert await claim_bodies(store) == ([b"locked"] if verb == "hold" else [])
 
@@ -206,7 +206,7 @@ class BlockingLeasesConformance:
         with harness.blocking() as transaction, pytest.raises(CannotJoin):
             await VERBS[verb](store, [own], transaction.session)
 
-        assert await settle_one(store, own, Done()) is Standing.HELD
+        assert await settle_one(store, own, Done()) is WriteResult.WRITTEN
 
     @either
     async def test_what_is_no_transaction_of_synchronous_code_is_refused(
@@ -218,4 +218,4 @@ class BlockingLeasesConformance:
         with pytest.raises(CannotJoin):
             await VERBS[verb](store, [own], Blocking(object()))
 
-        assert await settle_one(store, own, Done()) is Standing.HELD
+        assert await settle_one(store, own, Done()) is WriteResult.WRITTEN

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, TypeVar,
 from uuid import UUID, uuid4
 
 from nightmail.message import DeadDelivery, Delivery, Due, Message, OnConflict
-from nightmail.outcome import Dead, Outcome, Standing
+from nightmail.outcome import Dead, Outcome, WriteResult
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import FullStore, Inspection, Settlement, Store
 from nightmail.testing.clock import ManualClock
@@ -121,18 +121,18 @@ async def claim_bodies(store: Store, *queues: str, limit: int = 100, lease: time
 
 async def settle_one(
     store: Store, delivery: Delivery, outcome: Outcome, *, repeated: bool = False
-) -> Standing:
+) -> WriteResult:
     """Settle one delivery; how its lease stood."""
-    standings = await store.settle([Settlement(delivery, outcome, repeated)])
-    assert len(standings) == 1, f"one settlement, but {len(standings)} answers"
-    return standings[0]
+    results = await store.settle([Settlement(delivery, outcome, repeated)])
+    assert len(results) == 1, f"one settlement, but {len(results)} answers"
+    return results[0]
 
 
-async def extend_one(store: Store, delivery: Delivery, lease: timedelta = LEASE) -> Standing:
+async def extend_one(store: Store, delivery: Delivery, lease: timedelta = LEASE) -> WriteResult:
     """Extend one lease; how it stood."""
-    standings = await store.extend([delivery], lease)
-    assert len(standings) == 1, f"one lease, but {len(standings)} answers"
-    return standings[0]
+    results = await store.extend([delivery], lease)
+    assert len(results) == 1, f"one lease, but {len(results)} answers"
+    return results[0]
 
 
 async def running_timer(store: Store, timer_id: str = "reminder", body: bytes = b"old") -> Delivery:
@@ -159,7 +159,7 @@ async def bury(store: FullStore, message: Message, why: Dead = REJECTED) -> Dead
     """Publish what is due now, be the only one to claim it, and give it up; the letter it became."""
     await stored(store, message)
     delivery = await claim_one(store, message.queue)
-    assert await settle_one(store, delivery, why) is Standing.HELD
+    assert await settle_one(store, delivery, why) is WriteResult.WRITTEN
     (letter,) = await store.dead(DeadFilter(queue=message.queue), limit=1)
     return letter
 

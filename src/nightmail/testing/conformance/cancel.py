@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nightmail.errors import LeaseLost
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
@@ -110,7 +110,7 @@ class CancelConformance:
 
         assert await store.cancel(QUEUE, "reminder") is False
 
-        assert await extend_one(store, running) is Standing.HELD
+        assert await extend_one(store, running) is WriteResult.WRITTEN
         await settle_one(store, running, Retry(after=MINUTE))
         assert await bearer(store) == [(running.id, b"old")]
 
@@ -121,8 +121,8 @@ class CancelConformance:
 
         assert await store.cancel(QUEUE, "reminder") is True
 
-        assert await settle_one(store, holder, Retry()) is Standing.LOST
-        assert await extend_one(store, holder) is Standing.LOST
+        assert await settle_one(store, holder, Retry()) is WriteResult.LOST
+        assert await extend_one(store, holder) is WriteResult.LOST
         assert await claim_all(store) == []
 
     async def test_a_lease_protects_until_the_very_moment_it_expires(
@@ -151,7 +151,7 @@ class CancelConformance:
         assert await store.cancel(QUEUE, "reminder") is True
 
         assert await store.peek() == []
-        assert await settle_one(store, old, Done()) is Standing.HELD
+        assert await settle_one(store, old, Done()) is WriteResult.WRITTEN
 
     async def test_a_superseded_message_that_came_back_is_not_cancelled_by_its_former_name(
         self, store: FullStore
@@ -172,7 +172,7 @@ class CancelConformance:
 
         assert await store.cancel(QUEUE, "reminder") is True
 
-        assert await settle_one(store, own, Retry()) is Standing.HELD
+        assert await settle_one(store, own, Retry()) is WriteResult.WRITTEN
         assert await claim_bodies(store) == [b"old"]
 
     async def test_cancelling_the_head_of_an_ordering_key_releases_the_next(self, store: FullStore) -> None:
@@ -277,7 +277,7 @@ class CancelConformance:
         assert await store.cancel_all(QUEUE) == 1
 
         assert bodies(await store.dead(DeadFilter())) == [b"dead"]
-        assert await settle_one(store, running, Retry()) is Standing.HELD
+        assert await settle_one(store, running, Retry()) is WriteResult.WRITTEN
         assert await claim_bodies(store) == [b"running"]
 
     async def test_cancel_all_takes_an_expired_lease_from_its_holder(
@@ -287,7 +287,7 @@ class CancelConformance:
 
         assert await store.cancel_all(QUEUE) == 1
 
-        assert await settle_one(store, holder, Done()) is Standing.LOST
+        assert await settle_one(store, holder, Done()) is WriteResult.LOST
 
     async def test_cancel_all_frees_the_names_of_what_it_removed_and_of_nothing_else(
         self, store: FullStore
@@ -397,8 +397,8 @@ class CancelConformance:
         holder = await expired_timer(store, clock)
         await store.reschedule(QUEUE, "reminder", HOUR)
 
-        assert await extend_one(store, holder) is Standing.LOST
-        assert await settle_one(store, holder, Done()) is Standing.LOST
+        assert await extend_one(store, holder) is WriteResult.LOST
+        assert await settle_one(store, holder, Done()) is WriteResult.LOST
 
         assert [found.due_at for found in await store.peek()] == [clock.now() + HOUR]
 
@@ -417,7 +417,7 @@ class CancelConformance:
 
         assert await store.reschedule(QUEUE, "reminder", HOUR) is False
 
-        assert await extend_one(store, running) is Standing.HELD
+        assert await extend_one(store, running) is WriteResult.WRITTEN
         await settle_one(store, running, Release())
         assert [found.due_at for found in await store.peek()] == [clock.now()]
 
@@ -439,7 +439,7 @@ class CancelConformance:
         assert await store.reschedule(QUEUE, "reminder", HOUR) is True
 
         assert [(found.id, found.due_at) for found in await store.peek()] == [(new, clock.now() + HOUR)]
-        assert await settle_one(store, old, Done()) is Standing.HELD
+        assert await settle_one(store, old, Done()) is WriteResult.WRITTEN
 
     @needs("transactions")
     async def test_a_move_commits_with_its_transaction_and_counts_from_the_call(

@@ -10,7 +10,7 @@ import pytest
 
 from nightmail.errors import LeaseLost
 from nightmail.message import DeadDelivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, QueueStats
 from nightmail.store import Claimed, Extend, FullStore, Settlement
 from nightmail.testing.clock import ManualClock
@@ -278,7 +278,7 @@ class DeadConformance:
         assert [(each.id, each.due_at, each.deliveries) for each in again] == [
             (each.id, each.due_at, 1) for each in taken
         ]
-        assert await settle_one(store, taken[0], Done()) is Standing.LOST
+        assert await settle_one(store, taken[0], Done()) is WriteResult.LOST
 
     async def test_recalling_letters_leaves_what_other_tokens_and_queues_have(
         self, store: FullStore, clock: ManualClock
@@ -313,7 +313,7 @@ class DeadConformance:
         letter = await claim_letter(store, lease=LEASE)
         clock.advance(SECOND)
 
-        assert await extend_one(store, letter, LEASE) is Standing.HELD
+        assert await extend_one(store, letter, LEASE) is WriteResult.WRITTEN
 
         clock.advance(LEASE - MICROSECOND)
         assert await claim_letters(other) == []
@@ -326,7 +326,7 @@ class DeadConformance:
         await bury(store, message())
         letter = await claim_letter(store, lease=HOUR)
 
-        assert await extend_one(store, letter, SECOND) is Standing.HELD
+        assert await extend_one(store, letter, SECOND) is WriteResult.WRITTEN
 
         clock.advance(HOUR - MICROSECOND)
         assert await claim_letters(store) == []
@@ -338,9 +338,9 @@ class DeadConformance:
         first, second, third = await claim_letters(store, lease=LEASE)
         await settle_one(store, second, Done())
 
-        standings = await store.extend([third, second, first], HOUR)
+        results = await store.extend([third, second, first], HOUR)
 
-        assert list(standings) == [Standing.HELD, Standing.LOST, Standing.HELD]
+        assert list(results) == [WriteResult.WRITTEN, WriteResult.LOST, WriteResult.WRITTEN]
         clock.advance(LEASE)
         assert await claim_letters(store) == []
 
@@ -349,17 +349,17 @@ class DeadConformance:
     ) -> None:
         await bury(store, message())
         letter = await claim_letter(store, lease=LEASE)
-        standings: list[Standing] = []
+        results: list[WriteResult] = []
         extended = threading.Event()
 
         async def work(extend: Extend) -> None:
-            standings.extend(await extend([letter], HOUR))
+            results.extend(await extend([letter], HOUR))
             extended.set()
 
-        async with promptly(), store.beside(work):
+        async with promptly(), store.run_on_keeper_thread(work):
             await came(extended)
 
-        assert standings == [Standing.HELD]
+        assert results == [WriteResult.WRITTEN]
         clock.advance(LEASE)
         assert await claim_letters(other) == []
 
@@ -367,17 +367,17 @@ class DeadConformance:
         self, store: FullStore, other: FullStore, clock: ManualClock
     ) -> None:
         late, _ = await taken_over(store, other, clock)
-        standings: list[Standing] = []
+        results: list[WriteResult] = []
         extended = threading.Event()
 
         async def work(extend: Extend) -> None:
-            standings.extend(await extend([late], HOUR))
+            results.extend(await extend([late], HOUR))
             extended.set()
 
-        async with promptly(), store.beside(work):
+        async with promptly(), store.run_on_keeper_thread(work):
             await came(extended)
 
-        assert standings == [Standing.LOST]
+        assert results == [WriteResult.LOST]
 
     @whatever_ends_a_lease
     async def test_who_lost_a_letter_cannot_settle_it(
@@ -386,12 +386,12 @@ class DeadConformance:
         late, successor = await taken_over(store, other, clock)
         before = await store.dead(EVERYTHING)
 
-        assert await settle_one(store, late, outcome) is Standing.LOST
+        assert await settle_one(store, late, outcome) is WriteResult.LOST
 
         assert await store.dead(EVERYTHING) == before
         assert await claim_letters(store) == []
-        assert await extend_one(store, late, HOUR) is Standing.LOST
-        assert await settle_one(other, successor, Release()) is Standing.HELD
+        assert await extend_one(store, late, HOUR) is WriteResult.LOST
+        assert await settle_one(other, successor, Release()) is WriteResult.WRITTEN
         assert (await claim_letter(store)).deliveries == 2
 
     @whatever_ends_a_lease
@@ -402,8 +402,8 @@ class DeadConformance:
         letter = await claim_letter(store, lease=LEASE)
         clock.advance(LEASE + HOUR)
 
-        assert await settle_one(store, letter, outcome) is Standing.HELD
-        assert await settle_one(store, letter, outcome) is Standing.LOST
+        assert await settle_one(store, letter, outcome) is WriteResult.WRITTEN
+        assert await settle_one(store, letter, outcome) is WriteResult.LOST
 
     async def test_the_lease_on_a_letter_is_its_id_and_its_token_together(
         self, store: FullStore, clock: ManualClock
@@ -416,17 +416,17 @@ class DeadConformance:
 
         crossed = replace(a, token=b.token)
 
-        assert await settle_one(store, crossed, Done()) is Standing.LOST
-        assert await extend_one(store, crossed) is Standing.LOST
-        assert await settle_one(store, a, Done()) is Standing.HELD
-        assert await settle_one(store, b, Done()) is Standing.HELD
+        assert await settle_one(store, crossed, Done()) is WriteResult.LOST
+        assert await extend_one(store, crossed) is WriteResult.LOST
+        assert await settle_one(store, a, Done()) is WriteResult.WRITTEN
+        assert await settle_one(store, b, Done()) is WriteResult.WRITTEN
 
     # ---------------------------------------------------------------------------------------- outcomes
 
     async def test_a_letter_that_is_done_is_gone(self, store: FullStore, clock: ManualClock) -> None:
         await bury(store, message())
 
-        assert await settle_one(store, await claim_letter(store), Done()) is Standing.HELD
+        assert await settle_one(store, await claim_letter(store), Done()) is WriteResult.WRITTEN
 
         assert await store.dead(EVERYTHING) == []
         assert await store.stats() == {}
@@ -448,7 +448,7 @@ class DeadConformance:
         letter = await claim_letter(store)
         clock.advance(SECOND * 3)
 
-        assert await settle_one(store, letter, Retry(SECOND * 10)) is Standing.HELD
+        assert await settle_one(store, letter, Retry(SECOND * 10)) is WriteResult.WRITTEN
 
         due_at = clock.now() + SECOND * 10
         clock.advance(SECOND * 10 - MICROSECOND)
@@ -478,7 +478,7 @@ class DeadConformance:
         await settle_one(store, await claim_letter(store), Retry())
         letter = await claim_letter(store)
 
-        assert await settle_one(store, letter, Postpone(MINUTE)) is Standing.HELD
+        assert await settle_one(store, letter, Postpone(MINUTE)) is WriteResult.WRITTEN
 
         clock.advance(MINUTE - MICROSECOND)
         assert await claim_letters(store) == []
@@ -496,7 +496,7 @@ class DeadConformance:
         letter = await claim_letter(store)
         clock.advance(SECOND)
 
-        assert await settle_one(store, letter, Release()) is Standing.HELD
+        assert await settle_one(store, letter, Release()) is WriteResult.WRITTEN
 
         again = await claim_letter(store)
         assert (again.attempts, again.deliveries, again.due_at) == (1, 2, letter.due_at)
@@ -525,7 +525,7 @@ class DeadConformance:
         letter = await claim_letter(store)
         clock.advance(SECOND)
 
-        assert await settle_one(store, letter, Dead("nobody knows", "KeyError: why")) is Standing.HELD
+        assert await settle_one(store, letter, Dead("nobody knows", "KeyError: why")) is WriteResult.WRITTEN
 
         assert await store.dead(EVERYTHING) == [before]
         assert (before.reason, before.error) == ("rejected", "ValueError: no")
@@ -541,7 +541,7 @@ class DeadConformance:
         clock.advance(DAY * 400)
         assert await claim_letters(other) == []
         assert (await look(other)).next_in is None
-        assert await extend_one(store, letter) is Standing.LOST
+        assert await extend_one(store, letter) is WriteResult.LOST
 
     async def test_a_letter_that_is_given_up_can_be_redriven(self, store: FullStore) -> None:
         await bury(store, message(b"after all"))
@@ -560,7 +560,7 @@ class DeadConformance:
         done, retried, postponed, released, given_up, gone = await claim_letters(store)
         await settle_one(store, gone, Done())
 
-        standings = await store.settle(
+        results = await store.settle(
             [
                 Settlement(done, Done()),
                 Settlement(retried, Retry(SECOND * 2)),
@@ -572,8 +572,8 @@ class DeadConformance:
             ]
         )
 
-        held, lost, unknown = Standing.HELD, Standing.LOST, Standing.UNKNOWN
-        assert list(standings) == [held, held, held, lost, unknown, held, held]
+        held, lost, unknown = WriteResult.WRITTEN, WriteResult.LOST, WriteResult.UNKNOWN
+        assert list(results) == [held, held, held, lost, unknown, held, held]
         assert bodies(await store.dead(EVERYTHING)) == [b"given up", b"released", b"postponed", b"retried"]
         clock.advance(SECOND * 2)
         assert bodies(await claim_letters(store)) == [b"released", b"postponed", b"retried"]
@@ -583,9 +583,9 @@ class DeadConformance:
             await bury(store, message(queue=queue))
         letters = await claim_letters(store, "orders", "refunds", "mail")
 
-        standings = await store.settle([Settlement(letter, Done()) for letter in letters])
+        results = await store.settle([Settlement(letter, Done()) for letter in letters])
 
-        assert list(standings) == [Standing.HELD] * 3
+        assert list(results) == [WriteResult.WRITTEN] * 3
         assert await store.stats() == {}
 
     async def test_a_letter_and_a_message_that_have_the_same_id_are_told_apart(
@@ -596,9 +596,9 @@ class DeadConformance:
         await settle_one(store, dying, Dead("rejected"))
         letter = await claim_letter(store)
 
-        assert await settle_one(store, letter, Done()) is Standing.HELD
+        assert await settle_one(store, letter, Done()) is WriteResult.WRITTEN
 
-        assert list(await store.extend(alive, LEASE)) == [Standing.HELD] * 4
+        assert list(await store.extend(alive, LEASE)) == [WriteResult.WRITTEN] * 4
 
     # ----------------------------------------------------------------------------------------- next_in
 
@@ -708,7 +708,7 @@ class DeadConformance:
 
         assert await harness.written() == ["effect"]
         assert bodies(await store.dead(EVERYTHING)) == [b"third"]
-        assert await settle_one(store, first, Retry()) is Standing.LOST
+        assert await settle_one(store, first, Retry()) is WriteResult.LOST
 
     @needs("transactions")
     async def test_after_a_rollback_the_letter_is_as_before(
@@ -726,7 +726,7 @@ class DeadConformance:
         assert await harness.written() == []
         assert await store.dead(EVERYTHING) == [before]
         assert await claim_letters(store) == []
-        assert await extend_one(store, letter) is Standing.HELD
+        assert await extend_one(store, letter) is WriteResult.WRITTEN
         clock.advance(LEASE)
         assert (await claim_letter(store)).deliveries == 2
 
@@ -743,7 +743,7 @@ class DeadConformance:
 
         assert raised.value.ids == (late.id,)
         assert await harness.written() == []
-        assert await settle_one(other, successor, Done()) is Standing.HELD
+        assert await settle_one(other, successor, Done()) is WriteResult.WRITTEN
 
     @needs("transactions")
     async def test_who_lost_a_letter_learns_it_when_holding(
@@ -756,7 +756,7 @@ class DeadConformance:
                 await store.hold([late], transaction=transaction)
 
         assert raised.value.ids == (late.id,)
-        assert await settle_one(other, successor, Done()) is Standing.HELD
+        assert await settle_one(other, successor, Done()) is WriteResult.WRITTEN
 
     @needs("transactions")
     async def test_an_ack_of_letters_is_all_or_nothing_and_names_the_lost_ones(
@@ -785,7 +785,7 @@ class DeadConformance:
             await store.hold([letter], transaction=transaction)
 
         assert await store.dead(EVERYTHING) == [before]
-        assert await extend_one(store, letter) is Standing.HELD
+        assert await extend_one(store, letter) is WriteResult.WRITTEN
         clock.advance(LEASE)
         assert (await claim_letter(store)).deliveries == 2
 
@@ -805,8 +805,8 @@ class DeadConformance:
                 taken = bodies(await claim_letters(other))
             await store.ack([locked], transaction=transaction)
 
-        assert list(extended) == [Standing.BUSY, Standing.HELD, Standing.HELD]
-        assert list(settled) == [Standing.BUSY, Standing.HELD]
+        assert list(extended) == [WriteResult.BUSY, WriteResult.WRITTEN, WriteResult.WRITTEN]
+        assert list(settled) == [WriteResult.BUSY, WriteResult.WRITTEN]
         assert sorted(taken) == [b"second", b"third"]
         assert sorted(bodies(await store.dead(EVERYTHING))) == [b"second", b"third"]
 
@@ -821,7 +821,7 @@ class DeadConformance:
             await store.hold([letter], transaction=transaction)
             await harness.write(transaction, "effect")
             async with promptly():
-                assert await extend_one(store, letter, HOUR) is Standing.BUSY
+                assert await extend_one(store, letter, HOUR) is WriteResult.BUSY
             await store.ack([letter], transaction=transaction)
 
         assert await harness.written() == ["effect"]
@@ -857,7 +857,7 @@ class DeadConformance:
 
         assert await store.stats() == {QUEUE: QueueStats(dead=3)}
         assert len(await store.dead(EVERYTHING)) == 3
-        assert await extend_one(store, held) is Standing.HELD
+        assert await extend_one(store, held) is WriteResult.WRITTEN
 
     async def test_looking_at_letters_takes_nothing_from_whoever_holds_one(self, store: FullStore) -> None:
         await bury(store, message())
@@ -866,7 +866,7 @@ class DeadConformance:
         (listed,) = await store.dead(DeadFilter(ids=(letter.id,)))
 
         assert (listed.attempts, listed.deliveries) == (1, 1)
-        assert await settle_one(store, letter, Done()) is Standing.HELD
+        assert await settle_one(store, letter, Done()) is WriteResult.WRITTEN
 
 
 async def three_letters(store: FullStore, clock: ManualClock) -> list[DeadLetter]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from nightmail.outcome import Dead, Done, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Postpone, Release, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, QueueStats
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
@@ -45,7 +45,7 @@ async def buried(
 ) -> int:
     """A message that was given up at once; its message id."""
     id_ = await stored(store, message(body, queue=queue))
-    assert await settle_one(store, await claim_one(store, queue), Dead(reason, error)) is Standing.HELD
+    assert await settle_one(store, await claim_one(store, queue), Dead(reason, error)) is WriteResult.WRITTEN
     return id_
 
 
@@ -249,7 +249,10 @@ class InspectConformance:
         given_up = await claim_one(store)
         clock.advance(SECOND)
 
-        assert await settle_one(store, given_up, Dead("rejected", "ValueError: no", ran=ran)) is Standing.HELD
+        assert (
+            await settle_one(store, given_up, Dead("rejected", "ValueError: no", ran=ran))
+            is WriteResult.WRITTEN
+        )
 
         (letter,) = await store.dead(EVERYTHING)
         assert (letter.message_id, letter.queue, letter.timer_id) == (id_, QUEUE, "reminder")

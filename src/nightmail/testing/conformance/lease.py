@@ -12,7 +12,7 @@ import pytest
 
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Extend, FullStore
 from nightmail.testing.clock import ManualClock
@@ -140,11 +140,11 @@ class LeaseConformance:
         clock.advance(LEASE)
         successor = await claim_one(other, lease=LEASE)
 
-        assert await settle_one(store, late, outcome) is Standing.LOST
+        assert await settle_one(store, late, outcome) is WriteResult.LOST
 
         assert await claim_all(store) == []
         assert await store.dead(DeadFilter()) == []
-        assert await extend_one(other, successor) is Standing.HELD
+        assert await extend_one(other, successor) is WriteResult.WRITTEN
         clock.advance(LEASE)
         again = await claim_one(other)
         assert (again.id, again.body, again.timer_id) == (late.id, b"mine now", "reminder")
@@ -158,7 +158,7 @@ class LeaseConformance:
         clock.advance(LEASE)
         successor = await claim_one(other, lease=LEASE)
 
-        assert await extend_one(store, late, HOUR) is Standing.LOST
+        assert await extend_one(store, late, HOUR) is WriteResult.LOST
 
         clock.advance(LEASE)
         assert (await claim_one(other)).id == successor.id
@@ -179,7 +179,7 @@ class LeaseConformance:
 
         assert lost.value.ids == (late.id,)
         assert await harness.written() == []
-        assert await settle_one(other, successor, Done()) is Standing.HELD
+        assert await settle_one(other, successor, Done()) is WriteResult.WRITTEN
 
     @needs("transactions")
     async def test_a_late_worker_cannot_hold_what_another_has_taken_over(
@@ -195,7 +195,7 @@ class LeaseConformance:
                 await store.hold([late], transaction=transaction)
 
         assert lost.value.ids == (late.id,)
-        assert await settle_one(other, successor, Done()) is Standing.HELD
+        assert await settle_one(other, successor, Done()) is WriteResult.WRITTEN
 
     async def test_a_late_worker_cannot_publish_in_the_name_of_its_delivery(
         self, store: FullStore, other: FullStore, clock: ManualClock
@@ -208,7 +208,7 @@ class LeaseConformance:
         with pytest.raises(LeaseLost):
             await store.publish(timer("reminder", b"from a late worker"), own=late)
 
-        assert await settle_one(other, successor, Done()) is Standing.HELD
+        assert await settle_one(other, successor, Done()) is WriteResult.WRITTEN
         assert await store.peek() == []
 
     async def test_of_three_holders_after_one_another_only_the_last_may_settle(
@@ -220,9 +220,9 @@ class LeaseConformance:
             holders.append(await claim_one(worker, lease=LEASE))
             clock.advance(LEASE)
 
-        standings = [await settle_one(store, holder, Done()) for holder in holders]
+        results = [await settle_one(store, holder, Done()) for holder in holders]
 
-        assert standings == [Standing.LOST, Standing.LOST, Standing.HELD]
+        assert results == [WriteResult.LOST, WriteResult.LOST, WriteResult.WRITTEN]
 
     async def test_a_lease_is_the_id_and_the_token_together(self, store: FullStore) -> None:
         await store.publish_batch([message(b"a"), message(b"b")])
@@ -232,11 +232,11 @@ class LeaseConformance:
         crossed = replace(a, token=b.token)
         unknown = replace(a, token=fresh_token())
 
-        assert await settle_one(store, crossed, Done()) is Standing.LOST
-        assert await settle_one(store, unknown, Done()) is Standing.LOST
-        assert await extend_one(store, crossed) is Standing.LOST
-        assert await settle_one(store, a, Done()) is Standing.HELD
-        assert await settle_one(store, b, Done()) is Standing.HELD
+        assert await settle_one(store, crossed, Done()) is WriteResult.LOST
+        assert await settle_one(store, unknown, Done()) is WriteResult.LOST
+        assert await extend_one(store, crossed) is WriteResult.LOST
+        assert await settle_one(store, a, Done()) is WriteResult.WRITTEN
+        assert await settle_one(store, b, Done()) is WriteResult.WRITTEN
 
     async def test_a_lease_ends_with_its_settlement(self, store: FullStore) -> None:
         await store.publish_batch([message(b"done"), message(b"retried")])
@@ -244,8 +244,8 @@ class LeaseConformance:
         await settle_one(store, done, Done())
         await settle_one(store, retried, Retry())
 
-        assert await extend_one(store, done) is Standing.LOST
-        assert await extend_one(store, retried) is Standing.LOST
+        assert await extend_one(store, done) is WriteResult.LOST
+        assert await extend_one(store, retried) is WriteResult.LOST
         assert await claim_bodies(store) == [b"retried"]
 
     async def test_cancelling_a_message_whose_lease_expired_ends_that_lease(
@@ -256,8 +256,8 @@ class LeaseConformance:
         clock.advance(LEASE)
         assert await store.cancel(QUEUE, "reminder")
 
-        assert await settle_one(store, late, Done()) is Standing.LOST
-        assert await extend_one(store, late) is Standing.LOST
+        assert await settle_one(store, late, Done()) is WriteResult.LOST
+        assert await extend_one(store, late) is WriteResult.LOST
 
     # ------------------------------------------------------------------- expired, but not taken over
 
@@ -269,8 +269,8 @@ class LeaseConformance:
         delivery = await claim_one(store, lease=LEASE)
         clock.advance(LEASE + HOUR)
 
-        assert await settle_one(store, delivery, outcome) is Standing.HELD
-        assert await settle_one(store, delivery, outcome) is Standing.LOST
+        assert await settle_one(store, delivery, outcome) is WriteResult.WRITTEN
+        assert await settle_one(store, delivery, outcome) is WriteResult.LOST
 
     async def test_an_expired_lease_that_nobody_took_over_can_be_extended(
         self, store: FullStore, other: FullStore, clock: ManualClock
@@ -279,10 +279,10 @@ class LeaseConformance:
         delivery = await claim_one(store, lease=LEASE)
         clock.advance(LEASE + HOUR)
 
-        assert await extend_one(store, delivery, LEASE) is Standing.HELD
+        assert await extend_one(store, delivery, LEASE) is WriteResult.WRITTEN
 
         assert await claim_all(other) == []
-        assert await settle_one(store, delivery, Done()) is Standing.HELD
+        assert await settle_one(store, delivery, Done()) is WriteResult.WRITTEN
 
     @needs("transactions")
     async def test_an_expired_lease_that_nobody_took_over_can_be_acked_in_a_transaction(
@@ -309,7 +309,7 @@ class LeaseConformance:
         delivery = await claim_one(store, lease=SECOND * 30)
 
         clock.advance(SECOND * 20)
-        assert await extend_one(store, delivery, SECOND * 30) is Standing.HELD
+        assert await extend_one(store, delivery, SECOND * 30) is WriteResult.WRITTEN
 
         clock.advance(SECOND * 30 - MICROSECOND)
         assert await claim_all(other) == []
@@ -322,7 +322,7 @@ class LeaseConformance:
         await store.publish(message())
         delivery = await claim_one(store, lease=SECOND * 60)
 
-        assert await extend_one(store, delivery, SECOND * 10) is Standing.HELD
+        assert await extend_one(store, delivery, SECOND * 10) is WriteResult.WRITTEN
 
         clock.advance(SECOND * 60 - MICROSECOND)
         assert await claim_all(other) == []
@@ -337,10 +337,10 @@ class LeaseConformance:
 
         for _ in range(10):
             clock.advance(LEASE - SECOND)
-            assert await extend_one(store, delivery, LEASE) is Standing.HELD
+            assert await extend_one(store, delivery, LEASE) is WriteResult.WRITTEN
             assert await claim_all(other) == []
 
-        assert await settle_one(store, delivery, Done()) is Standing.HELD
+        assert await settle_one(store, delivery, Done()) is WriteResult.WRITTEN
 
     async def test_extending_changes_nothing_but_the_lease(
         self, store: FullStore, clock: ManualClock
@@ -365,10 +365,10 @@ class LeaseConformance:
         await settle_one(store, deliveries[3], Retry(HOUR))
 
         asked = [deliveries[4], deliveries[3], deliveries[0], deliveries[1], deliveries[2]]
-        standings = await store.extend(asked, LEASE * 2)
+        results = await store.extend(asked, LEASE * 2)
 
-        held, lost = Standing.HELD, Standing.LOST
-        assert list(standings) == [held, lost, held, lost, held]
+        held, lost = WriteResult.WRITTEN, WriteResult.LOST
+        assert list(results) == [held, lost, held, lost, held]
         clock.advance(LEASE)
         assert await claim_all(other) == []
 
@@ -381,16 +381,16 @@ class LeaseConformance:
         clock.advance(LEASE)
         good = await claim_one(store, lease=LEASE)
 
-        standings = await store.extend([late, good] if late_first else [good, late], LEASE)
+        results = await store.extend([late, good] if late_first else [good, late], LEASE)
 
-        lost, held = Standing.LOST, Standing.HELD
-        assert list(standings) == ([lost, held] if late_first else [held, lost])
+        lost, held = WriteResult.LOST, WriteResult.WRITTEN
+        assert list(results) == ([lost, held] if late_first else [held, lost])
 
     async def test_a_lease_that_is_named_twice_is_answered_twice(self, store: FullStore) -> None:
         await store.publish_batch([message(), message()])
         first, second = await claim_all(store)
 
-        assert list(await store.extend([first, second, first], LEASE)) == [Standing.HELD] * 3
+        assert list(await store.extend([first, second, first], LEASE)) == [WriteResult.WRITTEN] * 3
 
     async def test_extending_nothing_answers_nothing(self, store: FullStore) -> None:
         assert list(await store.extend([], LEASE)) == []
@@ -403,7 +403,7 @@ class LeaseConformance:
         deliveries = await claim_all(store, *queues, limit=300, lease=LEASE)
         clock.advance(SECOND)
 
-        assert list(await store.extend(deliveries, LEASE)) == [Standing.HELD] * 300
+        assert list(await store.extend(deliveries, LEASE)) == [WriteResult.WRITTEN] * 300
 
         clock.advance(LEASE - SECOND)
         assert await claim_all(other, *queues) == []
@@ -420,10 +420,13 @@ class LeaseConformance:
                 await store.ack([locked], transaction=transaction)
 
                 async with promptly():
-                    assert list(await store.extend([locked, free], LEASE)) == [Standing.BUSY, Standing.HELD]
+                    assert list(await store.extend([locked, free], LEASE)) == [
+                        WriteResult.BUSY,
+                        WriteResult.WRITTEN,
+                    ]
                 raise RolledBack
 
-        assert list(await store.extend([locked, free], LEASE)) == [Standing.HELD, Standing.HELD]
+        assert list(await store.extend([locked, free], LEASE)) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
     # --------------------------------------------------------------------------------------- beside
 
@@ -434,10 +437,10 @@ class LeaseConformance:
         delivery = await claim_one(store, lease=LEASE)
         keeper = _Keeper([delivery], HOUR)
 
-        async with store.beside(keeper):
+        async with store.run_on_keeper_thread(keeper):
             await keeper.has_extended()
 
-        assert keeper.standings == [Standing.HELD]
+        assert keeper.results == [WriteResult.WRITTEN]
         clock.advance(LEASE)
         assert await claim_all(other) == []
 
@@ -451,15 +454,15 @@ class LeaseConformance:
         await claim_one(other)
         keeper = _Keeper([lost, kept], HOUR)
 
-        async with store.beside(keeper):
+        async with store.run_on_keeper_thread(keeper):
             await keeper.has_extended()
 
-        assert keeper.standings == [Standing.LOST, Standing.HELD]
+        assert keeper.results == [WriteResult.LOST, WriteResult.WRITTEN]
 
     async def test_work_beside_is_cancelled_when_the_block_is_left(self, store: FullStore) -> None:
         keeper = _Keeper([], LEASE)
 
-        async with store.beside(keeper):
+        async with store.run_on_keeper_thread(keeper):
             await keeper.has_extended()
             assert not keeper.cancelled.is_set()
 
@@ -471,7 +474,7 @@ class LeaseConformance:
         keeper = _Keeper([], LEASE)
 
         with pytest.raises(RolledBack):
-            async with store.beside(keeper):
+            async with store.run_on_keeper_thread(keeper):
                 await keeper.has_extended()
                 raise RolledBack
 
@@ -483,7 +486,7 @@ class LeaseConformance:
         async def work(extend: Extend) -> None:
             ended.set()
 
-        async with promptly(), store.beside(work):
+        async with promptly(), store.run_on_keeper_thread(work):
             await came(ended)
 
         await store.ping()
@@ -495,16 +498,16 @@ class LeaseConformance:
         first, second = await claim_all(store)
         outer, inner = _Keeper([first], HOUR), _Keeper([second], HOUR)
 
-        async with store.beside(outer):
-            async with store.beside(inner):
+        async with store.run_on_keeper_thread(outer):
+            async with store.run_on_keeper_thread(inner):
                 await outer.has_extended()
                 await inner.has_extended()
             await came(inner.cancelled)
             assert not outer.cancelled.is_set()
-            assert await settle_one(store, second, Done()) is Standing.HELD
+            assert await settle_one(store, second, Done()) is WriteResult.WRITTEN
         await came(outer.cancelled)
 
-        assert (outer.standings, inner.standings) == ([Standing.HELD], [Standing.HELD])
+        assert (outer.results, inner.results) == ([WriteResult.WRITTEN], [WriteResult.WRITTEN])
 
     async def test_work_can_be_run_beside_again_after_it_has_ended(self, store: FullStore) -> None:
         await store.publish(message())
@@ -512,9 +515,9 @@ class LeaseConformance:
 
         for _ in range(2):
             keeper = _Keeper([delivery], HOUR)
-            async with store.beside(keeper):
+            async with store.run_on_keeper_thread(keeper):
                 await keeper.has_extended()
-            assert keeper.standings == [Standing.HELD]
+            assert keeper.results == [WriteResult.WRITTEN]
 
     async def test_work_beside_keeps_extending_while_the_store_is_used(self, store: FullStore) -> None:
         await store.publish_batch([message() for _ in range(20)])
@@ -526,27 +529,27 @@ class LeaseConformance:
                 await extend(deliveries, LEASE)
             extended.set()
 
-        async with promptly(), store.beside(work):
+        async with promptly(), store.run_on_keeper_thread(work):
             for _ in range(10):
                 await store.publish(message(b"meanwhile", queue="refunds"))
                 await settle_one(store, (await claim_all(store, "refunds", limit=1))[0], Done())
             await came(extended)
 
-        assert list(await store.extend(deliveries, LEASE)) == [Standing.HELD] * 20
+        assert list(await store.extend(deliveries, LEASE)) == [WriteResult.WRITTEN] * 20
 
 
 class _Keeper:
     """Work for `beside`: extends once, then stays until it is cancelled. May run on a thread of its own."""
 
     def __init__(self, deliveries: Sequence[Delivery], lease: timedelta) -> None:
-        self.standings: list[Standing] = []
+        self.results: list[WriteResult] = []
         self.cancelled = threading.Event()
         self._deliveries = deliveries
         self._lease = lease
         self._extended = threading.Event()
 
     async def __call__(self, extend: Extend) -> None:
-        self.standings += await extend(self._deliveries, self._lease)
+        self.results += await extend(self._deliveries, self._lease)
         self._extended.set()
         try:
             await asyncio.Event().wait()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import Extend, FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import LEASE, claim_all, claim_one, message, promptly
@@ -24,28 +24,28 @@ class LingeringConformance:
     ) -> None:
         await store.publish(message())
         own = await claim_one(store)
-        standings: list[Standing] = []
+        results: list[WriteResult] = []
         enough, ended = threading.Event(), threading.Event()
 
         async def work(extend: Extend) -> None:
             while not enough.is_set():
-                standings.extend(await extend([own], LEASE * 10))
+                results.extend(await extend([own], LEASE * 10))
                 await asyncio.sleep(0.01)
             ended.set()
 
         leaving = await harness.open()
         async with promptly():
-            async with leaving.beside(work, lingers=lambda: True):
+            async with leaving.run_on_keeper_thread(work, lingers=lambda: True):
                 pass
             if closed:
                 await leaving.close()
-            before = len(standings)
-            await _until(lambda: len(standings) >= before + 3)
+            before = len(results)
+            await _until(lambda: len(results) >= before + 3)
             enough.set()
             await _until(ended.is_set)
         await leaving.close()
 
-        assert set(standings) == {Standing.HELD}
+        assert set(results) == {WriteResult.WRITTEN}
         clock.advance(LEASE * 2)
         assert await claim_all(store) == []
 
@@ -61,7 +61,7 @@ class LingeringConformance:
                 cancelled.set()
                 raise
 
-        async with promptly(), store.beside(work, lingers=lambda: False):
+        async with promptly(), store.run_on_keeper_thread(work, lingers=lambda: False):
             await asyncio.sleep(0.05)
 
         assert cancelled.is_set()
@@ -80,8 +80,8 @@ class LingeringConformance:
 
         leaving = await harness.open()
         async with promptly():
-            async with leaving.beside(other):
-                async with leaving.beside(lingering, lingers=lambda: True):
+            async with leaving.run_on_keeper_thread(other):
+                async with leaving.run_on_keeper_thread(lingering, lingers=lambda: True):
                     pass
                 assert not ended.is_set()
             await leaving.close()

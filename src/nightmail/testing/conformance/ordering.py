@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import pytest
 
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
@@ -240,7 +240,7 @@ class OrderingConformance:
         clock.advance(LEASE)
         successor = await claim_one(other, lease=LEASE)
 
-        assert await settle_one(store, late, Done()) is Standing.LOST
+        assert await settle_one(store, late, Done()) is WriteResult.LOST
 
         assert await claim_all(store) == []
         await settle_one(other, successor, Done())
@@ -505,7 +505,7 @@ class OrderingConformance:
             started = [delivery.ordering_key for delivery in deliveries]
             assert len(started) == len(set(started))
             assert await store.settle([Settlement(delivery, Done()) for delivery in deliveries]) == [
-                Standing.HELD
+                WriteResult.WRITTEN
             ] * len(deliveries)
             clock.advance(SECOND)
             assert await finish_all(store) == 2 * len(keys) - len(deliveries)

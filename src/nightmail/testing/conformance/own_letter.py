@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nightmail.errors import LeaseLost
-from nightmail.outcome import Done, Standing
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
@@ -37,7 +37,7 @@ class OwnLetterConformance:
         await stored(store, timer("reminder", b"named"), own=letter)
 
         assert sorted(bodies(await store.peek(QUEUE))) == [b"named", b"plain"]
-        assert await settle_one(store, letter, Done()) is Standing.HELD
+        assert await settle_one(store, letter, Done()) is WriteResult.WRITTEN
 
     async def test_a_publish_under_a_lost_letter_stores_nothing(
         self, store: FullStore, clock: ManualClock
@@ -61,7 +61,7 @@ class OwnLetterConformance:
         # Not a re-arm: the bearer of the name is in other hands.
         assert await store.publish(timer("reminder", b"skipped"), own=letter) is None
 
-        assert await settle_one(store, running, Done()) is Standing.HELD
+        assert await settle_one(store, running, Done()) is WriteResult.WRITTEN
         assert await store.peek(QUEUE) == []
 
     @needs("transactions")

@@ -9,7 +9,7 @@ import pytest
 
 from nightmail.errors import LeaseLost, TimerExists
 from nightmail.message import Message, OnConflict
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
@@ -60,7 +60,7 @@ class RearmConformance:
         assert new is not None
         assert new != own.id
         assert await bearer(store) == [(new, b"next")]
-        assert await settle_one(store, own, Done()) is Standing.HELD
+        assert await settle_one(store, own, Done()) is WriteResult.WRITTEN
         assert await bearer(store) == [(new, b"next")]
 
     async def test_a_re_armed_message_is_delivered_when_it_is_due(
@@ -103,7 +103,7 @@ class RearmConformance:
         own = await running_timer(store)
         new = await stored(store, timer("reminder", b"next", due=HOUR, on_conflict=policy), own=own)
 
-        assert await settle_one(store, own, outcome) is Standing.HELD
+        assert await settle_one(store, own, outcome) is WriteResult.WRITTEN
 
         clock.advance(MINUTE)
         again = await claim_one(store)
@@ -137,7 +137,7 @@ class RearmConformance:
         own = await running_timer(store)
         new = await stored(store, timer("reminder", b"next"), own=own)
 
-        assert await settle_one(store, own, Dead("rejected")) is Standing.HELD
+        assert await settle_one(store, own, Dead("rejected")) is WriteResult.WRITTEN
 
         (letter,) = await store.dead(DeadFilter())
         assert (letter.message_id, letter.timer_id) == (own.id, "reminder")
@@ -166,7 +166,7 @@ class RearmConformance:
 
         assert await store.publish(timer("reminder", b"next again", due=HOUR), own=second_run) is None
 
-        assert await settle_one(store, second_run, Done()) is Standing.HELD
+        assert await settle_one(store, second_run, Done()) is WriteResult.WRITTEN
         assert await bearer(store) == [(new, b"next")]
 
     async def test_a_message_and_its_re_arm_may_run_at_the_same_time(self, store: FullStore) -> None:
@@ -175,8 +175,8 @@ class RearmConformance:
 
         next_ = await claim_one(store)
 
-        assert await extend_one(store, own) is Standing.HELD
-        assert await extend_one(store, next_) is Standing.HELD
+        assert await extend_one(store, own) is WriteResult.WRITTEN
+        assert await extend_one(store, next_) is WriteResult.WRITTEN
 
     async def test_a_re_arm_with_the_same_ordering_key_waits_for_the_run_that_made_it(
         self, store: FullStore
@@ -233,7 +233,7 @@ class RearmConformance:
 
         assert new != own.id
         assert await bearer(store) == [(new, b"next")]
-        assert await settle_one(store, own, Done()) is Standing.HELD
+        assert await settle_one(store, own, Done()) is WriteResult.WRITTEN
 
     @pytest.mark.parametrize("published", WHATEVER_IT_PUBLISHES)
     async def test_a_handler_whose_message_was_taken_over_publishes_nothing(
@@ -247,7 +247,7 @@ class RearmConformance:
 
         assert raised.value.ids == (stale.id,)
         assert await store.peek() == []
-        assert await settle_one(other, holder, Done()) is Standing.HELD
+        assert await settle_one(other, holder, Done()) is WriteResult.WRITTEN
 
     @pytest.mark.parametrize("published", WHATEVER_IT_PUBLISHES)
     async def test_a_handler_whose_message_was_cancelled_publishes_nothing(

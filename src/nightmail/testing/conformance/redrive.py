@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nightmail.message import Message
-from nightmail.outcome import Dead, Done, Retry, Standing
+from nightmail.outcome import Dead, Done, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, QueueStats
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
@@ -98,7 +98,7 @@ class RedriveConformance:
             "nightmail-dead-letter": str(letter.id),
             "nightmail-died-as": str(letter.message_id),
             "nightmail-died-in": "orders",
-            "nightmail-died-of": "rejected",
+            "nightmail-dead-reason": "rejected",
             "nightmail-died-at": "2030-01-01T12:00:01+00:00",
             "nightmail-redriven": "1",
         }
@@ -117,7 +117,7 @@ class RedriveConformance:
         headers = (await claim_one(store)).headers
         assert headers["nightmail-redriven"] == "2"
         assert headers["nightmail-dead-letter"] == str(second.id)
-        assert headers["nightmail-died-of"] == "rejected again"
+        assert headers["nightmail-dead-reason"] == "rejected again"
 
     async def test_headers_that_nobody_can_decode_stay_as_they_are(self, store: FullStore) -> None:
         letter = await bury(store, with_broken_headers())
@@ -129,7 +129,7 @@ class RedriveConformance:
     async def test_a_redriven_message_can_be_done_like_any_other(self, store: FullStore) -> None:
         await store.redrive([await bury(store, message())])
 
-        assert await settle_one(store, await claim_one(store), Done()) is Standing.HELD
+        assert await settle_one(store, await claim_one(store), Done()) is WriteResult.WRITTEN
 
         assert await store.stats() == {}
 
@@ -237,7 +237,7 @@ class RedriveConformance:
         assert await store.redrive([letter]) == []
 
         assert await store.dead(EVERYTHING) == [letter]
-        assert await settle_one(store, running, Done()) is Standing.HELD
+        assert await settle_one(store, running, Done()) is WriteResult.WRITTEN
 
     async def test_a_name_counts_as_taken_in_the_queue_that_the_letter_would_go_to(
         self, store: FullStore
@@ -269,14 +269,14 @@ class RedriveConformance:
 
         assert len(await store.redrive(await store.dead(EVERYTHING))) == 1
 
-        assert await settle_one(store, running, Done()) is Standing.HELD
+        assert await settle_one(store, running, Done()) is WriteResult.WRITTEN
         assert await claim_bodies(store) == [b"newer"]
 
     async def test_without_its_name_a_letter_goes_though_that_is_taken(self, store: FullStore) -> None:
         letter = await bury(store, timer("reminder", b"nameless"))
         await store.publish(timer("reminder", b"bearer"))
 
-        (id_,) = await store.redrive([letter], keep_names=False)
+        (id_,) = await store.redrive([letter], keep_timer_ids=False)
 
         found = {each.body: (each.id, each.timer_id) for each in await claim_all(store)}
         assert found[b"nameless"] == (id_, None)
@@ -314,7 +314,7 @@ class RedriveConformance:
     async def test_without_their_names_several_letters_of_one_name_all_go(self, store: FullStore) -> None:
         letters = [await bury(store, timer("reminder", body)) for body in (b"a", b"b", b"c")]
 
-        ids = await store.redrive(letters, keep_names=False)
+        ids = await store.redrive(letters, keep_timer_ids=False)
 
         assert len(ids) == 3
         assert [(each.body, each.timer_id) for each in await claim_all(store)] == [
@@ -369,7 +369,7 @@ class RedriveConformance:
         assert [(each.id, each.body) for each in await store.peek()] == [(ids[0], b"free")]
         assert len(ids) == 1
         assert await store.dead(EVERYTHING) == [listed]
-        assert await settle_one(other, held, Done()) is Standing.HELD
+        assert await settle_one(other, held, Done()) is WriteResult.WRITTEN
 
     async def test_a_letter_whose_lease_has_expired_goes_and_its_holder_has_lost_it(
         self, store: FullStore, clock: ManualClock
@@ -380,7 +380,7 @@ class RedriveConformance:
 
         assert len(await store.redrive([listed])) == 1
 
-        assert await settle_one(store, late, Done()) is Standing.LOST
+        assert await settle_one(store, late, Done()) is WriteResult.LOST
         assert await claim_bodies(store) == [b"again"]
 
     async def test_a_letter_that_is_gone_is_not_counted(self, store: FullStore) -> None:
@@ -449,8 +449,8 @@ class RedriveConformance:
         assert len(moved) == len(alive)
         assert sorted([*alive, *dead]) == [b"%02d" % number for number in range(20)]
         assert set(bodies(claimed.deliveries)) <= set(dead)
-        standings = await other.settle([Settlement(held, Done()) for held in claimed.deliveries])
-        assert list(standings) == [Standing.HELD] * len(claimed.deliveries)
+        results = await other.settle([Settlement(held, Done()) for held in claimed.deliveries])
+        assert list(results) == [WriteResult.WRITTEN] * len(claimed.deliveries)
 
     # --------------------------------------------------------------------------------------- wake-ups
 
@@ -557,7 +557,7 @@ class RedriveConformance:
         assert await store.purge(EVERYTHING, limit=1) == 0
 
         assert bodies(await store.dead(EVERYTHING)) == [b"held"]
-        assert await settle_one(other, held, Done()) is Standing.HELD
+        assert await settle_one(other, held, Done()) is WriteResult.WRITTEN
 
     async def test_purging_deletes_what_was_given_up_and_what_nobody_holds_any_more(
         self, store: FullStore, clock: ManualClock
@@ -570,7 +570,7 @@ class RedriveConformance:
 
         assert await store.purge(EVERYTHING, limit=100) == 2
 
-        assert await settle_one(store, late, Done()) is Standing.LOST
+        assert await settle_one(store, late, Done()) is WriteResult.LOST
 
     async def test_purging_touches_no_message(self, store: FullStore) -> None:
         await bury(store, message(b"dead"))

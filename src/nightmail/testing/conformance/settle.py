@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
@@ -45,7 +45,7 @@ class SettleConformance:
     ) -> None:
         await store.publish(message())
 
-        assert await settle_one(store, await claim_one(store), Done()) is Standing.HELD
+        assert await settle_one(store, await claim_one(store), Done()) is WriteResult.WRITTEN
 
         clock.advance(DAY)
         assert await claim_all(other) == []
@@ -70,7 +70,7 @@ class SettleConformance:
         delivery = await claim_one(store)
         clock.advance(SECOND * 3)
 
-        assert await settle_one(store, delivery, Retry(SECOND * 10)) is Standing.HELD
+        assert await settle_one(store, delivery, Retry(SECOND * 10)) is WriteResult.WRITTEN
 
         due_at = clock.now() + SECOND * 10
         clock.advance(SECOND * 10 - MICROSECOND)
@@ -201,7 +201,7 @@ class SettleConformance:
         delivery = await claim_one(store)
         clock.advance(SECOND * 3)
 
-        assert await settle_one(store, delivery, Postpone(SECOND * 10)) is Standing.HELD
+        assert await settle_one(store, delivery, Postpone(SECOND * 10)) is WriteResult.WRITTEN
 
         due_at = clock.now() + SECOND * 10
         clock.advance(SECOND * 10 - MICROSECOND)
@@ -273,7 +273,7 @@ class SettleConformance:
         delivery = await claim_one(store)
         clock.advance(SECOND * 3)
 
-        assert await settle_one(store, delivery, Release()) is Standing.HELD
+        assert await settle_one(store, delivery, Release()) is WriteResult.WRITTEN
 
         assert (await claim_one(other)).due_at == due_at
 
@@ -349,7 +349,7 @@ class SettleConformance:
     ) -> None:
         await store.publish(message(b"hopeless"))
 
-        assert await settle_one(store, await claim_one(store), Dead("rejected", "no")) is Standing.HELD
+        assert await settle_one(store, await claim_one(store), Dead("rejected", "no")) is WriteResult.WRITTEN
 
         assert bodies(await other.dead(DeadFilter())) == [b"hopeless"]
         clock.advance(DAY)
@@ -471,7 +471,7 @@ class SettleConformance:
     async def test_a_dead_letter_keeps_any_error_text(self, store: FullStore, given: str, kept: str) -> None:
         await store.publish(message())
 
-        assert await settle_one(store, await claim_one(store), Dead("rejected", given)) is Standing.HELD
+        assert await settle_one(store, await claim_one(store), Dead("rejected", given)) is WriteResult.WRITTEN
 
         assert (await only_letter(store)).error == kept
 
@@ -530,7 +530,7 @@ class SettleConformance:
         successor = await claim_one(other, lease=HOUR)
         assert successor.body == b"lost"
 
-        standings = await store.settle(
+        results = await store.settle(
             [
                 Settlement(held[b"release"], Release()),
                 Settlement(held[b"dead"], Dead("rejected", "no")),
@@ -541,8 +541,8 @@ class SettleConformance:
             ]
         )
 
-        yes, no = Standing.HELD, Standing.LOST
-        assert list(standings) == [yes, yes, no, yes, yes, yes]
+        yes, no = WriteResult.WRITTEN, WriteResult.LOST
+        assert list(results) == [yes, yes, no, yes, yes, yes]
         released = await claim_one(store, lease=HOUR)
         assert (released.body, released.deliveries, released.attempts) == (b"release", 1, 0)
         assert (await only_letter(store)).body == b"dead"
@@ -552,7 +552,7 @@ class SettleConformance:
         clock.advance(MINUTE)
         postponed = await claim_one(store, lease=HOUR)
         assert (postponed.body, postponed.deliveries, postponed.attempts) == (b"postpone", 1, 0)
-        assert await settle_one(other, successor, Done()) is Standing.HELD
+        assert await settle_one(other, successor, Done()) is WriteResult.WRITTEN
 
     async def test_a_large_batch_of_every_outcome_is_answered_in_order(
         self, store: FullStore, clock: ManualClock
@@ -563,11 +563,11 @@ class SettleConformance:
         # Whatever the order in which they finished.
         random.Random(7).shuffle(deliveries)  # noqa: S311 - the same order every time, and no secret
 
-        standings = await store.settle(
+        results = await store.settle(
             [Settlement(delivery, outcomes[int(delivery.body)]) for delivery in deliveries]
         )
 
-        assert list(standings) == [Standing.HELD] * 500
+        assert list(results) == [WriteResult.WRITTEN] * 500
         assert await claim_bodies(store, limit=500, lease=HOUR) == [b"4"] * 100
         assert bodies(await store.dead(DeadFilter(), limit=500)) == [b"3"] * 100
         clock.advance(MINUTE)
@@ -587,21 +587,21 @@ class SettleConformance:
         good = await claim_one(store, lease=LEASE)
 
         batch = [Settlement(late, Done()), Settlement(good, Retry())]
-        standings = await store.settle(batch if late_first else batch[::-1])
+        results = await store.settle(batch if late_first else batch[::-1])
 
-        lost, held = Standing.LOST, Standing.HELD
-        assert list(standings) == ([lost, held] if late_first else [held, lost])
+        lost, held = WriteResult.LOST, WriteResult.WRITTEN
+        assert list(results) == ([lost, held] if late_first else [held, lost])
         assert (await claim_one(store)).attempts == 1
 
     async def test_a_delivery_that_is_in_a_batch_twice_is_settled_once(self, store: FullStore) -> None:
         await store.publish_batch([message(b"twice"), message(b"neighbour")])
         twice, neighbour = await claim_all(store)
 
-        standings = await store.settle(
+        results = await store.settle(
             [Settlement(twice, Retry()), Settlement(neighbour, Done()), Settlement(twice, Retry())]
         )
 
-        assert list(standings[:2]) == [Standing.HELD, Standing.HELD]
+        assert list(results[:2]) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
         assert (await claim_one(store)).attempts == 1
 
     async def test_a_delay_past_the_end_of_time_fails_no_neighbour_and_loses_nothing(
@@ -610,7 +610,7 @@ class SettleConformance:
         await store.publish_batch([message(b"%d" % number) for number in range(4)])
         first, odd, third, last = await claim_all(store)
 
-        standings = await store.settle(
+        results = await store.settle(
             [
                 Settlement(first, Done()),
                 Settlement(odd, Retry(timedelta.max)),
@@ -619,7 +619,7 @@ class SettleConformance:
             ]
         )
 
-        assert [standings[0], standings[2], standings[3]] == [Standing.HELD] * 3
+        assert [results[0], results[2], results[3]] == [WriteResult.WRITTEN] * 3
         assert (await only_letter(store)).body == b"2"
         left = (await store.stats())[QUEUE]
         assert (left.scheduled + left.running, left.ready, left.dead) == (1, 0, 1)
@@ -631,9 +631,9 @@ class SettleConformance:
         for queue in ("mail", "orders", "refunds"):
             deliveries += await claim_all(store, queue)
 
-        standings = await store.settle([Settlement(delivery, Retry()) for delivery in deliveries])
+        results = await store.settle([Settlement(delivery, Retry()) for delivery in deliveries])
 
-        assert list(standings) == [Standing.HELD] * 3
+        assert list(results) == [WriteResult.WRITTEN] * 3
         again = await claim_all(store, "orders", "refunds", "mail")
         assert sorted((delivery.queue, delivery.attempts) for delivery in again) == [
             ("mail", 1),
@@ -656,12 +656,12 @@ class SettleConformance:
     ) -> None:
         await store.publish(message())
         delivery = await claim_one(store)
-        assert await settle_one(store, delivery, outcome) is Standing.HELD
+        assert await settle_one(store, delivery, outcome) is WriteResult.WRITTEN
         waiting, letters = await store.peek(), await store.dead(DeadFilter())
         clock.advance(SECOND)
 
         for second in (Done(), Retry(HOUR), Postpone(HOUR), Dead("again"), Release()):
-            assert await settle_one(store, delivery, second) is Standing.LOST
+            assert await settle_one(store, delivery, second) is WriteResult.LOST
 
         assert await store.peek() == waiting
         assert await store.dead(DeadFilter()) == letters
@@ -673,8 +673,8 @@ class SettleConformance:
         delivery = await claim_one(store)
         await settle_one(store, delivery, Done())
 
-        assert await settle_one(store, delivery, Done(), repeated=True) is Standing.UNKNOWN
-        assert await settle_one(store, delivery, Done()) is Standing.LOST
+        assert await settle_one(store, delivery, Done(), repeated=True) is WriteResult.UNKNOWN
+        assert await settle_one(store, delivery, Done()) is WriteResult.LOST
 
     async def test_a_repeated_settlement_that_was_carried_out_before_is_not_carried_out_twice(
         self, store: FullStore
@@ -683,7 +683,7 @@ class SettleConformance:
         delivery = await claim_one(store)
         await settle_one(store, delivery, Retry())
 
-        assert await settle_one(store, delivery, Retry(), repeated=True) is Standing.UNKNOWN
+        assert await settle_one(store, delivery, Retry(), repeated=True) is WriteResult.UNKNOWN
 
         assert (await claim_one(store)).attempts == 1
 
@@ -694,7 +694,7 @@ class SettleConformance:
         delivery = await claim_one(store)
         await settle_one(store, delivery, Dead("rejected"))
 
-        assert await settle_one(store, delivery, Dead("rejected"), repeated=True) is Standing.UNKNOWN
+        assert await settle_one(store, delivery, Dead("rejected"), repeated=True) is WriteResult.UNKNOWN
 
         assert len(await store.dead(DeadFilter())) == 1
 
@@ -702,7 +702,7 @@ class SettleConformance:
         await store.publish(message())
         delivery = await claim_one(store)
 
-        assert await settle_one(store, delivery, Done(), repeated=True) is Standing.HELD
+        assert await settle_one(store, delivery, Done(), repeated=True) is WriteResult.WRITTEN
 
         assert await store.stats() == {}
 
@@ -711,7 +711,7 @@ class SettleConformance:
         first, second, third = await claim_all(store)
         await store.settle([Settlement(first, Done()), Settlement(second, Done())])
 
-        standings = await store.settle(
+        results = await store.settle(
             [
                 Settlement(first, Done(), repeated=True),
                 Settlement(second, Done()),
@@ -719,7 +719,7 @@ class SettleConformance:
             ]
         )
 
-        assert list(standings) == [Standing.UNKNOWN, Standing.LOST, Standing.HELD]
+        assert list(results) == [WriteResult.UNKNOWN, WriteResult.LOST, WriteResult.WRITTEN]
 
     @needs("transactions", "concurrent_writers")
     async def test_a_row_that_a_transaction_has_locked_is_busy_and_holds_up_nobody(
@@ -733,7 +733,7 @@ class SettleConformance:
                 await store.hold([locked], transaction=transaction)
 
                 async with promptly():
-                    standings = await store.settle(
+                    results = await store.settle(
                         [
                             Settlement(first, Done()),
                             Settlement(locked, Done()),
@@ -743,10 +743,10 @@ class SettleConformance:
                     )
                 raise RolledBack
 
-        held, busy = Standing.HELD, Standing.BUSY
-        assert list(standings) == [held, busy, held, held]
+        held, busy = WriteResult.WRITTEN, WriteResult.BUSY
+        assert list(results) == [held, busy, held, held]
         assert (await only_letter(store)).body == b"3"
-        assert await settle_one(store, locked, Done(), repeated=True) is Standing.HELD
+        assert await settle_one(store, locked, Done(), repeated=True) is WriteResult.WRITTEN
 
 
 async def only_letter(store: FullStore) -> DeadLetter:

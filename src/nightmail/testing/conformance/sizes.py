@@ -6,12 +6,12 @@ from typing import Final
 
 import pytest
 
+from nightmail.engine.redriving import redrive
 from nightmail.errors import BatchTooLarge, MessageTooLarge
 from nightmail.limits import MAX_BATCH_MESSAGES
 from nightmail.message import MAX_HEADERS_BYTES
 from nightmail.outcome import Dead, Reason
 from nightmail.records import DeadFilter
-from nightmail.redriving import redrive
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (

@@ -9,7 +9,7 @@ import pytest
 
 from nightmail.errors import LeaseLost, TimerExists
 from nightmail.message import OnConflict
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
@@ -45,7 +45,7 @@ class SupersedeConformance:
         assert await store.publish(timer("reminder", b"new")) is None
 
         assert await store.peek() == []
-        assert await settle_one(store, old, Done()) is Standing.HELD
+        assert await settle_one(store, old, Done()) is WriteResult.WRITTEN
         assert await claim_all(store) == []
 
     async def test_raise_against_a_running_message_raises(self, store: FullStore) -> None:
@@ -55,7 +55,7 @@ class SupersedeConformance:
             await store.publish(timer("reminder", b"new", on_conflict="raise"))
 
         assert await store.peek() == []
-        assert await settle_one(store, old, Done()) is Standing.HELD
+        assert await settle_one(store, old, Done()) is WriteResult.WRITTEN
 
     async def test_a_publish_that_stored_nothing_does_not_supersede(self, store: FullStore) -> None:
         old = await running_timer(store)
@@ -96,7 +96,7 @@ class SupersedeConformance:
 
         clock.advance(LEASE - MICROSECOND)
         assert await claim_all(store) == []
-        assert await extend_one(store, old) is Standing.HELD
+        assert await extend_one(store, old) is WriteResult.WRITTEN
         clock.advance(LEASE - MICROSECOND)
         assert await claim_all(store) == []
 
@@ -104,7 +104,7 @@ class SupersedeConformance:
         old = await running_timer(store)
         new = await stored(store, timer("reminder", b"new", on_conflict="replace"))
 
-        assert await settle_one(store, old, Done()) is Standing.HELD
+        assert await settle_one(store, old, Done()) is WriteResult.WRITTEN
 
         assert await bearer(store) == [(new, b"new")]
         assert await claim_bodies(store) == [b"new"]
@@ -113,7 +113,7 @@ class SupersedeConformance:
         old = await running_timer(store)
         new = await stored(store, timer("reminder", b"new", on_conflict="replace"))
 
-        assert await settle_one(store, old, Dead("rejected")) is Standing.HELD
+        assert await settle_one(store, old, Dead("rejected")) is WriteResult.WRITTEN
 
         (letter,) = await store.dead(DeadFilter())
         assert (letter.message_id, letter.timer_id, letter.body) == (old.id, "reminder", b"old")
@@ -133,7 +133,7 @@ class SupersedeConformance:
         old = await running_timer(store)
         await store.publish(timer("reminder", b"new", due=HOUR, on_conflict="replace"))
 
-        assert await settle_one(store, old, outcome) is Standing.HELD
+        assert await settle_one(store, old, outcome) is WriteResult.WRITTEN
 
         back = await claim_one(store)
         assert (back.id, back.body, back.timer_id) == (old.id, b"old", "reminder")
@@ -157,7 +157,7 @@ class SupersedeConformance:
         new = await stored(store, timer("reminder", b"new", due=HOUR, on_conflict="replace"))
         await settle_one(store, old, Retry())
 
-        assert await settle_one(store, await claim_one(store), Done()) is Standing.HELD
+        assert await settle_one(store, await claim_one(store), Done()) is WriteResult.WRITTEN
 
         assert await bearer(store) == [(new, b"new")]
         assert await claim_all(store) == []
@@ -193,7 +193,7 @@ class SupersedeConformance:
 
         third = await stored(store, timer("reminder", b"third", on_conflict="raise"))
 
-        assert await settle_one(store, old, Done()) is Standing.HELD
+        assert await settle_one(store, old, Done()) is WriteResult.WRITTEN
         assert await bearer(store) == [(third, b"third")]
 
     async def test_two_generations_may_run_while_a_third_bears_the_name(self, store: FullStore) -> None:
@@ -203,8 +203,8 @@ class SupersedeConformance:
         third = await stored(store, timer("reminder", b"third", due=HOUR, on_conflict="replace"))
 
         assert len({first.id, second.id, third}) == 3
-        assert await settle_one(store, second, Done()) is Standing.HELD
-        assert await settle_one(store, first, Retry(after=HOUR)) is Standing.HELD
+        assert await settle_one(store, second, Done()) is WriteResult.WRITTEN
+        assert await settle_one(store, first, Retry(after=HOUR)) is WriteResult.WRITTEN
         back = await claim_one(store)
         assert (back.id, back.superseded) == (first.id, True)
         assert await bearer(store) == [(third, b"third")]
@@ -216,8 +216,8 @@ class SupersedeConformance:
         await store.publish(timer("reminder", b"new", on_conflict="replace"))
         new = await claim_one(store)
 
-        assert await extend_one(store, old) is Standing.HELD
-        assert await extend_one(store, new) is Standing.HELD
+        assert await extend_one(store, old) is WriteResult.WRITTEN
+        assert await extend_one(store, new) is WriteResult.WRITTEN
 
     async def test_an_ordering_key_keeps_the_superseded_message_and_the_new_one_apart(
         self, store: FullStore

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from nightmail.outcome import Dead, Done, Postpone, Retry, Standing
+from nightmail.outcome import Dead, Done, Postpone, Retry, WriteResult
 from nightmail.records import DeadFilter, QueueStats, Swept
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
@@ -85,7 +85,7 @@ class SweepConformance:
 
         assert await store.sweep(older_than=AT_ONCE, limit=100) == Swept()
 
-        assert await settle_one(store, late, Done()) is Standing.HELD
+        assert await settle_one(store, late, Done()) is WriteResult.WRITTEN
 
     # ------------------------------------------------------------------------------ what was delivered
 
@@ -219,7 +219,7 @@ class SweepConformance:
         assert await store.sweep(older_than=MINUTE, limit=1) == Swept()
 
         assert bodies(await store.dead(EVERYTHING)) == [b"held"]
-        assert await settle_one(other, held, Done()) is Standing.HELD
+        assert await settle_one(other, held, Done()) is WriteResult.WRITTEN
 
     async def test_a_letter_that_was_given_up_or_whose_lease_has_expired_is_swept(
         self, store: FullStore, clock: ManualClock
@@ -232,7 +232,7 @@ class SweepConformance:
 
         assert await store.sweep(older_than=MINUTE, limit=100) == Swept(dead=2)
 
-        assert await settle_one(store, late, Done()) is Standing.LOST
+        assert await settle_one(store, late, Done()) is WriteResult.LOST
 
     async def test_a_letter_that_was_put_off_is_as_old_as_its_death(
         self, store: FullStore, clock: ManualClock
@@ -322,5 +322,5 @@ async def deliver(store: FullStore, count: int, *, queue: str = QUEUE) -> None:
     """Have so many messages published, claimed and done."""
     await store.publish_batch([message(b"%d" % number, queue=queue) for number in range(count)])
     deliveries = await claim_all(store, queue)
-    standings = await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
-    assert list(standings) == [Standing.HELD] * count
+    results = await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
+    assert list(results) == [WriteResult.WRITTEN] * count

@@ -10,7 +10,7 @@ import pytest
 
 from nightmail.errors import LeaseLost, TimerExists
 from nightmail.message import OnConflict
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
@@ -262,7 +262,7 @@ class TimersConformance:
 
         assert await store.publish(timer("reminder", b"new")) is None
 
-        assert await settle_one(store, holder, Done()) is Standing.HELD
+        assert await settle_one(store, holder, Done()) is WriteResult.WRITTEN
         assert await store.peek() == []
 
     async def test_raise_against_an_expired_lease_raises_and_leaves_the_holder_its_token(
@@ -273,7 +273,7 @@ class TimersConformance:
         with pytest.raises(TimerExists):
             await store.publish(timer("reminder", b"new", on_conflict="raise"))
 
-        assert await settle_one(store, holder, Done()) is Standing.HELD
+        assert await settle_one(store, holder, Done()) is WriteResult.WRITTEN
         assert await store.peek() == []
 
     async def test_earliest_against_an_expired_lease_keeps_what_was_due_before(
@@ -283,7 +283,7 @@ class TimersConformance:
 
         assert await store.publish(timer("reminder", b"new", on_conflict="earliest")) is None
 
-        assert await settle_one(store, holder, Done()) is Standing.HELD
+        assert await settle_one(store, holder, Done()) is WriteResult.WRITTEN
         assert await store.peek() == []
 
     @pytest.mark.parametrize("policy", ["replace", "latest"])
@@ -294,8 +294,8 @@ class TimersConformance:
 
         assert await store.publish(timer("reminder", b"new", on_conflict=policy)) == holder.id
 
-        assert await settle_one(store, holder, Done()) is Standing.LOST
-        assert await extend_one(store, holder) is Standing.LOST
+        assert await settle_one(store, holder, Done()) is WriteResult.LOST
+        assert await extend_one(store, holder) is WriteResult.LOST
         delivery = await claim_one(store)
         assert (delivery.id, delivery.body) == (holder.id, b"new")
         assert (delivery.attempts, delivery.deliveries, delivery.superseded) == (0, 1, False)

@@ -9,7 +9,7 @@ import pytest
 
 from nightmail.errors import CannotJoin, LeaseLost, NotInTransaction
 from nightmail.message import Delivery
-from nightmail.outcome import Done, Retry, Standing
+from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
@@ -85,7 +85,7 @@ class TransactionConformance:
         assert await store.stats() == {}
         clock.advance(LEASE)
         assert await claim_all(store) == []
-        assert await settle_one(store, delivery, Retry()) is Standing.LOST
+        assert await settle_one(store, delivery, Retry()) is WriteResult.LOST
 
     @needs("transactions")
     async def test_several_deliveries_are_acked_together(self, store: FullStore, harness: Harness) -> None:
@@ -160,8 +160,8 @@ class TransactionConformance:
                 await store.ack([delivery], transaction=transaction)
                 raise RolledBack
 
-        assert await extend_one(store, delivery) is Standing.HELD
-        assert await settle_one(store, delivery, Retry()) is Standing.HELD
+        assert await extend_one(store, delivery) is WriteResult.WRITTEN
+        assert await settle_one(store, delivery, Retry()) is WriteResult.WRITTEN
         assert (await claim_one(store)).attempts == 1
 
     @needs("transactions")
@@ -240,7 +240,7 @@ class TransactionConformance:
                 await store.ack([held, lost], transaction=transaction)
 
         assert raised.value.ids == (lost.id,)
-        assert await settle_one(store, held, Done()) is Standing.HELD
+        assert await settle_one(store, held, Done()) is WriteResult.WRITTEN
 
     @needs("transactions", "concurrent_writers")
     async def test_while_an_ack_is_open_nobody_takes_the_message_over(
@@ -285,11 +285,11 @@ class TransactionConformance:
         async with harness.transaction() as transaction:
             await store.ack([acked], transaction=transaction)
             async with promptly():
-                assert await store.extend([acked, neighbour], HOUR) == [Standing.BUSY, Standing.HELD]
+                assert await store.extend([acked, neighbour], HOUR) == [WriteResult.BUSY, WriteResult.WRITTEN]
 
         clock.advance(MINUTE)
         assert await claim_all(store) == []
-        assert await extend_one(store, acked) is Standing.LOST
+        assert await extend_one(store, acked) is WriteResult.LOST
 
     @needs("transactions", "concurrent_writers")
     async def test_a_settlement_meets_an_open_ack_as_busy_and_settles_the_others(
@@ -300,10 +300,10 @@ class TransactionConformance:
         async with harness.transaction() as transaction:
             await store.ack([acked], transaction=transaction)
             async with promptly():
-                standings = await store.settle([Settlement(acked, Retry()), Settlement(neighbour, Done())])
-                assert standings == [Standing.BUSY, Standing.HELD]
+                results = await store.settle([Settlement(acked, Retry()), Settlement(neighbour, Done())])
+                assert results == [WriteResult.BUSY, WriteResult.WRITTEN]
 
-        assert await settle_one(store, acked, Retry()) is Standing.LOST
+        assert await settle_one(store, acked, Retry()) is WriteResult.LOST
         assert await store.stats() == {}
 
     @needs("transactions", "concurrent_writers")
@@ -317,10 +317,10 @@ class TransactionConformance:
             async with harness.transaction() as transaction:
                 await store.ack([delivery], transaction=transaction)
                 async with promptly():
-                    assert await settle_one(store, delivery, Retry()) is Standing.BUSY
+                    assert await settle_one(store, delivery, Retry()) is WriteResult.BUSY
                 raise RolledBack
 
-        assert await settle_one(store, delivery, Retry()) is Standing.HELD
+        assert await settle_one(store, delivery, Retry()) is WriteResult.WRITTEN
         assert (await claim_one(store)).attempts == 1
 
     # ------------------------------------------------------------------------------------------ hold
@@ -349,7 +349,7 @@ class TransactionConformance:
         async with harness.transaction() as transaction:
             await store.hold([delivery], transaction=transaction)
 
-        assert await extend_one(store, delivery) is Standing.HELD
+        assert await extend_one(store, delivery) is WriteResult.WRITTEN
         clock.advance(LEASE)
         again = await claim_one(store)
         assert (again.id, again.attempts, again.deliveries) == (delivery.id, 0, 2)
@@ -367,7 +367,7 @@ class TransactionConformance:
 
         assert raised.value.ids == (lost.id,)
         assert await harness.written() == []
-        assert await settle_one(store, held, Done()) is Standing.HELD
+        assert await settle_one(store, held, Done()) is WriteResult.WRITTEN
 
     @needs("transactions", "concurrent_writers")
     async def test_while_a_message_is_held_nobody_takes_it_over_and_nobody_waits_for_it(
@@ -379,7 +379,10 @@ class TransactionConformance:
             await store.hold([held], transaction=transaction)
             clock.advance(LEASE * 2)
             async with promptly():
-                assert await store.extend([held, neighbour], MICROSECOND) == [Standing.BUSY, Standing.HELD]
+                assert await store.extend([held, neighbour], MICROSECOND) == [
+                    WriteResult.BUSY,
+                    WriteResult.WRITTEN,
+                ]
                 clock.advance(MICROSECOND)
                 assert await claim_bodies(other) == [b"b"]
             await harness.write(transaction, "effect")
@@ -393,14 +396,14 @@ class TransactionConformance:
     ) -> None:
         await store.publish(message())
         delivery = await claim_one(store)
-        assert await extend_one(store, delivery, LEASE * 2) is Standing.HELD
+        assert await extend_one(store, delivery, LEASE * 2) is WriteResult.WRITTEN
 
         async with harness.transaction(repeatable_read=True) as transaction:
             await store.hold([delivery], transaction=transaction)
             await harness.write(transaction, "effect")
             clock.advance(LEASE)
             async with promptly():
-                assert await extend_one(store, delivery, LEASE * 2) is Standing.BUSY
+                assert await extend_one(store, delivery, LEASE * 2) is WriteResult.BUSY
             await store.ack([delivery], transaction=transaction)
 
         assert await harness.written() == ["effect"]
@@ -433,7 +436,7 @@ class TransactionConformance:
             await EVERY_VERB_THAT_JOINS[verb](store, own, object())
 
         assert bodies(await store.peek()) == [b"waiting"]
-        assert await settle_one(store, own, Done()) is Standing.HELD
+        assert await settle_one(store, own, Done()) is WriteResult.WRITTEN
 
     @needs("transactions")
     @pytest.mark.parametrize("verb", EVERY_VERB_THAT_JOINS)
@@ -449,7 +452,7 @@ class TransactionConformance:
                 await EVERY_VERB_THAT_JOINS[verb](store, own, connection)
 
         assert bodies(await store.peek()) == [b"waiting"]
-        assert await settle_one(store, own, Done()) is Standing.HELD
+        assert await settle_one(store, own, Done()) is WriteResult.WRITTEN
 
     @needs("transactions")
     async def test_a_transaction_that_has_ended_is_refused(self, store: FullStore, harness: Harness) -> None:

@@ -50,7 +50,7 @@ class ClaimSize:
             self._fitted = taken or self._fitted
 
 
-class Pace:
+class Prefetch:
     """How long and how many handlers have lately been running, and what to fetch ahead because of it."""
 
     def __init__(self, batch: int = 1) -> None:

@@ -40,7 +40,7 @@ class _Waiting:
     stored: asyncio.Future[int]
 
 
-class Together(Generic[C]):
+class PublishCoalescer(Generic[C]):
     """Publishes by their own commit, of messages without a timer id; at most `most_bytes` of bodies at once."""
 
     def __init__(

@@ -26,13 +26,13 @@ async def redrive(
     to: str | None = None,
     limit: int | None = None,
     rate: float | None = None,
-    keep_names: bool = True,
+    keep_timer_ids: bool = True,
 ) -> int:
     """Move these dead letters back among the messages, to the queue `to` or where they died; how many moved.
 
     Those that are there when it begins, the oldest first; at most `limit`, and at most `rate` a second. A letter that
     somebody holds stays, and so does one whose timer id is taken by a message; of several letters of one timer id
-    only the newest goes. With `keep_names=False` they give up their timer ids, and all go.
+    only the newest goes. With `keep_timer_ids=False` they give up their timer ids, and all go.
 
     When the store fails half-way, what has moved has moved: the same call again moves the rest.
     """
@@ -42,14 +42,16 @@ async def redrive(
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise ValueError(f"rate must be more than nothing a second, not {rate}")
     most = CHUNK if rate is None else max(min(int(rate / STEPS_A_SECOND), CHUNK), 1)
-    letters_left = deque(await _oldest_first(store, which, to, keep_names=keep_names))
+    letters_left = deque(await _oldest_first(store, which, to, keep_timer_ids=keep_timer_ids))
     moved, next_at = 0, monotonic()
     while chunk := _next_chunk(letters_left, most if limit is None else min(most, limit - moved)):
         # Without a rate only so that a store which answers at once does not keep everybody else waiting.
         await sleep(max(next_at - monotonic(), 0))
         begun = monotonic()
         letters = await store.dead(DeadFilter(ids=chunk), limit=len(chunk))
-        just_moved = len(await store.redrive(letters[::-1], to=to, keep_names=keep_names)) if letters else 0
+        just_moved = (
+            len(await store.redrive(letters[::-1], to=to, keep_timer_ids=keep_timer_ids)) if letters else 0
+        )
         moved += just_moved
         next_at = begun if rate is None else begun + just_moved / rate
     return moved
@@ -69,7 +71,7 @@ async def purge(store: Inspection, which: DeadFilter, *, limit: int | None = Non
 
 
 async def _oldest_first(
-    store: Inspection, which: DeadFilter, to: str | None, *, keep_names: bool
+    store: Inspection, which: DeadFilter, to: str | None, *, keep_timer_ids: bool
 ) -> list[tuple[int, int]]:
     """These letters as they are now, by id and size, but of those that would have one name only the newest."""
     found: list[tuple[int, int]] = []
@@ -78,7 +80,7 @@ async def _oldest_first(
     while page := await store.dead(which, limit=CHUNK, cursor=cursor):
         cursor = page[-1].id
         for letter in page:
-            name = _name(letter, to) if keep_names else None
+            name = _name(letter, to) if keep_timer_ids else None
             if name is None or name not in names:
                 found.append((letter.id, len(letter.body) + len(letter.encoded_headers)))
             if name is not None:

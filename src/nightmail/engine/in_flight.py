@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from nightmail.engine.slot import HandlerSlot
 from nightmail.message import Delivery
-from nightmail.run import Run
 
 
 def size_of(delivery: Delivery) -> int:
@@ -15,12 +15,12 @@ def size_of(delivery: Delivery) -> int:
     return len(delivery.body) + len(delivery.encoded_headers)
 
 
-class Hand:
+class InFlight:
     """Deliveries between claim and outcome."""
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
-        self.runs: list[Run] = []
+        self.slots: list[HandlerSlot] = []
         """The runners, each with what it runs."""
         self.waiting_bytes = 0
         """How large those are that have not started."""
@@ -55,16 +55,16 @@ class Hand:
         self._alone = delivery, ended
         self.take([delivery])
 
-    def start_next(self, run: Run, now: float) -> Delivery:
+    def start_next(self, slot: HandlerSlot, now: float) -> Delivery:
         """The next one, which runs here from now on."""
-        run.delivery = delivery = self._pop()
-        run.begun = now
-        run.overdue = False
+        slot.delivery = delivery = self._pop()
+        slot.begun = now
+        slot.overdue = False
         self.running += 1
         self.handlers += 1
         return delivery
 
-    def start_batch(self, run: Run, now: float, limit: int) -> list[Delivery]:
+    def start_batch(self, slot: HandlerSlot, now: float, limit: int) -> list[Delivery]:
         """The next ones, at most `limit`, which run here together from now on.
 
         What has failed before goes with fewer others, and soon alone: where one of them fails all, the innocent would
@@ -75,25 +75,25 @@ class Hand:
         batch = [self._pop()]
         while len(batch) < size and self._waiting and self._waiting[0].attempts == attempts:
             batch.append(self._pop())
-        run.delivery, run.batch = batch[0], batch
-        run.begun = now
-        run.overdue = False
+        slot.delivery, slot.batch = batch[0], batch
+        slot.begun = now
+        slot.overdue = False
         self.running += len(batch)
         self.handlers += 1
         return batch
 
-    def narrow(self, run: Run, held: Sequence[Delivery]) -> None:
+    def narrow(self, slot: HandlerSlot, held: Sequence[Delivery]) -> None:
         """Of the batch that runs here only these do, at least one: the others were lost before they could start."""
-        self.running -= len(run.batch) - len(held)
-        run.delivery, run.batch = held[0], held
+        self.running -= len(slot.batch) - len(held)
+        slot.delivery, slot.batch = held[0], held
 
-    def finish(self, run: Run) -> None:
+    def finish(self, slot: HandlerSlot) -> None:
         """What ran here runs no more."""
-        self.running -= len(run.batch) or 1
+        self.running -= len(slot.batch) or 1
         self.handlers -= 1
-        run.delivery, run.batch = None, ()
-        if run.promised:
-            run.promised = set()
+        slot.delivery, slot.batch = None, ()
+        if slot.promised:
+            slot.promised = set()
         self._note()
 
     def give_back(self, keep: int = 0) -> list[Delivery]:
@@ -114,7 +114,7 @@ class Hand:
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """Those in which handlers run."""
-        return [run.task for run in self.runs if run.delivery is not None]
+        return [slot.task for slot in self.slots if slot.delivery is not None]
 
     async def wait_empty(self) -> None:
         """Until nothing waits and nothing runs."""
@@ -131,7 +131,7 @@ class Hand:
         if self._alone is not None:
             delivery, ended = self._alone
             if delivery not in self._waiting and all(
-                delivery is not run.delivery and delivery not in run.batch for run in self.runs
+                delivery is not slot.delivery and delivery not in slot.batch for slot in self.slots
             ):
                 self._alone = None
                 ended()

@@ -9,10 +9,10 @@ from typing import Final
 
 from nightmail.clock import Clock
 from nightmail.message import Delivery
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
+from nightmail.stores._coalescing import PublishCoalescer, Send
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores._sql import Statement
-from nightmail.stores._together import Send, Together
 from nightmail.stores.postgres.callers import Callers, Tables
 from nightmail.stores.postgres.claiming import Claims
 from nightmail.stores.postgres.connect import Connect, Connection
@@ -24,7 +24,7 @@ from nightmail.stores.postgres.transaction import Direct
 MOST_BYTES: Final = 4 * 1024 * 1024
 
 
-class Opened:
+class Runtime:
     """On one event loop, until it is closed."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Opened:
         tables: Tables,
         *,
         send: Send[Connection],
-        extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
+        extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[WriteResult]]],
         max_body_bytes: int,
     ) -> None:
         place = tables.place
@@ -43,7 +43,7 @@ class Opened:
             Lane(role, connect, place) for role in (CLAIM, SETTLE, PUBLISH, TIMERS)
         )
         self.claims = Claims(self.claim, statements, clock, max_body_bytes=max_body_bytes)
-        self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
+        self.coalescer = PublishCoalescer(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
         self.callers = Callers(self.publish, tables)
         self.listener = Listener(connect, place, tables.channel, self._ring, self.claims.look_everywhere)
         self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, place), extend)

@@ -22,24 +22,24 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from nightmail.attempt import Attempt, Batched, Handler
-from nightmail.hand import Hand
-from nightmail.keeping import Keeper, Leases
+from nightmail.engine.attempt import Attempt, Batched, Handler
+from nightmail.engine.finished import Finished
+from nightmail.engine.in_flight import InFlight
+from nightmail.engine.leases import Keeper, Leases
+from nightmail.engine.next_look import Alarm, next_look
+from nightmail.engine.prefetch import MOST_AHEAD, ClaimSize, Prefetch
+from nightmail.engine.quarantine import Quarantine, is_suspect
+from nightmail.engine.retry_loop import RetryLoop, Step, happens_before
+from nightmail.engine.runners import Runners
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.shutdown import A_MOMENT, Stopping, ends_by, leave_behind, undisturbed
+from nightmail.engine.slot import HandlerSlot
+from nightmail.engine.threads import HandlerThreads
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, check_queue
 from nightmail.observe import LoggingObserver, Observer, Observers
-from nightmail.outcome import Release, Standing
-from nightmail.pace import MOST_AHEAD, ClaimSize, Pace
-from nightmail.repeating import Repeater, Step, happens_before
-from nightmail.run import Run
-from nightmail.runners import Runners
-from nightmail.settings import WorkerSettings
-from nightmail.settling import Finished
-from nightmail.solitude import Solitude, is_suspect
-from nightmail.stopping import A_MOMENT, Stopping, ends_by, leave_behind, undisturbed
+from nightmail.outcome import Release, WriteResult
 from nightmail.store import Settlement, Source
-from nightmail.threads import HandlerThreads
-from nightmail.waiting import Alarm, next_look
 
 SETTLE_BATCH: Final = 1000
 UNSETTLED: Final = 3 * SETTLE_BATCH
@@ -69,7 +69,7 @@ class Worker:
         queues: Sequence[str],
         settings: WorkerSettings | None = None,
         observer: Observer | None = None,
-        solitude: Solitude | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._store = store
         self._queues = check_queues(queues)
@@ -78,17 +78,17 @@ class Worker:
             observer if isinstance(observer, Observers) else Observers(observer or LoggingObserver())
         )
         self._attempt = Attempt(store, handler, self._settings, self._observer)
-        self._solitude = solitude or Solitude()
+        self._quarantine = quarantine or Quarantine()
         self._batch = handler.limit if isinstance(handler, Batched) else 1
         self._handle = self._handle_batch if isinstance(handler, Batched) else self._handle_one
         self._ran: asyncio.Task[None] | None = None
         self._reset()
 
     def _reset(self) -> None:
-        self._hand = Hand()
+        self._in_flight = InFlight()
         self._leases = Leases()
         self._finished = Finished()
-        self._pace = Pace(self._batch)
+        self._prefetch = Prefetch(self._batch)
         self._claim_size = ClaimSize()
         self._alarm = Alarm()
         self._suspect: Delivery | None = None
@@ -101,7 +101,7 @@ class Worker:
         self._room = asyncio.Event()
         self._stopping = Stopping(self._settings.graceful_timeout)
         self._runners = Runners(
-            self._hand,
+            self._in_flight,
             self._leases,
             self._handle,
             self._settings,
@@ -116,7 +116,7 @@ class Worker:
         )
         self._left_behind: list[Delivery] = []
         self._drained = asyncio.Event()
-        self._repeater = Repeater(self._observer, after_failure=self._alarm.at_once)
+        self._retry_loop = RetryLoop(self._observer, after_failure=self._alarm.at_once)
 
     @property
     def is_running(self) -> bool:
@@ -126,7 +126,7 @@ class Worker:
     @property
     def is_failing(self) -> bool:
         """Whether the last thing asked of the store failed."""
-        return self._repeater.is_failing
+        return self._retry_loop.is_failing
 
     @property
     def in_hand(self) -> int:
@@ -137,12 +137,12 @@ class Worker:
     def is_at_rest(self) -> bool:
         """Whether nothing is in hand, and no claim under way that could change that."""
         # What a handler has acknowledged itself has no lease here any more, and yet may still run.
-        return not self.in_hand and self._hand.is_empty and self._unconfirmed is None
+        return not self.in_hand and self._in_flight.is_empty and self._unconfirmed is None
 
     @property
     def has_only_its_suspect(self) -> bool:
         """Whether nothing is in hand but for a suspect that has not started."""
-        return self.in_hand <= 1 and self._hand.is_empty and not self._finished
+        return self.in_hand <= 1 and self._in_flight.is_empty and not self._finished
 
     def run(self) -> Coroutine[Any, Any, None]:
         """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
@@ -192,7 +192,7 @@ class Worker:
             raise
 
     async def _work(self, claiming: Step) -> None:
-        self._solitude.join(self)
+        self._quarantine.join(self)
         loop = asyncio.get_running_loop()
         keeper = Keeper(
             self._leases,
@@ -204,7 +204,9 @@ class Worker:
         )
         try:
             with self._store.listen(self._queues) as self._bell:
-                beside = self._store.beside(keeper.keep, lingers=lambda: keeper.linger(self._left_behind))
+                beside = self._store.run_on_keeper_thread(
+                    keeper.keep, lingers=lambda: keeper.linger(self._left_behind)
+                )
                 await beside.__aenter__()
                 try:
                     await self._claim_and_drain(claiming)
@@ -214,7 +216,7 @@ class Worker:
                     if await ends_by(max(self._stopping.ends, time.monotonic() + A_MOMENT), leaving):
                         leaving.result()
         finally:
-            self._solitude.leave(self)
+            self._quarantine.leave(self)
             self._runners.close()
 
     async def _claim_and_drain(self, claiming: Step) -> None:
@@ -244,12 +246,12 @@ class Worker:
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _claim_until_stopped(self) -> None:
-        await self._repeater.repeat(self._claim, when=self._work_expected, until=self._stopping.asked)
+        await self._retry_loop.repeat(self._claim, when=self._work_expected, until=self._stopping.asked)
 
     async def _claim_until_idle(self) -> None:
         while await happens_before(self._come_to_rest(), self._stopping.asked):
             self._looked = False
-            await self._repeater.until_well(self._claim, self._stopping.asked)
+            await self._retry_loop.until_well(self._claim, self._stopping.asked)
             if self._looked and not self.in_hand:
                 return
 
@@ -257,7 +259,7 @@ class Worker:
         """Until nothing is in hand, and claims are allowed."""
         if self._suspect is not None:
             await self._run_suspect()
-        await self._hand.wait_empty()
+        await self._in_flight.wait_empty()
         await self._finished.wait_none()
         await self._wait_for_suspects()
 
@@ -267,7 +269,7 @@ class Worker:
             await self._run_suspect()
         await self._wait_for_room()
         while seconds := self._alarm.seconds_from(time.monotonic()):
-            if await self._bell.wait(min(seconds, REVIEW_SECONDS) if self._hand.waiting else seconds):
+            if await self._bell.wait(min(seconds, REVIEW_SECONDS) if self._in_flight.waiting else seconds):
                 self._observer.woken()
                 break
             self._review()
@@ -276,9 +278,9 @@ class Worker:
 
     async def _wait_for_suspects(self) -> None:
         """Until claims are allowed; and if suspects come here, until none of another worker has the process."""
-        await self._solitude.wait_open()
+        await self._quarantine.wait_open()
         if self._most is not None:
-            await self._solitude.wait_free()
+            await self._quarantine.wait_free()
 
     async def _wait_for_room(self) -> None:
         while not self._wants_more():
@@ -295,29 +297,29 @@ class Worker:
         now = time.monotonic()
         if now >= self._review_at:
             self._review_at = now + REVIEW_SECONDS
-            self._hand_back(self._hand.give_back(keep=self._pace.ahead(now)))
+            self._hand_back(self._in_flight.give_back(keep=self._prefetch.ahead(now)))
 
     def _wants_more(self) -> bool:
-        ahead = self._pace.ahead(time.monotonic())
+        ahead = self._prefetch.ahead(time.monotonic())
         return self._space(ahead) > ahead // 2 and self._bytes_left() >= FEWEST_BYTES
 
     def _space(self, ahead: int) -> int:
         """How many more to claim. A handler with half a batch is as busy as one with a whole one."""
-        free = (self._settings.max_workers - self._hand.handlers) * self._batch
+        free = (self._settings.max_workers - self._in_flight.handlers) * self._batch
         # What the store has not taken back yet counts too, or a store that cannot write would fill our memory.
-        return free + ahead - self._hand.waiting - max(len(self._finished) - UNSETTLED, 0)
+        return free + ahead - self._in_flight.waiting - max(len(self._finished) - UNSETTLED, 0)
 
     def _bytes_left(self) -> int:
         """How many more bytes may wait here, to be started or to be written."""
-        return CLAIM_BYTES - self._hand.waiting_bytes - self._finished.bytes
+        return CLAIM_BYTES - self._in_flight.waiting_bytes - self._finished.bytes
 
     async def _claim(self) -> None:
-        if self._solitude.closed or (self._most is not None and self._solitude.taken):
+        if self._quarantine.closed or (self._most is not None and self._quarantine.taken):
             return  # A suspect came just now: wait again.
         self._bell.clear()
         await self._recall()
         sent = time.monotonic()
-        room, bytes_left = self._space(self._pace.ahead(sent)), self._bytes_left()
+        room, bytes_left = self._space(self._prefetch.ahead(sent)), self._bytes_left()
         if room <= 0 or bytes_left <= 0:
             return
         limit = self._claim_size.limit(room if self._most is None else min(room, self._most))
@@ -358,13 +360,13 @@ class Worker:
         broken: Exception | None = None
         for delivery in deliveries:
             try:
-                unrun = self._attempt.without_running(delivery)
+                skipped = self._attempt.skip_outcome(delivery)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not strand the others of this claim
                 broken = broken or error
                 self._hand_back([delivery])
                 continue
-            if unrun is not None:
-                self._finished.put(Settlement(delivery, unrun))
+            if skipped is not None:
+                self._finished.put(Settlement(delivery, skipped))
             elif is_suspect(delivery) and not self._settings.isolated:
                 suspects.append(delivery)
             else:
@@ -374,7 +376,7 @@ class Worker:
             self._hand_back(ready)
         elif ready:
             self._review_at = time.monotonic() + REVIEW_SECONDS
-            self._hand.take(ready)
+            self._in_flight.take(ready)
             self._runners.start()
         # Last: an observer that raises against its promise must not leave a message leased that nobody runs.
         if deliveries:
@@ -386,7 +388,7 @@ class Worker:
         """Keep one suspect and hand the others back. While suspects come, claim one at a time, then ever more again."""
         if suspects:
             self._most = 1
-            if self._suspect is None and not self._solitude.taken and not self._stopping.asked.is_set():
+            if self._suspect is None and not self._quarantine.taken and not self._stopping.asked.is_set():
                 self._suspect, *suspects = suspects
             self._hand_back(suspects)
         elif self._most is not None:
@@ -394,80 +396,80 @@ class Worker:
 
     async def _run_suspect(self) -> None:
         """Run the suspect when nothing else is in hand; if another worker's suspect has the process, hand it back."""
-        alone = await self._solitude.take(self)
+        alone = await self._quarantine.take(self)
         suspect, self._suspect = self._suspect, None
         if suspect is None:
-            self._solitude.free(self)
+            self._quarantine.free(self)
         elif not alone:
             self._hand_back([suspect])
         else:
-            self._hand.take_alone(suspect, ended=partial(self._solitude.free, self))
+            self._in_flight.take_alone(suspect, ended=partial(self._quarantine.free, self))
             self._runners.start()
-            await self._solitude.wait_open()
-            if self._solitude.taken:
+            await self._quarantine.wait_open()
+            if self._quarantine.taken:
                 self._most = None  # It runs for long. Others may run beside it by now, but no other suspect.
 
     # ── handle ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _handle_one(self, hand: Hand, run: Run, now: float) -> float:
+    async def _handle_one(self, in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
         """Run the next message; when it has ended."""
-        delivery = hand.start_next(run, now)
+        delivery = in_flight.start_next(slot, now)
         self._note_room()
         settlement: Settlement | None = None
         ended = now
-        self._pace.started(now, hand.handlers)
+        self._prefetch.started(now, in_flight.handlers)
         try:
             if self._leases.surely_holds(delivery, now):
-                settlement = await self._attempt.one(delivery, run)
+                settlement = await self._attempt.one(delivery, slot)
                 ended = time.monotonic()
-                self._pace.ran(ended - now)
+                self._prefetch.ran(ended - now)
                 self._observer.ended((delivery,), ended - now)
             else:
                 # The claim or a pause took longer than a lease. If no other worker has it by now, it goes back.
                 settlement = Settlement(delivery, Release())
         finally:
-            if run.left_behind:
+            if slot.left_behind:
                 pass  # Its thread still runs: nothing is written, and its lease is kept.
             elif settlement is None:
                 self._leases.drop([delivery])
             else:
                 self._finished.put(settlement)
-            hand.finish(run)
+            in_flight.finish(slot)
             # While many wait, every eighth time is often enough to ask.
-            waiting = hand.waiting
+            waiting = in_flight.waiting
             if (waiting < FEW or waiting % 8 == 0) and self._wants_more():
                 self._room.set()
         return ended
 
-    async def _handle_batch(self, hand: Hand, run: Run, now: float) -> float:
+    async def _handle_batch(self, in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
         """Run the next messages together; when they have ended."""
-        batch = hand.start_batch(run, now, self._batch)
+        batch = in_flight.start_batch(slot, now, self._batch)
         self._note_room()
         held = [delivery for delivery in batch if self._leases.surely_holds(delivery, now)]
         self._hand_back(each for each in batch if each not in held)
         settlements: list[Settlement] = []
         ended = now
-        self._pace.started(now, hand.handlers, len(batch))
+        self._prefetch.started(now, in_flight.handlers, len(batch))
         try:
             if held:
-                hand.narrow(run, held)
-                settlements = await self._attempt.many(held, run)
+                in_flight.narrow(slot, held)
+                settlements = await self._attempt.many(held, slot)
                 ended = time.monotonic()
                 # Fetching ahead counts messages, so it wants to know how long one of them took.
-                self._pace.ran((ended - now) / len(held))
+                self._prefetch.ran((ended - now) / len(held))
                 self._observer.ended(held, ended - now)
         finally:
-            if not run.left_behind:
+            if not slot.left_behind:
                 self._leases.drop(set(held).difference(each.delivery for each in settlements))
                 self._finished.put_back(settlements)
-            hand.finish(run)
+            in_flight.finish(slot)
             if self._wants_more():
                 self._room.set()
         return ended
 
     def _lose(self, delivery: Delivery) -> None:
         """The keeper found this lease taken over. What runs may run on: the store refuses what it would write."""
-        if self._hand.forget(delivery):
+        if self._in_flight.forget(delivery):
             self._observer.lease_lost(delivery)
 
     def _note_room(self) -> None:
@@ -485,7 +487,7 @@ class Worker:
     async def _settle_until_drained(self) -> None:
         while not self._drained.is_set():
             try:
-                await self._repeater.repeat(self._settle, when=self._gathered, until=self._drained)
+                await self._retry_loop.repeat(self._settle, when=self._gathered, until=self._drained)
             except asyncio.CancelledError:
                 # When `asyncio.run` ends it cancels every task by itself. Until all is handed back this one is needed.
                 if self._drained.is_set():
@@ -494,49 +496,49 @@ class Worker:
     async def _gathered(self) -> None:
         """Until something is finished and, while others are in hand, a moment longer so that they go together."""
         await self._finished.wait_some()
-        if not self._hand.is_empty and len(self._finished) < SETTLE_BATCH:
+        if not self._in_flight.is_empty and len(self._finished) < SETTLE_BATCH:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GATHER_SECONDS):
-                    await self._hand.wait_empty()
+                    await self._in_flight.wait_empty()
 
     async def _settle(self) -> None:
         batch = self._finished.first(SETTLE_BATCH)
         try:
-            standings = await self._store.settle(batch)
+            results = await self._store.settle(batch)
         except BaseException:
             self._finished.ask_again(batch)
             raise
-        busy = [each for each, standing in zip(batch, standings, strict=True) if standing is Standing.BUSY]
+        busy = [each for each, result in zip(batch, results, strict=True) if result is WriteResult.BUSY]
         self._finished.drop_first(len(batch))
         self._finished.put_back(busy)
         # With nothing in hand any more, no handler is left to say that there is room again.
         self._room.set()
-        self._report(batch, standings)
+        self._report(batch, results)
         if busy:
             await asyncio.sleep(BUSY_SECONDS)
 
-    def _report(self, batch: Sequence[Settlement], standings: Sequence[Standing]) -> None:
+    def _report(self, batch: Sequence[Settlement], results: Sequence[WriteResult]) -> None:
         """Let go of what the store has answered for, and say how it stood."""
         answered = [
-            (each, standing)
-            for each, standing in zip(batch, standings, strict=True)
-            if standing is not Standing.BUSY
+            (each, result)
+            for each, result in zip(batch, results, strict=True)
+            if result is not WriteResult.BUSY
         ]
         self._leases.drop([settlement.delivery for settlement, _ in answered])
-        settled = [settlement for settlement, standing in answered if standing is Standing.HELD]
+        settled = [settlement for settlement, result in answered if result is WriteResult.WRITTEN]
         if settled:
             self._observer.settled(settled)
-        for settlement, standing in answered:
-            if standing is Standing.LOST:
+        for settlement, result in answered:
+            if result is WriteResult.LOST:
                 self._observer.lease_lost(settlement.delivery)
-            elif standing is Standing.UNKNOWN:
+            elif result is WriteResult.UNKNOWN:
                 self._observer.uncertain(settlement)
 
     # ── drain ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _drain(self, claims: asyncio.Task[None]) -> None:
         """Hand back what has not started, finish what runs, past the grace period cancel it; then the last writes."""
-        self._hand_back(self._hand.give_back())
+        self._hand_back(self._in_flight.give_back())
         if self._suspect is not None:
             self._hand_back([self._suspect])
             self._suspect = None
@@ -552,37 +554,37 @@ class Worker:
         if not await ends_by(self._stopping.ends, claims) and not claims.cancelled():
             return
         if self._unconfirmed is not None:
-            recalled = self._repeater.until_well(self._recall, self._drained)
+            recalled = self._retry_loop.until_well(self._recall, self._drained)
             await ends_by(self._stopping.last_writes_end(), recalled)
 
     async def _finish_running(self) -> None:
-        ended = happens_before(self._hand.wait_empty(), self._stopping.in_a_hurry)
+        ended = happens_before(self._in_flight.wait_empty(), self._stopping.in_a_hurry)
         await ends_by(self._stopping.grace_ends, ended)
-        for task in self._hand.tasks():
+        for task in self._in_flight.tasks():
             task.cancel()
         # A handler that refuses to be cancelled is left behind; its lease ends by itself.
-        await ends_by(self._stopping.handlers_left_behind, self._hand.wait_empty())
+        await ends_by(self._stopping.handlers_left_behind, self._in_flight.wait_empty())
         await self._leave_behind()
 
     async def _leave_behind(self) -> None:
         """Wait no longer for threads that do not end. Their messages stay leased for as long as they run."""
         left = []
-        for run in self._hand.runs:
-            if (call := run.call) is None or call.is_over:
+        for slot in self._in_flight.slots:
+            if (call := slot.call) is None or call.is_over:
                 continue
-            kept = [delivery for delivery in run.deliveries if delivery not in run.promised]
+            kept = [delivery for delivery in slot.deliveries if delivery not in slot.promised]
             self._left_behind += kept
-            run.left_behind = True
+            slot.left_behind = True
             call.leave_behind(partial(self._leases.drop, kept))
-            run.task.cancel()
-            left.append(run.task)
+            slot.task.cancel()
+            left.append(slot.task)
         if left:
             await asyncio.wait(left, timeout=A_MOMENT)
 
-    def _report_overdue(self, run: Run) -> None:
+    def _report_overdue(self, slot: HandlerSlot) -> None:
         """A thread does not end though it was told to."""
-        for delivery in run.deliveries:
-            self._observer.overdue(delivery, time.monotonic() - run.begun)
+        for delivery in slot.deliveries:
+            self._observer.overdue(delivery, time.monotonic() - slot.begun)
 
 
 async def _first_ended(*tasks: asyncio.Task[None]) -> None:

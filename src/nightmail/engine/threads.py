@@ -22,9 +22,9 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
+from nightmail.engine.processes import Children
+from nightmail.engine.slot import HandlerSlot
 from nightmail.errors import HandlerTimeout
-from nightmail.processes import Children
-from nightmail.run import Run
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class HandlerThreads:
     """At most `size` threads, started when first needed. Belongs to one event loop."""
 
     def __init__(
-        self, size: int, name: str, *, overdue: Callable[[Run], object], isolated: bool = False
+        self, size: int, name: str, *, overdue: Callable[[HandlerSlot], object], isolated: bool = False
     ) -> None:
         """`overdue` is told of what did not end though `HandlerTimeout` was raised in its thread."""
         self.isolated = isolated
@@ -55,28 +55,33 @@ class HandlerThreads:
         self._closed = False
 
     async def run(
-        self, run: Run, function: Callable[[], T], *, interrupt: Callable[[], object] | None = None
+        self, slot: HandlerSlot, function: Callable[[], T], *, interrupt: Callable[[], object] | None = None
     ) -> T:
         """What `function` returns or raises, once its thread is through with it: cancelling only asks it to end.
 
         It has a copy of the caller's context variables. If it ends because it was asked to, `CancelledError` is raised.
         With `interrupt` that is how it is made to end, at once.
         """
-        call = ThreadCall(function, run, self._overdue, interrupt)
+        call = ThreadCall(function, slot, self._overdue, interrupt)
         while (thread := self._take()) is None:
             self._freed.clear()
             await self._freed.wait()
-        run.call = call
+        slot.call = call
         thread.submit(call, lambda: self._free(thread))
         try:
             await call.wait()
             return call.result()
         finally:
             if call.is_over:
-                run.call = None
+                slot.call = None
 
     async def run_in_child(
-        self, run: Run, function: Callable[..., Any], *args: Any, prepare: Callable[[], object], **kwargs: Any
+        self,
+        slot: HandlerSlot,
+        function: Callable[..., Any],
+        *args: Any,
+        prepare: Callable[[], object],
+        **kwargs: Any,
     ) -> Any:
         """The same in a child process, which is killed when it is cancelled. `HandlerDied` if the child dies.
 
@@ -86,13 +91,13 @@ class HandlerThreads:
 
         def call() -> Any:
             if not child.is_alive:
-                run.begun = time.monotonic() + START_SECONDS
+                slot.begun = time.monotonic() + START_SECONDS
                 child.call(prepare)
-                run.begun = time.monotonic()
+                slot.begun = time.monotonic()
             return child.call(function, *args, **kwargs)
 
         try:
-            return await self.run(run, call, interrupt=child.kill)
+            return await self.run(slot, call, interrupt=child.kill)
         finally:
             if self._closed:
                 child.kill()
@@ -129,8 +134,8 @@ class ThreadCall(Generic[T]):
     def __init__(
         self,
         function: Callable[[], T],
-        run: Run,
-        overdue: Callable[[Run], object],
+        slot: HandlerSlot,
+        overdue: Callable[[HandlerSlot], object],
         interrupt: Callable[[], object] | None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -138,7 +143,7 @@ class ThreadCall(Generic[T]):
         """Whether the function was asked to end."""
         self.is_over = False
         """Whether the thread is through with it. Set by the thread, before anybody is told."""
-        self._run = run
+        self._run = slot
         self._overdue = overdue
         self._kill = interrupt
         self._function = function

@@ -35,7 +35,7 @@ def is_suspect(delivery: Delivery) -> bool:
     return delivery.deliveries >= SUSPECT_FROM
 
 
-class Neighbour(Protocol):
+class Peer(Protocol):
     """A worker, as far as the others of its process are concerned."""
 
     @property
@@ -49,25 +49,25 @@ class Neighbour(Protocol):
         ...
 
 
-class Solitude:
+class Quarantine:
     """Shared by the workers of one process: one suspect at a time, and no claims while it begins to run."""
 
     def __init__(self) -> None:
-        self._workers: set[Neighbour] = set()
-        self._waited_for: set[Neighbour] = set()
+        self._workers: set[Peer] = set()
+        self._waited_for: set[Peer] = set()
         """Those that did not come to rest in time: they are not waited for again before they have."""
-        self._occupant: Neighbour | None = None
+        self._occupant: Peer | None = None
         self._free = asyncio.Event()
         self._free.set()
         self._open = asyncio.Event()
         self._open.set()
         self._opening: asyncio.TimerHandle | None = None
 
-    def join(self, worker: Neighbour) -> None:
+    def join(self, worker: Peer) -> None:
         """Count this worker among the neighbours."""
         self._workers.add(worker)
 
-    def leave(self, worker: Neighbour) -> None:
+    def leave(self, worker: Peer) -> None:
         """It has stopped."""
         self._workers.discard(worker)
         self._waited_for.discard(worker)
@@ -93,7 +93,7 @@ class Solitude:
         while self.closed:
             await self._open.wait()
 
-    async def take(self, worker: Neighbour) -> bool:
+    async def take(self, worker: Peer) -> bool:
         """Take the process for `worker`'s suspect, once everything else has come to rest; whether it could be had.
 
         It is had until `free`. While it waits the worker claims nothing, and its neighbours little.
@@ -111,7 +111,7 @@ class Solitude:
         self._opening = asyncio.get_running_loop().call_later(ALONE_SECONDS, self._open.set)
         return True
 
-    def free(self, worker: Neighbour) -> None:
+    def free(self, worker: Peer) -> None:
         """Its suspect has ended, if it had the process."""
         if self._occupant is worker:
             self._occupant = None
@@ -140,11 +140,11 @@ class Solitude:
             await asyncio.sleep(_POLL_SECONDS)
         return True
 
-    def _busy(self) -> set[Neighbour]:
+    def _busy(self) -> set[Peer]:
         """Those that have something in hand and are worth waiting for."""
         busy = {worker for worker in self._workers if not self._rests(worker)}
         self._waited_for &= busy
         return busy - self._waited_for
 
-    def _rests(self, worker: Neighbour) -> bool:
+    def _rests(self, worker: Peer) -> bool:
         return worker.has_only_its_suspect if worker is self._occupant else worker.is_at_rest

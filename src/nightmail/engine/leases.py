@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from nightmail.message import Delivery
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import RENEW_AGAIN_SECONDS, Extend
 
 _BATCH: Final = 1000
@@ -138,19 +138,19 @@ class Keeper:
         busy = 0
         for batch in _batches(ending):
             sent = self._now()
-            standings = await extend(batch, self._lease)
-            for delivery, standing in zip(batch, standings, strict=True):
-                self._note(delivery, standing, sent)
-            busy += sum(standing is Standing.BUSY for standing in standings)
+            results = await extend(batch, self._lease)
+            for delivery, result in zip(batch, results, strict=True):
+                self._note(delivery, result, sent)
+            busy += sum(result is WriteResult.BUSY for result in results)
         # A row that is locked concerns that row alone. When all are, it may be the whole database.
         if 0 < busy == len(ending):
             self._crowded_until = begun + lease
         return not busy
 
-    def _note(self, delivery: Delivery, standing: Standing, sent: float) -> None:
-        if standing is Standing.HELD:
+    def _note(self, delivery: Delivery, result: WriteResult, sent: float) -> None:
+        if result is WriteResult.WRITTEN:
             self._leases.renewed(delivery, sent + self._lease.total_seconds())
-        elif standing is Standing.LOST:
+        elif result is WriteResult.LOST:
             self._leases.drop([delivery])
             self._lost(delivery)
         # Busy: an open transaction has locked the row, perhaps the handler's own ack, and then the lock protects it.

@@ -15,7 +15,7 @@ from nightmail.stores.redis.wire import Argument
 NO_LETTER: Final = 0
 
 
-class Asking:
+class ScriptCalls:
     """Calls for the queues of one store."""
 
     def __init__(self, keys: Keys, clock: Clock, *, sharded: bool) -> None:

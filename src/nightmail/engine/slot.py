@@ -8,17 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from nightmail.keeping import Leases
+from nightmail.engine.leases import Leases
 from nightmail.message import Delivery
 
 if TYPE_CHECKING:
-    from nightmail.threads import HandlerThreads, ThreadCall
+    from nightmail.engine.threads import HandlerThreads, ThreadCall
 
 _TURNS: Final = 5
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class HandlerSlot:
     """A runner's place. Lives as long as its task; what it holds changes with every message."""
 
     task: asyncio.Task[Any]

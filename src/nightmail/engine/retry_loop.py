@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from nightmail.engine.next_look import backoff
 from nightmail.observe import Observer
-from nightmail.waiting import backoff
 
 Step: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Repeater:
+class RetryLoop:
     """Takes steps whenever it is time to; a store that is down slows them, it does not stop them."""
 
     def __init__(self, observer: Observer, after_failure: Callable[[], None]) -> None:

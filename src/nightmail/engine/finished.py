@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from nightmail.hand import size_of
+from nightmail.engine.in_flight import size_of
 from nightmail.store import Settlement
 
 

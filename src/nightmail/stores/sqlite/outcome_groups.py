@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import assert_never
 
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Standing
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.sqlite.moments import after
 
 
-class Pile:
+class OutcomeGroups:
     """What a batch does to those in it whose leases hold, and how each lease stood."""
 
     def __init__(self, batch: Sequence[Settlement], held: Container[int], now: int) -> None:
         self.now = now
-        self.standings: list[Standing] = []
+        self.results: list[WriteResult] = []
         self.places: list[int] = []
         """Which of the batch are carried out."""
         self.done: list[int] = []
@@ -31,9 +31,9 @@ class Pile:
                 settled.add(id_)
                 self.places.append(place)
                 self._add(id_, settlement.outcome)
-                self.standings.append(Standing.HELD)
+                self.results.append(WriteResult.WRITTEN)
             else:
-                self.standings.append(Standing.UNKNOWN if settlement.repeated else Standing.LOST)
+                self.results.append(WriteResult.UNKNOWN if settlement.repeated else WriteResult.LOST)
 
     def _add(self, id_: int, outcome: Outcome) -> None:
         match outcome:

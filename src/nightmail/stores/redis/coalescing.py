@@ -28,7 +28,7 @@ class _Waiting:
     stored: asyncio.Future[int]
 
 
-class Together:
+class PublishCoalescer:
     """Publishes of messages without a timer id."""
 
     def __init__(self, send: Send) -> None:
@@ -85,21 +85,21 @@ class Together:
         return taken if taken or not self._waiting else self._take()
 
 
-class TogetherBySlot:
+class CoalescerBySlot:
     """The same for each slot of a cluster: a node that does not answer holds up those who publish to others."""
 
     def __init__(self, send: Send, nodes: Nodes, keys: Keys) -> None:
         self._send = send
         self._nodes = nodes
         self._keys = keys
-        self._slots: dict[int, Together] = {}
+        self._slots: dict[int, PublishCoalescer] = {}
 
     async def publish(self, message: Message) -> int:
         """Store this message, with others or alone."""
         slot = self._nodes.slot(self._keys.tag(message.queue))
         together = self._slots.get(slot)
         if together is None:
-            together = self._slots[slot] = Together(self._send)
+            together = self._slots[slot] = PublishCoalescer(self._send)
         return await together.publish(message)
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from nightmail.current import enter
+from nightmail.engine.context import InContext
+from nightmail.engine.current import enter
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.slot import HandlerSlot
 from nightmail.errors import HandlerDied, LeaseLost
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Reason, Release, Retry
-from nightmail.own_context import InContext
-from nightmail.run import Run
-from nightmail.settings import WorkerSettings
 from nightmail.store import Settlement, Source
 
 Handler: TypeAlias = Callable[[Delivery], Awaitable[Outcome | None]]
@@ -71,7 +71,7 @@ class Attempt:
         self._observer = observer
         self._give_up = settings.give_up_after
 
-    def without_running(self, delivery: Delivery) -> Outcome | None:
+    def skip_outcome(self, delivery: Delivery) -> Outcome | None:
         """How this ends without its handler, if it does."""
         if delivery.superseded:
             self._observer.superseded(delivery)
@@ -84,18 +84,18 @@ class Attempt:
             return Dead(Reason.EXPIRED, ran=False)
         return None
 
-    async def one(self, delivery: Delivery, run: Run) -> Settlement | None:
+    async def one(self, delivery: Delivery, slot: HandlerSlot) -> Settlement | None:
         """What to write after one handler run, in this task; `None` when there is nothing to write.
 
         That is so when the lease was lost, and when the handler acknowledged in a transaction of its own.
         """
         context = copy_context()
-        context.run(enter, self._source, run, delivery)
+        context.run(enter, self._source, slot, delivery)
         self._observer.started(delivery)
         error: Exception | None = None  # Of one that was cancelled: we know better why.
         try:
             result = await InContext(context, self._handler(delivery))
-            return self._ended(delivery, _DONE if result is None else checked(result), run)
+            return self._ended(delivery, _DONE if result is None else checked(result), slot)
         except asyncio.CancelledError:
             pass
         except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
@@ -103,45 +103,45 @@ class Attempt:
         if isinstance(error, LeaseLost) and is_own(error, delivery):
             self._observer.lease_lost(delivery)
             return None
-        cause = await self._cause(error, run)
+        cause = await self._cause(error, slot)
         if isinstance(cause, HandlerDied):
             self._observer.failed(delivery, cause)
             return None  # As if we had died with it: it comes again when its lease ends, and that is counted.
-        return self._ended(delivery, self._failed(delivery, cause), run)
+        return self._ended(delivery, self._failed(delivery, cause), slot)
 
-    async def many(self, batch: Sequence[Delivery], run: Run) -> list[Settlement]:
+    async def many(self, batch: Sequence[Delivery], slot: HandlerSlot) -> list[Settlement]:
         """What to write after one handler run with all of these."""
         context = copy_context()
-        context.run(enter, self._source, run, batch[0])
+        context.run(enter, self._source, slot, batch[0])
         for delivery in batch:
             self._observer.started(delivery)
         answers: Sequence[Outcome | Exception | None]
         try:
             answers = _one_each(await InContext(context, self._batch_handler(batch)), len(batch))
         except asyncio.CancelledError:
-            answers = [await self._cause(None, run)] * len(batch)
+            answers = [await self._cause(None, slot)] * len(batch)
         except LeaseLost as lost:
             # All or nothing was asked for, so the others did not fail and may go again at once.
             named = any(is_own(lost, each) for each in batch)
             answers = [Release() if named and not is_own(lost, each) else lost for each in batch]
         except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
-            answers = [await self._cause(raised, run)] * len(batch)
+            answers = [await self._cause(raised, slot)] * len(batch)
         else:
-            if run.task.cancelling():
+            if slot.task.cancelling():
                 answers = [
-                    await self._cause(answer, run) if isinstance(answer, Exception) else answer
+                    await self._cause(answer, slot) if isinstance(answer, Exception) else answer
                     for answer in answers
                 ]
         settlements = [
             Settlement(delivery, _DONE)
-            if answer is None and not run.promised
-            else self._answered(delivery, answer, run)
+            if answer is None and not slot.promised
+            else self._answered(delivery, answer, slot)
             for delivery, answer in zip(batch, answers, strict=True)
         ]
         return [settlement for settlement in settlements if settlement is not None]
 
     def _answered(
-        self, delivery: Delivery, answer: Outcome | Exception | None, run: Run
+        self, delivery: Delivery, answer: Outcome | Exception | None, slot: HandlerSlot
     ) -> Settlement | None:
         if isinstance(answer, LeaseLost) and is_own(answer, delivery):
             self._observer.lease_lost(delivery)
@@ -150,11 +150,11 @@ class Attempt:
             self._observer.failed(delivery, answer)
             return None
         if isinstance(answer, Exception):
-            return self._ended(delivery, self._failed(delivery, answer), run)
-        return self._ended(delivery, _DONE if answer is None else checked(answer), run)
+            return self._ended(delivery, self._failed(delivery, answer), slot)
+        return self._ended(delivery, _DONE if answer is None else checked(answer), slot)
 
-    def _ended(self, delivery: Delivery, outcome: Outcome, run: Run) -> Settlement | None:
-        if delivery not in run.promised:
+    def _ended(self, delivery: Delivery, outcome: Outcome, slot: HandlerSlot) -> Settlement | None:
+        if delivery not in slot.promised:
             return Settlement(delivery, outcome)
         if isinstance(outcome, Done):
             self._observer.promised(delivery)
@@ -162,10 +162,10 @@ class Attempt:
         # Its transaction may have been committed all the same: a message that is gone is no lost lease then.
         return Settlement(delivery, outcome, repeated=True)
 
-    async def _cause(self, error: Exception | None, run: Run) -> Exception:
+    async def _cause(self, error: Exception | None, slot: HandlerSlot) -> Exception:
         """What made it fail: if we cancelled it then that did, whatever the handler or a driver made of it."""
-        if await run.was_interrupted():
-            return self._timed_out(error) if run.overdue else Interrupted()
+        if await slot.was_interrupted():
+            return self._timed_out(error) if slot.overdue else Interrupted()
         return error or RuntimeError(CANCELLED_ITSELF)
 
     def _failed(self, delivery: Delivery, error: Exception) -> Outcome:

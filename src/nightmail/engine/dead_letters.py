@@ -9,7 +9,7 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.limits import CLAIM_BYTES
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
 from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement, Store
 
 
@@ -47,15 +47,15 @@ class DeadLetters:
         """See `Source.recall`."""
         return await self._store.recall_dead(queues, token)
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[Standing]:
+    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Source.settle`."""
         return await self._store.settle(batch)
 
-    def beside(
+    def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """See `Source.beside`."""
-        return self._store.beside(work, lingers=lingers)
+        """See `Source.run_on_keeper_thread`."""
+        return self._store.run_on_keeper_thread(work, lingers=lingers)
 
     def listen(self, queues: Sequence[str]) -> Bell:
         """See `Source.listen`. A death rings for the queue it happened in."""

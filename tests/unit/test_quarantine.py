@@ -9,18 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from nightmail import current, runners, solitude
-from nightmail.hand import Hand
-from nightmail.keeping import Leases
+from nightmail.engine import current, quarantine, runners
+from nightmail.engine.in_flight import InFlight
+from nightmail.engine.leases import Leases
+from nightmail.engine.quarantine import Quarantine
+from nightmail.engine.runners import Runners
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.slot import HandlerSlot
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Release
-from nightmail.run import Run
-from nightmail.runners import Runners
-from nightmail.settings import WorkerSettings
-from nightmail.solitude import Solitude
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from nightmail.worker import Worker
 from tests.unit.faulty import FaultyStore, Gate
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, delivery, publish, soon
 
@@ -73,24 +73,24 @@ async def test_a_suspect_is_started_by_a_worker_whose_only_runner_has_just_ended
 
 
 async def test_what_comes_in_the_moment_in_which_the_last_runner_ends_is_started() -> None:
-    hand, loop = Hand(), asyncio.get_running_loop()
+    in_flight, loop = InFlight(), asyncio.get_running_loop()
     started: list[int] = []
 
     def another_comes() -> None:
-        hand.take([delivery(id=2)])
+        in_flight.take([delivery(id=2)])
         under_test.start()
 
-    async def handle(hand: Hand, run: Run, now: float) -> float:
-        taken = hand.start_next(run, now)
+    async def handle(in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
+        taken = in_flight.start_next(slot, now)
         started.append(taken.id)
-        hand.finish(run)
+        in_flight.finish(slot)
         if taken.id == 1:
             loop.call_soon(another_comes)
         return now
 
     settings = WorkerSettings(max_workers=1)
-    under_test = Runners(hand, Leases(), handle, settings, batch=1, stopping=asyncio.Event())
-    hand.take([delivery(id=1)])
+    under_test = Runners(in_flight, Leases(), handle, settings, batch=1, stopping=asyncio.Event())
+    in_flight.take([delivery(id=1)])
     under_test.start()
     await a_few_steps()
     under_test.close()
@@ -99,21 +99,21 @@ async def test_what_comes_in_the_moment_in_which_the_last_runner_ends_is_started
 
 
 async def test_a_runner_that_died_is_replaced_while_anything_waits() -> None:
-    hand = Hand()
+    in_flight = InFlight()
     started: list[int] = []
 
-    async def handle(hand: Hand, run: Run, now: float) -> float:
-        taken = hand.start_next(run, now)
+    async def handle(in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
+        taken = in_flight.start_next(slot, now)
         started.append(taken.id)
-        hand.finish(run)
+        in_flight.finish(slot)
         if taken.id == 1:
             raise ZeroDivisionError
         return now
 
     settings = WorkerSettings(max_workers=1)
-    under_test = Runners(hand, Leases(), handle, settings, batch=1, stopping=asyncio.Event())
+    under_test = Runners(in_flight, Leases(), handle, settings, batch=1, stopping=asyncio.Event())
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-    hand.take([delivery(id=1), delivery(id=2)])
+    in_flight.take([delivery(id=1), delivery(id=2)])
     under_test.start()
     await a_few_steps()
     under_test.close()
@@ -133,8 +133,8 @@ async def test_a_runner_at_rest_does_not_start_a_suspect_before_its_neighbour_ha
     [innocent] = await publish(other, queue="mail")
     [long] = await publish(other, queue="post")
     handler = Handler(held=True)
-    shared = Solitude()
-    neighbour = Worker(store, handler, queues=["post"], observer=seen, solitude=shared)
+    shared = Quarantine()
+    neighbour = Worker(store, handler, queues=["post"], observer=seen, quarantine=shared)
     async with at_work(neighbour):
         await handler.until_running(1)
         worker = Worker(
@@ -143,7 +143,7 @@ async def test_a_runner_at_rest_does_not_start_a_suspect_before_its_neighbour_ha
             queues=["mail"],
             settings=WorkerSettings(max_workers=2),
             observer=seen,
-            solitude=shared,
+            quarantine=shared,
         )
         async with at_work(worker):
             await seen.until(lambda: innocent in seen.runs)
@@ -171,10 +171,10 @@ async def test_a_suspect_waits_for_a_handler_that_has_acknowledged_its_message_a
     [suspect] = await publish(store, queue="mail")
     await lose_workers(store, clock, times=1, queue="mail")
     await store.claim(["mail"], limit=1, lease=LEASE, token=delivery().token)
-    shared = Solitude()
+    shared = Quarantine()
     queues = [["mail", "post"]] if shares else [["mail"], ["post"]]
     workers = [
-        Worker(store, acks_and_goes_on, queues=each, observer=seen, solitude=shared) for each in queues
+        Worker(store, acks_and_goes_on, queues=each, observer=seen, quarantine=shared) for each in queues
     ]
     async with at_work(*workers):
         [innocent] = await publish(store, queue="post")
@@ -246,9 +246,9 @@ class VirtualTime:
 @pytest.fixture
 def virtual(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
     clock = VirtualTime()
-    monkeypatch.setattr(solitude, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(quarantine, "time", SimpleNamespace(monotonic=clock.monotonic))
     monkeypatch.setattr(
-        solitude,
+        quarantine,
         "asyncio",
         SimpleNamespace(Event=asyncio.Event, sleep=clock.sleep, get_running_loop=asyncio.get_running_loop),
     )
@@ -261,9 +261,9 @@ async def test_a_long_handler_of_a_neighbour_holds_up_the_first_of_several_suspe
     suspects = await publish(store, 6, queue="mail")
     await lose_workers(store, clock, queue="mail")
     [long] = await publish(store, queue="post")
-    handler, shared, began = Handler(held=True), Solitude(), virtual.now
-    neighbour = Worker(store, handler, queues=["post"], observer=seen, solitude=shared)
-    worker = Worker(store, Handler(), queues=["mail"], observer=seen, solitude=shared)
+    handler, shared, began = Handler(held=True), Quarantine(), virtual.now
+    neighbour = Worker(store, handler, queues=["post"], observer=seen, quarantine=shared)
+    worker = Worker(store, Handler(), queues=["mail"], observer=seen, quarantine=shared)
     async with at_work(neighbour):
         await handler.until_running(1)
         async with at_work(worker):
@@ -281,10 +281,10 @@ async def test_a_third_subscriber_goes_on_while_a_suspect_waits_for_another(
     [suspect] = await publish(store, queue="mail")
     await lose_workers(store, clock, queue="mail")
     await publish(store, queue="post")
-    held, handler, shared = Handler(held=True), Handler(), Solitude()
-    neighbour = Worker(store, held, queues=["post"], observer=seen, solitude=shared)
-    third = Worker(store, handler, queues=["third"], observer=seen, solitude=shared)
-    worker = Worker(store, Handler(), queues=["mail"], observer=seen, solitude=shared)
+    held, handler, shared = Handler(held=True), Handler(), Quarantine()
+    neighbour = Worker(store, held, queues=["post"], observer=seen, quarantine=shared)
+    third = Worker(store, handler, queues=["third"], observer=seen, quarantine=shared)
+    worker = Worker(store, Handler(), queues=["mail"], observer=seen, quarantine=shared)
     async with at_work(neighbour):
         await held.until_running(1)
         async with at_work(worker, third):
@@ -302,12 +302,12 @@ async def test_a_third_subscriber_goes_on_while_a_suspect_waits_for_another(
 async def test_a_suspect_that_runs_for_long_does_not_stop_the_others_for_good(
     store: FaultyStore, clock: ManualClock, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solitude, "ALONE_SECONDS", 0.05)
+    monkeypatch.setattr(quarantine, "ALONE_SECONDS", 0.05)
     await publish(store, queue="mail")
     await lose_workers(store, clock, queue="mail")
-    held, handler, shared = Handler(held=True), Handler(), Solitude()
-    worker = Worker(store, held, queues=["mail"], observer=seen, solitude=shared)
-    third = Worker(store, handler, queues=["third"], observer=seen, solitude=shared)
+    held, handler, shared = Handler(held=True), Handler(), Quarantine()
+    worker = Worker(store, held, queues=["mail"], observer=seen, quarantine=shared)
+    third = Worker(store, handler, queues=["third"], observer=seen, quarantine=shared)
     async with at_work(worker, third):
         await held.until_running(1)
         await publish(store, queue="third")
@@ -321,11 +321,11 @@ async def test_a_suspect_that_runs_for_long_does_not_stop_the_others_for_good(
 async def test_no_second_suspect_starts_while_a_long_one_runs(
     store: FaultyStore, clock: ManualClock, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solitude, "ALONE_SECONDS", 0.05)
+    monkeypatch.setattr(quarantine, "ALONE_SECONDS", 0.05)
     published = await publish(store, 2, queue="mail")
     await lose_workers(store, clock, queue="mail")
-    held, shared = Handler(held=True), Solitude()
-    worker = Worker(store, held, queues=["mail"], observer=seen, solitude=shared)
+    held, shared = Handler(held=True), Quarantine()
+    worker = Worker(store, held, queues=["mail"], observer=seen, quarantine=shared)
     async with at_work(worker):
         await held.until_running(1)
         await seen.until(lambda: [outcome for _, outcome in seen.outcomes] == [Release()] * 2)

@@ -6,8 +6,8 @@ import asyncio
 
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores.redis.acking import Acking
-from nightmail.stores.redis.asking import Asking
 from nightmail.stores.redis.claiming import Claims
+from nightmail.stores.redis.coalescing import CoalescerBySlot
 from nightmail.stores.redis.inspecting import Inspecting
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.lane import Lane
@@ -18,45 +18,45 @@ from nightmail.stores.redis.pipelines import Pipelines
 from nightmail.stores.redis.publishing import Publishing
 from nightmail.stores.redis.redriving import Redriving
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.settling import Settling
 from nightmail.stores.redis.source import Source
 from nightmail.stores.redis.sweeping import Sweeping
 from nightmail.stores.redis.timers import Timers
-from nightmail.stores.redis.together import TogetherBySlot
 from nightmail.stores.redis.whole import Whole
 
 
-class Opened:
+class Runtime:
     """On one event loop, until it is closed."""
 
     def __init__(
-        self, source: Source, keys: Keys, asking: Asking, *, keep_delivered: bool, max_body_bytes: int
+        self, source: Source, keys: Keys, calls: ScriptCalls, *, keep_delivered: bool, max_body_bytes: int
     ) -> None:
         self.whole = Whole()
         self.nodes = nodes_of(source)
         self.claim, self.settle, self.publish = (
             Lane(role, source, self.nodes) for role in ("claim", "settle", "publish")
         )
-        self.registry = Registry(self.publish, asking, self.nodes)
-        self.publishing = Publishing(self.publish, self.registry, asking, self.nodes, source.waiting)
-        self.together = TogetherBySlot(self.publishing.publish_batch, self.nodes, keys)
+        self.registry = Registry(self.publish, calls, self.nodes)
+        self.publishing = Publishing(self.publish, self.registry, calls, self.nodes, source.waiting)
+        self.coalescer = CoalescerBySlot(self.publishing.publish_batch, self.nodes, keys)
         self.pipelines = Pipelines(self.publish, self.registry, self.publishing, self.nodes, keys)
-        self.claims = Claims(self.claim, self.registry, asking, self.nodes, max_body_bytes)
-        self.letters = Letters(self.claim, asking, self.nodes)
-        self.settling = Settling(asking, self.nodes, keep_delivered=keep_delivered)
+        self.claims = Claims(self.claim, self.registry, calls, self.nodes, max_body_bytes)
+        self.letters = Letters(self.claim, calls, self.nodes)
+        self.settling = Settling(calls, self.nodes, keep_delivered=keep_delivered)
         self.acking = Acking(
             self.settle,
             self.registry,
-            asking,
+            calls,
             self.nodes,
             self.settling,
             self.pipelines,
             clustered=source.cluster is not None,
         )
-        self.timers = Timers(self.publish, self.registry, asking)
-        self.inspecting = Inspecting(self.publish, self.registry, asking)
-        self.redriving = Redriving(self.publish, self.registry, asking, self.nodes)
-        self.sweeping = Sweeping(self.publish, self.registry, asking)
+        self.timers = Timers(self.publish, self.registry, calls)
+        self.inspecting = Inspecting(self.publish, self.registry, calls)
+        self.redriving = Redriving(self.publish, self.registry, calls, self.nodes)
+        self.sweeping = Sweeping(self.publish, self.registry, calls)
         self.listener = Listener(source, self.nodes, keys)
         # The thread has an event loop of its own, and so a map of the cluster of its own.
         self.keeper = KeeperThread(lambda: Lane("keeper", source, nodes_of(source)), self.settling.extend)

@@ -8,20 +8,20 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from nightmail.attempt import this_task
-from nightmail.hand import Hand
-from nightmail.keeping import Leases
-from nightmail.overtime import Overtime
-from nightmail.run import Run
-from nightmail.settings import WorkerSettings
-from nightmail.threads import HandlerThreads
+from nightmail.engine.attempt import this_task
+from nightmail.engine.handler_timeouts import HandlerTimeouts
+from nightmail.engine.in_flight import InFlight
+from nightmail.engine.leases import Leases
+from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.slot import HandlerSlot
+from nightmail.engine.threads import HandlerThreads
 
 TURN_SECONDS: Final = 0.003
 """How long runners go on before they let others have their turn: handlers that await nothing never would."""
 STEPS: Final = 4
 """How many turns others get then: a claim needs several until it is sent, and again until its answer is there."""
 
-Handle: TypeAlias = Callable[[Hand, Run, float], Awaitable[float]]
+Handle: TypeAlias = Callable[[InFlight, HandlerSlot, float], Awaitable[float]]
 """Runs the next message or batch in hand, which begins at that moment; when it has ended."""
 
 
@@ -39,7 +39,7 @@ class Runners:
 
     def __init__(
         self,
-        hand: Hand,
+        in_flight: InFlight,
         leases: Leases,
         handle: Handle,
         settings: WorkerSettings,
@@ -48,28 +48,28 @@ class Runners:
         stopping: asyncio.Event,
         threads: HandlerThreads | None = None,
     ) -> None:
-        self._hand = hand
+        self._in_flight = in_flight
         self._leases = leases
         self._handle = handle
         self._batch = batch
         self._most = settings.max_workers
         self._stopping = stopping
         self._threads = threads
-        self._overtime = Overtime(settings.handler_timeout.total_seconds(), hand.runs)
+        self._timeouts = HandlerTimeouts(settings.handler_timeout.total_seconds(), in_flight.slots)
         self._tasks: set[asyncio.Task[None]] = set()
         self._resting = False
 
     def start(self) -> None:
         """Have a runner for each message or batch that waits, up to the limit."""
-        for _ in range(min(-(-self._hand.waiting // self._batch), self._most - len(self._tasks))):
+        for _ in range(min(-(-self._in_flight.waiting // self._batch), self._most - len(self._tasks))):
             runner = asyncio.create_task(self._run())
             self._tasks.add(runner)
             runner.add_done_callback(self._ended)
-        self._overtime.watch()
+        self._timeouts.watch()
 
     def close(self) -> None:
         """Nothing will run any more."""
-        self._overtime.close()
+        self._timeouts.close()
         if self._threads is not None:
             self._threads.close()
 
@@ -77,31 +77,31 @@ class Runners:
         if self._resting:
             self._tasks.discard(this_task())
             return
-        hand, stopping = self._hand, self._stopping
-        run = Run(this_task(), self._leases, stopping=stopping, threads=self._threads)
-        hand.runs.append(run)
+        in_flight, stopping = self._in_flight, self._stopping
+        slot = HandlerSlot(this_task(), self._leases, stopping=stopping, threads=self._threads)
+        in_flight.slots.append(slot)
         now = time.monotonic()
         turn_over = now + TURN_SECONDS
         try:
             # A stopping worker starts nothing: what a last claim brings goes back with the rest.
-            while hand.waiting and not stopping.is_set():
-                now = await self._handle(hand, run, now)
-                if run.task.cancelling() and not stopping.is_set():
-                    await _absorb_cancellation(run.task)
+            while in_flight.waiting and not stopping.is_set():
+                now = await self._handle(in_flight, slot, now)
+                if slot.task.cancelling() and not stopping.is_set():
+                    await _absorb_cancellation(slot.task)
                 if now >= turn_over:
-                    if self._resting and now - run.begun < TURN_SECONDS:
+                    if self._resting and now - slot.begun < TURN_SECONDS:
                         return
                     await self._rest()
                     now = time.monotonic()
                     turn_over = now + TURN_SECONDS
         finally:
-            hand.runs.remove(run)
+            in_flight.slots.remove(slot)
             # Here, and not when its callback is called: what comes in between would wait for a runner that is gone.
-            self._tasks.discard(run.task)
+            self._tasks.discard(slot.task)
 
     def _ended(self, runner: asyncio.Task[None]) -> None:
         self._tasks.discard(runner)  # One that was cancelled before its first step is still there.
-        if not self._tasks and self._hand.waiting and not self._stopping.is_set():
+        if not self._tasks and self._in_flight.waiting and not self._stopping.is_set():
             self.start()
 
     async def _rest(self) -> None:
@@ -121,5 +121,5 @@ class Runners:
 
     def _reinforce(self) -> None:
         """Start further runners if all there are wait inside of handlers."""
-        if self._hand.handlers == len(self._tasks) and not self._stopping.is_set():
+        if self._in_flight.handlers == len(self._tasks) and not self._stopping.is_set():
             self.start()

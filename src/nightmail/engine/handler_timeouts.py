@@ -10,15 +10,15 @@ import asyncio
 import time
 from collections.abc import Collection
 
-from nightmail.run import Run
+from nightmail.engine.slot import HandlerSlot
 
 
-class Overtime:
+class HandlerTimeouts:
     """Cancels what has run longer than the limit, and marks it."""
 
-    def __init__(self, limit: float, runs: Collection[Run]) -> None:
+    def __init__(self, limit: float, slots: Collection[HandlerSlot]) -> None:
         self._limit = limit
-        self._runs = runs
+        self._slots = slots
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
@@ -37,14 +37,14 @@ class Overtime:
         self._timer = None
         now = time.monotonic()
         next_look = self._limit
-        for run in self._runs:
-            if run.delivery is None or run.overdue:
+        for slot in self._slots:
+            if slot.delivery is None or slot.overdue:
                 continue
-            left = run.begun + self._limit - now
+            left = slot.begun + self._limit - now
             if left > 0:
                 next_look = min(next_look, left)
             else:
-                run.overdue = True
-                run.task.cancel()
-        if self._runs:
+                slot.overdue = True
+                slot.task.cancel()
+        if self._slots:
             self._timer = asyncio.get_running_loop().call_later(next_look, self._look)

@@ -9,10 +9,10 @@ from typing import Final
 
 from nightmail.clock import Clock
 from nightmail.message import Delivery
-from nightmail.outcome import Standing
+from nightmail.outcome import WriteResult
+from nightmail.stores._coalescing import PublishCoalescer, Send
 from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores._sql import Statement
-from nightmail.stores._together import Send, Together
 from nightmail.stores.mysql.callers import Callers, Known
 from nightmail.stores.mysql.claiming import Claims
 from nightmail.stores.mysql.connect import Connect
@@ -22,13 +22,13 @@ from nightmail.stores.mysql.letters import LetterClaims
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.text import Sql
-from nightmail.stores.mysql.watch import WatchedTower
+from nightmail.stores.mysql.watch import WakeupPoller
 
 MOST_BYTES: Final = 2 * 1024 * 1024
 """On the wire it is twice that, and by default servers take no packet larger than 16 MB."""
 
 
-class Opened:
+class Runtime:
     """On one event loop, until it is closed."""
 
     def __init__(
@@ -42,15 +42,15 @@ class Opened:
         *,
         max_body_bytes: int,
         send: Send[Link],
-        extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[Standing]]],
+        extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[WriteResult]]],
     ) -> None:
         self.claim, self.settle, self.publish = (
             Lane(role, connect, retries) for role in (CLAIM, SETTLE, PUBLISH)
         )
-        self.tower = WatchedTower(Lane(WATCH, connect, retries), statements, letters, clock)
+        self.tower = WakeupPoller(Lane(WATCH, connect, retries), statements, letters, clock)
         self.claims = Claims(self.claim, statements, clock, retries, max_body_bytes=max_body_bytes)
         self.letters = LetterClaims(self.claim, letters, clock, max_body_bytes=max_body_bytes)
-        self.together = Together(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
+        self.coalescer = PublishCoalescer(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
         self.callers = Callers(self.publish, Sql(statements["identity"].text), known)
         self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, retries), extend)
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightmail.pace import Pace
+from nightmail.engine.prefetch import Prefetch
 from tests.unit.support import brisk
 
 
-def pace(workers: int, *runs: float, now: float = 0.0) -> Pace:
+def pace(workers: int, *runs: float, now: float = 0.0) -> Prefetch:
     """What was learned from these runs, the last start being now."""
-    learned = Pace()
+    learned = Prefetch()
     learned.started(now, workers)
     for seconds in runs:
         learned.ran(seconds)
@@ -20,7 +20,7 @@ def pace(workers: int, *runs: float, now: float = 0.0) -> Pace:
 
 
 def test_who_knows_nothing_fetches_nothing_ahead() -> None:
-    assert Pace().ahead(0.0) == 0
+    assert Prefetch().ahead(0.0) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The engine: claim, handle, settle, drain. It knows no database and no FastStream."""
