@@ -20,7 +20,7 @@ DEV  := $(VENV)/.dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test model test-faststream check format bench constraints clean
+.PHONY: help demo test quick model test-faststream check format bench constraints clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each of them compiles everything again.
@@ -36,6 +36,10 @@ demo: $(DEMO) ## Watch a small shop publish and receive its messages, on an SQLi
 # several processes: each collects all tests first, and one store's run in a single one anyway.
 test: $(DEV) ## Run every test, with coverage (STORE=postgres: one store's, without)
 	@$(RUN) -m pytest $(if $(STORE)$(ARGS),,--cov -n $(WORKERS)) $(if $(STORE),-k $(STORE)) $(ARGS)
+
+# What a change breaks most often, without a server and without coverage: for the inner loop.
+quick: $(DEV) ## Run the units, and the contract on the memory and SQLite stores
+	@$(RUN) -m pytest -n $(WORKERS) -q tests/unit tests/stores/test_memory*.py tests/stores/test_sqlite.py tests/stores/sqlite $(ARGS)
 
 # EXAMPLES=1000 tries more; STORE=redis takes one store.
 model: $(DEV) ## Drive each store beside the memory store, for longer than the tests do

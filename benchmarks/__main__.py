@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer messages: for a first look")
     parser.add_argument("--store", choices=[*PLACES], action="append", help="which stores (default: all)")
     given = parser.parse_args()
-    # Each round has a store of its own in memory, and would be warned of the one before.
+    # Each round has its own store in memory, and would log a warning about the one before.
     logging.getLogger("nightmail").setLevel(logging.ERROR)
     print(f"Python {platform.python_version()}, default settings, servers on loopback with fsync on")
     missed = 0

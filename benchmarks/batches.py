@@ -1,4 +1,4 @@
-"""Draining a backlog through a handler that takes a hundred messages at once, against a loop by hand."""
+"""Draining a backlog through a handler that takes a hundred messages at once, against a hand-written loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDS = 3
 
 
 async def batches(place: Place, count: int) -> list[Figure]:
-    """As many messages each, in turn, and the best round of each."""
+    """The same number of messages for each, in turn; the best round of each."""
     rate = raw = 0.0
     for _ in range(ROUNDS):
         rate = max(rate, await _drained(place, count))

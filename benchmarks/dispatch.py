@@ -2,7 +2,7 @@
 
 Measured with FastStream's own Redis subscriber, which is fed by hand and touches no server, and with ours, whose
 messages take less to parse, as FastStream itself sets it up: with its lock and its acknowledgements, which ours leaves
-out. The faster of the two is what everything else is held against.
+out. The faster of the two is the baseline for everything else.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ ROUNDS = 3
 
 
 async def drain(place: Place, count: int) -> list[Figure]:
-    """As many messages each, in turn, and the best round of each: a machine that is not ours alone has slow seconds."""
+    """The same number of messages for each, in turn; the best round of each: a shared machine has slow seconds."""
     alone, rate, raw, trips = 0.0, 0.0, 0.0, None
     for _ in range(ROUNDS):
         alone = max(alone, await faststream_rate(count))

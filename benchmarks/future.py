@@ -1,4 +1,4 @@
-"""What a claim costs beside a great many messages that are not due yet."""
+"""What a claim costs next to a great many messages that are not due yet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def future(place: Place, count: int) -> list[Figure]:
     store = open_store(place.url)
     await store.open()
     await store.migrate()
-    await _claims(store)  # Whatever is loaded, planned or connected only once.
+    await _claims(store)  # Warm-up: what is loaded, planned or connected only once.
     alone = await _claims(store)
     for start in range(0, count, 1000):
         await store.publish_batch([LATER] * min(1000, count - start))

@@ -1,4 +1,4 @@
-"""How other ordering keys flow while one is held up, with a great many messages waiting behind it."""
+"""Throughput of other ordering keys while one is blocked, with a great many messages waiting behind it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ STUCK_ELSEWHERE: Final = Message(queue="elsewhere", body=ENCODED, ordering_key="
 async def keys(place: Place, count: int) -> list[Figure]:
     """`count` messages with keys of their own through a worker, with as many others in the store.
 
-    Those wait in a queue that nobody serves, or behind one key of the queue that is drained. What a larger store costs
-    by itself is in both, so the difference is what the blocked ones cost. An empty store is faster than either.
+    Those wait in a queue that no worker serves, or behind one key of the queue that is drained. What a larger store
+    costs by itself is in both, so the difference is what the blocked ones cost. An empty store is faster than either.
     """
     store = open_store(place.url)
     await store.open()
     await store.migrate()
     empty = elsewhere = behind = 0.0
     for _ in range(ROUNDS):
-        # In turn, and the best of each: a machine that is not ours alone has slow seconds.
+        # In turn, and the best of each: a shared machine has slow seconds.
         empty = max(empty, await _drained(store, count))
         await _publish(store, STUCK_ELSEWHERE, count)
         elsewhere = max(elsewhere, await _drained(store, count))

@@ -1,4 +1,4 @@
-"""How soon an idle worker starts a handler: after a commit, and after a timer's moment."""
+"""How soon an idle worker starts a handler: after a commit, and after a timer's due time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUIET_SECONDS = 10.0
 async def pick_up(place: Place, count: int) -> list[Figure]:
     """From just before COMMIT is sent to the handler's first line, one message at a time.
 
-    Where publishing joins no transaction of SQL, from just before the message is published.
+    Where publishing joins no SQL transaction, from just before the message is published.
     """
     broker = OutboxBroker(place.url, create_tables=True, logger=None)
     started: asyncio.Queue[float] = asyncio.Queue()
@@ -67,7 +67,7 @@ async def _publish(broker: OutboxBroker, number: int, engine: AsyncEngine | None
 
 
 async def _idle_queries(place: Place) -> float:
-    """How often a worker with nothing to do asks, a second."""
+    """How many requests a second an idle worker makes."""
     before = await place.round_trips() or 0
     await asyncio.sleep(QUIET_SECONDS)
     return ((await place.round_trips() or 0) - before) / QUIET_SECONDS

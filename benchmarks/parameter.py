@@ -22,7 +22,7 @@ StockMessage = Annotated[Message, Context("message")]
 
 
 async def parameter(count: int) -> list[Figure]:
-    """Microseconds that the parameter adds to a dispatch from memory: the best of some rounds of each."""
+    """Microseconds that the parameter adds to a dispatch from memory: the best of several rounds of each."""
 
     async def bare(order: Order) -> None: ...
 

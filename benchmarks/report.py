@@ -1,4 +1,4 @@
-"""Figures as a person reads them, each beside what it is meant to be."""
+"""Figures in readable form, each next to its bound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number, and the bound it is held against, if there is one."""
+    """One measured number, and its bound, if there is one."""
 
     what: str
     value: str

@@ -15,7 +15,7 @@ ROUNDS = 3
 
 
 async def year(days: int) -> list[Figure]:
-    """Seconds of real time: the best of some rounds."""
+    """Seconds of real time: the best of several rounds."""
     best = min([await _seconds(days) for _ in range(ROUNDS)])
     return [at_most(f"{days} days of a daily timer", best, SECONDS, "s", digits=2)]
 

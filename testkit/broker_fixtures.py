@@ -1,7 +1,7 @@
-"""RabbitMQ and NATS as fixtures: what messages are relayed to.
+"""RabbitMQ and NATS as fixtures: targets of the relay.
 
 A test file that wants them says `pytest_plugins = ["testkit.broker_fixtures"]`. Not among the other fixtures: RabbitMQ
-takes seconds to start, so only those who name it pay for it.
+takes seconds to start, so only tests that ask for it pay for it.
 
 PYTEST_DONT_REWRITE: nothing is asserted here, and a test file may import this before pytest loads it.
 """
@@ -25,7 +25,7 @@ def rabbitmq_server() -> Iterator[RabbitMQ]:
 
 @pytest.fixture
 def rabbitmq_url(rabbitmq_server: RabbitMQ) -> str:
-    """The URL of a RabbitMQ that other tests use, too: see `address`."""
+    """The URL of a RabbitMQ shared with other tests: see `address`."""
     rabbitmq_server.revive()
     return rabbitmq_server.url
 
@@ -39,7 +39,7 @@ def nats_server() -> Iterator[Nats]:
 
 @pytest.fixture
 def nats_url(nats_server: Nats) -> str:
-    """The URL of a NATS that other tests use, too: see `address`."""
+    """The URL of a NATS shared with other tests: see `address`."""
     nats_server.revive()
     return nats_server.url
 

@@ -1,8 +1,8 @@
 """The clusters as fixtures, and a ledger of what workers on them did.
 
 A test file that wants one says `pytest_plugins = ["testkit.cluster_fixtures"]`. Not among the other fixtures: a
-cluster takes seconds to start, so only those who name it pay for it. As with single servers, one that cannot be
-had skips the test on a laptop and fails it on CI.
+cluster takes seconds to start, so only tests that ask for it pay for it. As with single servers, an unavailable
+cluster skips the test on a laptop and fails it on CI.
 
 PYTEST_DONT_REWRITE: nothing is asserted here, and a test file may import this before pytest loads it.
 """
@@ -36,7 +36,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 @contextmanager
 def provide(cluster: AnyCluster) -> Iterator[AnyCluster]:
-    """The cluster, started, for as long as the block lasts; skips the test if it cannot be had here."""
+    """The cluster, started, for as long as the block lasts; skips the test if it is unavailable here."""
     try:
         with turns.mine():
             cluster.start()
@@ -50,14 +50,14 @@ def provide(cluster: AnyCluster) -> Iterator[AnyCluster]:
 
 @pytest.fixture(scope="session")
 def galera() -> Iterator[Galera]:
-    """Three MariaDB nodes for the whole session. Who may find them harmed by an earlier test revives them."""
+    """Three MariaDB nodes for the whole session. A test that may find them damaged by an earlier one revives them."""
     with provide(Galera.from_environment()) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[RedisCluster]:
-    """Six Redis nodes for the whole session. Who may find them harmed by an earlier test revives them."""
+    """Six Redis nodes for the whole session. A test that may find them damaged by an earlier one revives them."""
     with provide(RedisCluster.from_environment()) as cluster:
         yield cluster
 
@@ -65,8 +65,8 @@ def redis_cluster() -> Iterator[RedisCluster]:
 class Ledger:
     """What several workers did with the messages of one queue.
 
-    Times are the store's, which on one machine are everybody's. InFlight each worker `watched(store)` as its store
-    and `observer()` as its observer, and note in the handler what has run with `ran`.
+    Times are the store's; on one machine all clocks are the same. Give each worker `watched(store)` as its store and
+    `observer()` as its observer, and call `ran` in the handler.
     """
 
     def __init__(self, lease: timedelta) -> None:
@@ -83,19 +83,19 @@ class Ledger:
         self.uncertain: set[tuple[int, UUID]] = set()
 
     def ran(self, delivery: Delivery) -> None:
-        """The handler of this delivery has come to its end."""
+        """The handler of this delivery has finished."""
         self.runs[delivery.body] += 1
         self._news.set()
 
     async def until(self, happened: Callable[[], bool], *, within: float) -> None:
-        """Wait until that is so; it is looked at whenever a worker has done something."""
+        """Wait until that holds; checked whenever a worker has done something."""
         async with asyncio.timeout(within):
             while not happened():
                 self._news.clear()
                 await self._news.wait()
 
     def overlaps(self) -> list[tuple[Delivery, Delivery]]:
-        """Deliveries of one message of which the second was claimed while the lease of the first still ran."""
+        """Pairs of deliveries of one message where the second was claimed while the first still had its lease."""
         return [
             (first, second)
             for deliveries in self.claims.values()
@@ -104,15 +104,15 @@ class Ledger:
         ]
 
     def ran_again(self) -> set[bytes]:
-        """The bodies of the messages whose handler came to its end more than once."""
+        """The bodies of the messages whose handler finished more than once."""
         return {body for body, count in self.runs.items() if count > 1}
 
     def unsettled(self) -> set[bytes]:
-        """The bodies of all deliveries whose worker was told that its lease is lost, or that nobody knows."""
+        """The bodies of all deliveries whose worker was told that its lease is lost, or that the result is unknown."""
         return {each.body for each in self._deliveries() if _lease(each) in self.lost | self.uncertain}
 
     def touched(self, since: datetime, until: datetime) -> set[bytes]:
-        """The bodies of all messages that were claimed, or accepted as done, between these moments."""
+        """The bodies of all messages that were claimed, or accepted as done, between these times."""
         return {
             each.body
             for each in self._deliveries()
@@ -123,17 +123,17 @@ class Ledger:
         return chain.from_iterable(self.claims.values())
 
     def observer(self) -> LedgerObserver:
-        """Writes down what one worker hears."""
+        """Records what one worker observes."""
         return LedgerObserver(self)
 
     def watched(self, store: FullStore) -> FullStore:
-        """This store, with every renewed lease written down."""
+        """This store, with every lease renewal recorded."""
         return cast(FullStore, _Watched(store, self))
 
     def note_claimed(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             self.claims[delivery.id].append(delivery)
-            # The keeper may have renewed it before we heard of it.
+            # The keeper may have renewed it before we were told of it.
             self._renew(delivery, delivery.claimed_at + self._lease)
 
     def note_settled(self, settlements: Sequence[Settlement]) -> None:

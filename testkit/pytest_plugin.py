@@ -1,7 +1,7 @@
 """The servers as fixtures. Load with `pytest_plugins = ["testkit.pytest_plugin"]`.
 
-A server that cannot be had skips the test on a laptop and fails it on CI, where a skip would go
-unnoticed. The same holds for a test that wants to kill a server that is not ours.
+An unavailable server skips the test on a laptop and fails it on CI, where a skip would go
+unnoticed. The same holds for a test that needs to kill a server that is not ours.
 
 Several processes may share a run (`pytest -n 2`). Each has servers of its own, so the files that need the same one go
 to the same process; and only one process at a time makes a server.
@@ -34,17 +34,17 @@ TOGETHER: Final = {
     "redis": ("tests/*/test_redis*", "tests/examples/test_reminders.py"),
     "brokers": ("tests/relay/test_rabbitmq.py", "tests/relay/test_nats.py"),
 }
-"""The files that go to one process; the first pattern that fits counts. What takes longest comes first, and what is
-not named here last, file by file: so all processes are done at about the same time."""
+"""The files that go to one process; the first matching pattern counts. The slowest come first, and files not named
+here last, one by one: so all processes finish at about the same time."""
 
 _TESTS_OF_THE_KIT: Final = "tests/kit/"
 
 
 class Turns:
-    """Whose turn it is to make servers, among the processes of one run.
+    """A fair lock for creating servers, among the processes of one run.
 
-    A port looks free to the others until the server listens on it, and who makes a server sweeps away what dead
-    runs left: under the eyes of a test that kills a run to see what it leaves.
+    A port looks free to the others until the server listens on it. And creating a server sweeps away what dead
+    runs left, which would disturb a test that kills a run to see what it leaves.
     """
 
     def __init__(self) -> None:
@@ -52,17 +52,17 @@ class Turns:
         self._mine = False
 
     def share(self, directory: Path) -> None:
-        """There are other processes, and they know this directory, too."""
+        """There are other processes, and they share this directory."""
         self._meeting_place = directory
 
     @contextmanager
     def mine(self) -> Iterator[None]:
-        """Wait for our turn, and keep it until the block is left."""
+        """Wait for the lock, and hold it until the block is left."""
         if self._meeting_place is None or self._mine:
             yield
             return
         with (self._meeting_place / "turn.lock").open("w") as turn:
-            # The queue makes it fair: a lock alone may go to the one who has just given it back, again and again.
+            # The queue makes it fair: a plain lock may go again and again to the process that just released it.
             with (self._meeting_place / "queue.lock").open("w") as queue:
                 fcntl.flock(queue, fcntl.LOCK_EX)
                 fcntl.flock(turn, fcntl.LOCK_EX)
@@ -82,7 +82,7 @@ def on_ci() -> bool:
 
 @contextmanager
 def provide(server: AnyServer) -> Iterator[AnyServer]:
-    """The server, started, for as long as the block lasts; skips the test if it cannot be had here."""
+    """The server, started, for as long as the block lasts; skips the test if it is unavailable here."""
     with _skip_on(ServerUnavailable), turns.mine():
         server.start()
     with server:
@@ -108,7 +108,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "ByServer | None":
     if config.option.dist != "load":
-        return None  # Somebody asked for another way to share.
+        return None  # The user asked for another distribution.
     config.option.loadscopereorder = False  # The number of tests says little about how long they take.
     return ByServer(config, log)
 

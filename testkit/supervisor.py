@@ -3,13 +3,13 @@
     test run  <--pidfd--  supervisor  --parent of-->  server  --parent of-->  its own processes
 
 - The supervisor sleeps until the run dies (kill -9 included) or the server exits, whichever is first.
-  ScriptCalls the server to die with its parent would not do: PR_SET_PDEATHSIG fires when the *thread* that
+  Asking the server to die with its parent would not do: PR_SET_PDEATHSIG fires when the *thread* that
   started it ends, and a test may well start a server from a worker thread.
 - It is a session of its own, so that Ctrl-C in a terminal reaches the tests and not the server.
 - It adopts every process below it whose parent dies (PR_SET_CHILD_SUBREAPER). The processes of the
   server are therefore exactly the supervisor's descendants, even after kill -9 of the server's main
   process and though each Postgres backend has a process group of its own.
-- It exits only when all of them are gone: whoever waits for the supervisor finds the data free.
+- It exits only when all of them are gone: once the supervisor has exited, the data is free to use.
 
 Standard output carries one line, the server's identity as JSON; everything else goes to the log.
 """
@@ -42,7 +42,7 @@ class Launch:
     uid: int | None
     gid: int | None
     farewell: int
-    """The signal that ends the server quickly when nobody needs its data any more."""
+    """The signal that ends the server quickly when its data is no longer needed."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -56,7 +56,7 @@ def main() -> int:
     launch = Launch.from_json(sys.argv[1])
     owner = os.pidfd_open(launch.owner)
     if os.getppid() != launch.owner:
-        return 1  # The run died before we could watch it, and its pid may be somebody else's now.
+        return 1  # The run died before we could watch it, and its pid may be reused by now.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
     server = _spawn(launch)
@@ -65,7 +65,7 @@ def main() -> int:
 
     if exited not in _first_of(owner, exited):
         for process in descendants(os.getpid()):
-            process.signal(signal.SIGCONT)  # A paused server would not hear the farewell.
+            process.signal(signal.SIGCONT)  # A paused server would not receive the signal.
         server.send_signal(launch.farewell)
         _first_of(exited, timeout=_FAREWELL_SECONDS)
         server.kill()

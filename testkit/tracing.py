@@ -1,8 +1,8 @@
 """Which tests run without coverage.
 
-On Python 3.11 the tracer doubles what our code costs. The suite of a store's contract runs once with each store under
-it; what is listed here repeats that with another driver, another topology or from further away, and reaches no line
-that nothing else reaches.
+On Python 3.11 the tracer doubles the cost of our code. The conformance suite runs with coverage once for each store;
+what is listed here repeats it with another driver or topology or from further away, and reaches no line that nothing
+else reaches.
 """
 
 import sys
@@ -48,7 +48,7 @@ def is_traced(nodeid: str) -> bool:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Coverage sees nothing of the block, nor of the threads that it starts. A debugger goes on."""
+    """Coverage does not trace the block, nor the threads it starts. A debugger keeps working."""
     here, in_threads = sys.gettrace(), threading.gettrace()
     if type(here).__module__.partition(".")[0] != "coverage":
         yield

@@ -1,4 +1,4 @@
-"""Where a scenario runs: a fresh store of each kind, durable, so that a commit costs what it costs."""
+"""Where a scenario runs: a fresh store of each kind, durable, so that a commit has its real cost."""
 
 from __future__ import annotations
 

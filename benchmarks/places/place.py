@@ -1,4 +1,4 @@
-"""What a scenario asks of the place in which it runs."""
+"""What a scenario needs from the place in which it runs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What the figures of a store are held against; `None` where nothing is promised."""
+    """The bounds for the figures of a store; `None` where nothing is promised."""
 
     share: float
-    """Of FastStream's own rate, in per cent."""
+    """Per cent of FastStream's own rate."""
     times: float | None = None
-    """What FastStream alone takes, that a message may take in all."""
+    """Upper bound for a message in total, in multiples of what FastStream alone takes."""
     batch_share: float | None
-    """Of a loop by hand, in per cent, that handlers of batches reach."""
+    """Per cent of a hand-written loop's rate that batch handlers reach."""
     round_trips: float | None
-    """A message, under load."""
+    """Per message, under load."""
     pick_up_ms: float | None
     lateness_ms: float
     idle_queries: float | None = None
-    """A second, with nothing to do."""
+    """Per second, when idle."""
 
 
 class Place(ABC):
-    """An empty store, and what its server can tell of itself."""
+    """An empty store, and what its server reports about itself."""
 
     name: str
     bounds: Bounds
@@ -46,9 +46,9 @@ class Place(ABC):
 
     @asynccontextmanager
     async def transactions(self) -> AsyncIterator[Any]:
-        """An SQLAlchemy engine of the caller's own; `None` where publishing joins no transaction of SQL."""
+        """A SQLAlchemy engine of the caller's own; `None` where publishing joins no SQL transaction."""
         yield None
 
     @abstractmethod
     async def raw_rate(self, count: int) -> float:
-        """Messages a second through a loop written by hand on the same server: claim a batch, handle, delete it."""
+        """Messages a second through a hand-written loop on the same server: claim a batch, handle, delete it."""

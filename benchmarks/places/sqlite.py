@@ -27,7 +27,7 @@ class SQLite(Place):
     """A file."""
 
     name = "sqlite"
-    # No share of a loop by hand: that one waits for no server and keeps everybody else off the event loop.
+    # No share of a hand-written loop: that one waits for no server and blocks the event loop for everything else.
     bounds = Bounds(share=60, batch_share=None, round_trips=None, pick_up_ms=None, lateness_ms=15)
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ import asyncpg
 from benchmarks.table_designs import claiming, cost, packing, plans, snapshot, vacuum
 from testkit.servers.postgres import Postgres
 
-# Commits cost what they cost. What comes by the clock stays away: nothing removes or writes pages while we count.
+# Commits have their real cost. Timed background work is off: nothing removes or writes pages while we count.
 _SETTINGS: dict[str, str | int] = {
     "synchronous_commit": "on",
     "shared_buffers": "512MB",
@@ -84,7 +84,7 @@ async def _run(url: str, only: str | None, size: Size) -> None:
 def main() -> None:
     options, size = _parse()
     os.nice(5)
-    # With a URL it is only used, not started.
+    # Given a URL, the server is only used, not started.
     with Postgres(options.url, durable=True, settings=_SETTINGS) as server:
         asyncio.run(_run(server.url, options.only, size))
 

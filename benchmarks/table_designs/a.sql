@@ -1,8 +1,8 @@
 -- Two partial indexes: free rows by due time, leased rows by the end of the lease. All else is as in c.sql.
 
 -- name: table
--- What claim and settle write stands together: an update logs only what lies between the first and the last byte that
--- it changes, so that neither the headers nor the body go into the WAL a second time.
+-- The columns that claim and settle write are adjacent: an update logs only what lies between the first and the last
+-- byte it changes, so neither the headers nor the body go into the WAL a second time.
 create table messages (
   id               bigint generated always as identity primary key,
   published_at     timestamptz not null,
@@ -105,7 +105,7 @@ where m.id = any($1::bigint[]) and m.token = ($2::uuid[])[width_bucket(m.id, $1:
 returning m.id;
 
 -- name: extend
--- Renew their leases, except those that someone else has locked.
+-- Renew their leases, except rows that another transaction has locked.
 with held as materialized (
   select m.id
   from messages m

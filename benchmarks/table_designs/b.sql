@@ -2,8 +2,8 @@
 -- All else is as in c.sql.
 
 -- name: table
--- What claim and settle write stands together: an update logs only what lies between the first and the last byte that
--- it changes, so that neither the headers nor the body go into the WAL a second time.
+-- The columns that claim and settle write are adjacent: an update logs only what lies between the first and the last
+-- byte it changes, so neither the headers nor the body go into the WAL a second time.
 create table messages (
   id               bigint generated always as identity primary key,
   published_at     timestamptz not null,
@@ -50,7 +50,7 @@ from generate_series(0, $2::integer - 1) as n;
 
 -- name: claim
 -- Lease up to $7 due messages with token $8 for $9, at $10 or now, from the ranges $1 to $6 in their order: a queue, a
--- level, from (visible_at, id) on, up to another. Locks what it takes and nothing else; a range is looked at when needed.
+-- level, from (visible_at, id) on, up to another. Locks only what it takes; a range is looked at when needed.
 with picked as materialized (
   select c.id
   from unnest($1::text[], $2::smallint[], $3::timestamptz[], $4::bigint[], $5::timestamptz[], $6::bigint[])
@@ -98,7 +98,7 @@ where m.id = any($1::bigint[]) and m.token = ($2::uuid[])[width_bucket(m.id, $1:
 returning m.id;
 
 -- name: extend
--- Renew their leases, except those that someone else has locked.
+-- Renew their leases, except rows that another transaction has locked.
 with held as materialized (
   select m.id
   from messages m

@@ -118,7 +118,7 @@ async def _ways_back(url: str, repeat: int) -> None:
 
 
 async def _leased_in_front(url: str) -> None:
-    """What do rows cost that others have leased, and that a claim must step over?"""
+    """What do rows leased by others cost, which a claim must step over?"""
     rows = []
     for leased in (0, 1_000, 10_000, 50_000):
         async with open_table(url, C50) as table:

@@ -16,7 +16,7 @@ from benchmarks.table_designs.designs import Design
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Place: TypeAlias = tuple[datetime, int]
-"""Where a message stands in its level: its due time and its id."""
+"""A message's position in its level: its due time and its id."""
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ class Table:
         schema, fillfactor = self.design.schema, self.design.fillfactor
         await self.connection.execute(f"drop schema if exists {schema} cascade; create schema {schema}")
         await self.connection.execute(self.design.create())
-        # What autovacuum removes, and when, is not ours to decide while we count.
+        # Off: what autovacuum removes, and when, is not under our control while we count.
         await self.connection.execute(
             f"alter table messages set (fillfactor = {fillfactor}, autovacuum_enabled = off)"
         )
@@ -160,7 +160,7 @@ class Table:
         return len(written)
 
     async def drain(self, messages: int, batch: int = 500) -> None:
-        """Claim and settle so many."""
+        """Claim and settle this many."""
         for _ in range(messages // batch):
             token = uuid.uuid4()
             rows = await self.claim(EVERYTHING, batch, token)
@@ -179,9 +179,9 @@ class Table:
         return Counters(**{name: int(value) for name, value in row.items()})
 
     def processor_time(self) -> float:
-        """Seconds that the server has computed for this connection; nan if it runs elsewhere.
+        """Processor seconds that the server has used for this connection; nan if it runs elsewhere.
 
-        Says more than the clock where other programs want the processor, too.
+        Says more than the clock where other programs compete for the processor.
         """
         process = Path("/proc", str(self.connection.get_server_pid()))
         try:

@@ -1,6 +1,6 @@
 """What the planner makes of the statements when its statistics are wrong.
 
-A table of messages is full, then empty, then full again, and ANALYZE comes when it likes. What it saw last may have
+A table of messages is full, then empty, then full again, and ANALYZE runs at any time. What it saw last may have
 nothing to do with what is there now, so a statement is good only if no statistics can spoil its plan.
 """
 

@@ -15,7 +15,7 @@ _AUTOVACUUM = "set vacuum_cost_delay = '2ms'"
 
 
 async def run(url: str, *, future: int, dead: int, rounds: int) -> None:
-    """Print what `dead` rows cost, at most, beside `future` ones."""
+    """Print what up to `dead` dead rows cost next to `future` ones."""
     await _dead_rows(url, future, [count for count in _DEAD if count <= dead])
     await _truncation(url, dead, rounds)
 
@@ -54,7 +54,7 @@ async def _look(table: Table) -> str:
 
 
 async def _truncation(url: str, messages: int, rounds: int) -> None:
-    """How long does a worker wait while VACUUM gives the empty pages at the end back?"""
+    """How long does a worker wait while VACUUM gives back the empty pages at the end?"""
     rows = []
     for truncate in ("true", "false"):
         longest = left = 0.0

@@ -1,1 +1,1 @@
-"""Builds that run elsewhere, followed by a message that postpones itself until they have ended."""
+"""Builds that run elsewhere, each followed by a message that postpones itself until the build has ended."""

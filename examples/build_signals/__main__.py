@@ -1,4 +1,4 @@
-"""Two builds on this machine: one that succeeds, and one that nobody wants any more. The file is SQLite's."""
+"""Two builds on this machine: one that succeeds, and one that is no longer wanted. The file is SQLite's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from examples.build_signals.tables import Base, Batch, Build
 from nightmail import OutboxBroker
 from nightmail.stores.sqlite import begin_immediate
 
-# The builds below take a second; in earnest the defaults would do.
+# The builds below take a second; in production the defaults would do.
 QUICK = Patience(
     between={
         BuildStatus.ACCEPTED: timedelta(seconds=0.5),

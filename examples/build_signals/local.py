@@ -11,7 +11,7 @@ from examples.build_signals.runner import KEY, BuildId, BuildStatus, Metadata, U
 
 
 class LocalRunner:
-    """Builds live as long as this process: one that was restarted knows nothing of them, and says so."""
+    """Builds live as long as this process: after a restart they are unknown, and it says so."""
 
     def __init__(self, *command: str) -> None:
         self._command = command
@@ -24,7 +24,7 @@ class LocalRunner:
         if key is not None and key in self._by_key:
             return self._by_key[key]
         build_id = BuildId(f"local-{uuid4()}")
-        # The changes are arguments and never a shell's text: a change is named by whoever proposes it.
+        # The changes are arguments, never shell text: their names are untrusted input.
         self._builds[build_id] = await asyncio.create_subprocess_exec(
             *self._command, *base, *head, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
         )

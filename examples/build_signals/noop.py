@@ -1,4 +1,4 @@
-"""A runner that builds nothing: everything has succeeded at once."""
+"""A runner that builds nothing: every build succeeds at once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from examples.build_signals.runner import BuildId, BuildStatus, Metadata
 
 
 class NoopRunner:
-    """For where a runner must be had and none is wanted."""
+    """For code that requires a runner where none is wanted."""
 
     async def trigger(self, base: Sequence[str], head: Sequence[str], metadata: Metadata) -> BuildId:
-        # Not a counter: two processes would both begin at 1.
+        # Not a counter: two processes would both start at 1.
         return BuildId(f"noop-{uuid4()}")
 
     async def status(self, build_id: BuildId) -> tuple[BuildStatus, Metadata]:

@@ -1,4 +1,4 @@
-"""What runs builds: a service of somebody else's, which can be asked but does not call back."""
+"""What runs builds: an external service that can be polled but does not call back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = "idempotency-key"
 
 
 class BuildStatus(StrEnum):
-    """How far a build is."""
+    """The status of a build."""
 
     ACCEPTED = "accepted"
     RUNNING = "running"
@@ -24,7 +24,7 @@ class BuildStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it stays like this."""
+        """Whether this status is final."""
         return self in (BuildStatus.SUCCEEDED, BuildStatus.FAILED, BuildStatus.CANCELLED)
 
 
@@ -33,16 +33,16 @@ class UnknownBuild(LookupError):
 
 
 class BuildRunner(Protocol):
-    """Starts builds, tells how they stand, stops them. Never blocks for long; what it raises may be worth a retry."""
+    """Starts builds, reports their status, stops them. Never blocks for long; what it raises may be worth a retry."""
 
     async def trigger(self, base: Sequence[str], head: Sequence[str], metadata: Metadata) -> BuildId:
         """Apply the changes of `base`, then those of `head`, and build the result; returns at once."""
         ...
 
     async def status(self, build_id: BuildId) -> tuple[BuildStatus, Metadata]:
-        """How the build stands; raises `UnknownBuild` if there is none."""
+        """The status of the build; raises `UnknownBuild` if there is none."""
         ...
 
     async def cancel(self, build_id: BuildId) -> None:
-        """Ask the build to stop; returns when it was asked. Does nothing to a build that has ended."""
+        """Ask the build to stop; does not wait until it has. Does nothing to a build that has ended."""
         ...

@@ -1,6 +1,6 @@
 """A runner that follows a script: so many polls accepted, so many running, then an outcome, and errors on demand.
 
-It keeps its count of polls in a directory, because the process that asks may be killed and another one goes on calls.
+It counts polls in a directory, because the polling process may be killed and another one continues the count.
 """
 
 from __future__ import annotations

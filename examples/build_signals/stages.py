@@ -1,11 +1,11 @@
 """Three stages and what lies between them.
 
-    build-requests ──trigger──▶ build-signals ──poll──╮──▶ build-changes ──▶ whoever waits for the build
+    build-requests ──trigger──▶ build-signals ──poll──╮──▶ build-changes ──▶ the stage that waits for the build
                                      ▲     ╰─ postpone ╯
                                      ╰── dead letters: the build counts as failed
 
-One message follows each build. It asks the runner how the build stands, and postpones itself until there is an end:
-waiting is no failure, so it costs nothing, however long it takes. A runner that cannot be asked is a failure.
+One message follows each build. It asks the runner for the build's status, and postpones itself until the build has
+ended: waiting is not a failure, so it costs no attempts, however long it takes. An unreachable runner is a failure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Patience:
     at_all: timedelta = timedelta(hours=2)
     """After this long the signal dies, and its build counts as failed."""
     failures: RetryPolicy = field(default_factory=lambda: ExponentialRetry(max_attempts=5))
-    """How a runner is treated that cannot be asked."""
+    """How an unreachable runner is retried."""
 
 
 class Builds:
@@ -90,7 +90,7 @@ class Builds:
         await self.broker.publish(build_id, SIGNALS, timer_id=build_id, session=session)
 
     async def poll(self, build_id: BuildId, session: OutboxSession, msg: OutboxMessage) -> None:
-        """Ask how the build stands: wake the next stage if that has changed, look again later if it has not ended."""
+        """Ask for the status: wake the next stage if it has changed, poll again later if the build has not ended."""
         async with self._sessions() as looking:
             build = await looking.get(Build, build_id)
             batch = None if build is None else await looking.get(Batch, build.batch_id)
@@ -101,7 +101,7 @@ class Builds:
             return
         if not batch.wanted:
             await self._ask_to_stop(build_id)
-        # The runner may take its time: meanwhile nothing is locked but this message.
+        # The runner may be slow: meanwhile nothing is locked but this message.
         status, _ = await self._runner.status(build_id)
         if status is not build.state:
             await self._change(session, build_id, status)
@@ -109,12 +109,12 @@ class Builds:
             await msg.postpone(self._patience.between[status])
 
     async def give_up(self, build_id: BuildId, session: OutboxSession, msg: OutboxMessage) -> None:
-        """The signal died: nobody will learn how the build ended, so it counts as failed."""
+        """The signal died: how the build ended will never be known, so it counts as failed."""
         reason = "given up" if msg.dead is None else msg.dead.reason
         await self._change(session, build_id, BuildStatus.FAILED, note=f"its signal died: {reason}")
 
     async def wake(self, change: dict[str, str], session: OutboxSession) -> None:
-        """Where the next stage would go on: merge what was built, or look for another way."""
+        """Where the next stage would continue: merge what was built, or try something else."""
         session.add(Wake(build_id=change["build"], status=BuildStatus(change["status"])))
 
     async def _change(
@@ -126,7 +126,7 @@ class Builds:
             return
         build.status, build.note = status, note
         await session.flush()
-        # Named for the occasion: each change of each build wakes once.
+        # The timer id names the change: each status change of each build wakes once.
         await self.broker.publish(
             {"build": build_id, "status": status},
             CHANGES,
@@ -135,7 +135,7 @@ class Builds:
         )
 
     async def _ask_to_stop(self, build_id: BuildId) -> None:
-        """Best effort: asked again with every poll, so a failure here must not fail the poll."""
+        """Best effort: repeated with every poll, so a failure here must not fail the poll."""
         try:
             await self._runner.cancel(build_id)
         except Exception:

@@ -21,11 +21,11 @@ class Batch(Base):
     base: Mapped[list[str]] = mapped_column(JSON)
     head: Mapped[list[str]] = mapped_column(JSON)
     wanted: Mapped[bool] = mapped_column(default=True)
-    """Whether anybody still waits for the result."""
+    """Whether the result is still wanted."""
 
 
 class Build(Base):
-    """A build that was triggered, with the last status that was seen. A terminal one is never written over."""
+    """A build that was triggered, with the last status seen. A final status is never overwritten."""
 
     __tablename__ = "builds"
 
@@ -33,11 +33,11 @@ class Build(Base):
     batch_id: Mapped[int] = mapped_column(ForeignKey("batches.id"), unique=True)
     status: Mapped[BuildStatus] = mapped_column(String(20))
     note: Mapped[str | None] = mapped_column(String(200))
-    """Why it ended, if that was not the runner's word."""
+    """Why it ended, if the runner did not say so itself."""
 
     @property
     def state(self) -> BuildStatus:
-        """The status, as what it is."""
+        """The status as its enum."""
         return BuildStatus(self.status)
 
 

@@ -1,1 +1,1 @@
-"""Orders over HTTP and their messages in one FastAPI application: one database, one transaction, one life."""
+"""Orders over HTTP and their messages in one FastAPI application: one database, one transaction, one lifespan."""

@@ -19,7 +19,7 @@ from nightmail.stores.sqlite import begin_immediate
 def create_app(file: Path) -> FastStreamAPI:
     """The application on this SQLite file. Give it to a server as it is: it is an ASGI application."""
     engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
-    # SQLite has one writer at a time: say at the start that we are going to write.
+    # SQLite has one writer at a time: announce at BEGIN that we are going to write.
     begin_immediate(engine)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
     broker = OutboxBroker(

@@ -41,7 +41,7 @@ TheMessage = Annotated[OutboxMessage, Depends(the_message)]
 async def confirm(order_id: int, session: Session, mailer: TheMailer, msg: TheMessage) -> None:
     """Confirm an order. The order is marked, and the message gone, in one transaction, or neither."""
     order = await session.get_one(Order, order_id)
-    # A mail cannot be rolled back: should this run twice, the mailer knows the key again.
+    # A mail cannot be rolled back: if this runs twice, the mailer recognises the key.
     await mailer.send(f"thank you for the {order.item}", key=f"confirmation-{msg.id}")
     order.confirmed = True
 

@@ -28,7 +28,7 @@ def the_broker(request: Request) -> OutboxBroker:
     return broker
 
 
-# `function`: committed before the answer is sent. As a rule FastAPI does such things after it, when the client has
+# `function`: committed before the response is sent. By default FastAPI does this afterwards, when the client has
 # already been told that all went well.
 Session = Annotated[AsyncSession, Depends(transaction, scope="function")]
 Broker = Annotated[OutboxBroker, Depends(the_broker)]
@@ -67,7 +67,7 @@ async def place(new: NewOrder, session: Session, broker: Broker) -> Status:
 
 @router.post("/orders/{order_id}/payment")
 async def pay(order_id: int, session: Session, broker: Broker) -> Status:
-    """Pay an order: nobody will be reminded."""
+    """Pay an order: no reminder goes out."""
     order = await _found(order_id, session)
     order.paid = True
     await broker.cancel_timer("reminders", f"order-{order_id}", session=session)
@@ -83,7 +83,7 @@ async def look(order_id: int, session: Session) -> Status:
 
 @router.get("/health", status_code=204)
 async def health(broker: Broker) -> None:
-    """For whoever watches over us: the store answers, and the workers are well."""
+    """For monitoring: the store answers, and the workers are healthy."""
     if not await broker.ping():
         raise HTTPException(503, "the broker is not well")
 

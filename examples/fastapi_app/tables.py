@@ -10,7 +10,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """Somebody bought something."""
+    """A customer bought something."""
 
     __tablename__ = "orders"
 

@@ -10,10 +10,10 @@ from nightmail import OutboxBroker, StoreUnavailable
 from nightmail.annotations import OutboxMessage
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "redis://localhost:6379"
-# A name that nobody else uses: at the end everything that waits in this queue is cancelled.
+# A name that nothing else uses: at the end everything that waits in this queue is cancelled.
 QUEUE = "examples.invoice-reminders"
 MONTH = timedelta(days=30)
-# Three reminders within two seconds; in earnest this would be a week.
+# Three reminders within two seconds; in production this would be a week.
 SOON = timedelta(seconds=0.5)
 LAST = 3
 PATIENCE_SECONDS = 20.0
@@ -27,8 +27,8 @@ async def remind(invoice: int, number: int, msg: OutboxMessage) -> None:
     """Remind, and re-arm until the last time."""
     late = datetime.now(UTC) - msg.due_at
     if number < LAST:
-        # Its own name, inside its own handler: the next one takes the name. Nothing here can delete it: if this
-        # handler failed after this line, its retry and the next reminder would both be kept.
+        # Its own timer id, inside its own handler: the next reminder takes it over. Nothing here can delete that one:
+        # if this handler failed after this line, its retry and the next reminder would both be kept.
         await broker.publish(
             {"invoice": invoice, "number": number + 1}, QUEUE, timer_id=name(invoice), activate_in=SOON
         )
@@ -38,7 +38,7 @@ async def remind(invoice: int, number: int, msg: OutboxMessage) -> None:
 
 
 def name(invoice: int) -> str:
-    """The timer id: whoever knows the invoice can move or cancel its reminder."""
+    """The timer id: code that knows the invoice can move or cancel its reminder."""
     return f"invoice-{invoice}"
 
 
@@ -81,7 +81,7 @@ async def main() -> None:
 
 
 async def run() -> None:
-    """Connect, start the handler, tell the story, let go."""
+    """Connect, start the handler, tell the story, disconnect."""
     async with broker:
         await broker.start()
         await main()

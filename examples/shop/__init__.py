@@ -1,1 +1,1 @@
-"""A small shop on one SQLite file: its orders, and the messages beside them. `python -m examples.shop` runs it."""
+"""A small shop on one SQLite file: its orders and their messages. `python -m examples.shop` runs it."""

@@ -61,7 +61,7 @@ def open_for_business(shop: Shop, day: Day) -> None:
     @shop.broker.subscriber("reports")
     async def report(day_number: int, msg: OutboxMessage) -> None:
         if day_number < 3:
-            # The same timer id from inside its own handler: the next one takes the name.
+            # The same timer id from inside its own handler: the next message takes it over.
             await shop.broker.publish(day_number + 1, "reports", timer_id="daily", activate_in=0.3)
         day.reports.append(day_number)
 

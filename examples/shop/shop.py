@@ -19,7 +19,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """Somebody bought something."""
+    """A customer bought something."""
 
     __tablename__ = "orders"
 
@@ -32,14 +32,14 @@ class Shop:
 
     def __init__(self, file: Path) -> None:
         self.engine: AsyncEngine = create_async_engine(f"sqlite+aiosqlite:///{file}")
-        # SQLite has one writer at a time: say at the start that we are going to write.
+        # SQLite has one writer at a time: announce at BEGIN that we are going to write.
         begin_immediate(self.engine)
         self.session: async_sessionmaker[AsyncSession] = async_sessionmaker(
             self.engine, expire_on_commit=False
         )
         self.broker = OutboxBroker(
             f"sqlite:///{file}",
-            # A dead process's messages go to another after this long; the default is a minute.
+            # A dead process's messages go to another process after this long; the default is a minute.
             lease_ttl_seconds=LEASE_SECONDS,
             retry=ConstantRetry(delay=0.2),
             logger=None,
@@ -51,7 +51,7 @@ class Shop:
             await connection.run_sync(Base.metadata.create_all)
 
     async def close(self) -> None:
-        """Stop the workers and let go of the file."""
+        """Stop the workers and close the file."""
         await self.broker.stop()
         await self.engine.dispose()
 
@@ -67,6 +67,6 @@ class Shop:
         return order.id
 
     async def bought(self) -> list[str]:
-        """Everything that was really sold."""
+        """Everything that was actually sold."""
         async with self.session() as session:
             return list(await session.scalars(select(Order.item).order_by(Order.id)))

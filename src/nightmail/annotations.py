@@ -1,4 +1,4 @@
-"""What handlers may ask for by type."""
+"""Annotations for handler parameters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _HandlersSession(_upstream.Context, ForSessions):
 
 
 class _SyncHandlersSession(_upstream.Context, ForSessions):
-    """The same of a `def` handler."""
+    """The same for a `def` handler."""
 
     async def use(self, /, **kwargs: Any) -> Any:  # type: ignore[override]
         kwargs[self.param_name] = await open_sync_session()

@@ -20,7 +20,7 @@ class Bell:
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """Wake whoever waits, now or at the next wait."""
+        """Wake the waiter, now or at its next wait."""
         self._rung.set()
 
     def clear(self) -> None:
@@ -57,7 +57,7 @@ class Bells:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody listens."""
+        """Whether nothing listens."""
         return not self._bells
 
     def hang(self, bell: Bell) -> None:

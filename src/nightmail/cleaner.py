@@ -1,4 +1,4 @@
-"""Deleting what nobody will ask for any more."""
+"""Deletes what is past its retention."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LAST_SWEEP_SECONDS: Final = 5.0
 class Cleaner:
     """Deletes what was delivered or died longer than `retention` ago, and the dedup windows that have ended.
 
-    It does so every `interval`, in batches, until a batch finds less than it might have; the first time when it
-    starts. A message that waits or runs is never touched, nor a dead letter that somebody holds.
+    It does so at start and then every `interval`, in batches, until a batch is not full. A message that waits or runs
+    is never touched, nor a dead letter that is held.
 
     Unless both `retention` and `interval` are given it deletes nothing, ever: `run` just waits until it is stopped.
     """
@@ -82,7 +82,7 @@ class Cleaner:
             self._ended.set()
 
     async def sweep_once(self) -> Swept:
-        """Delete all that is old enough now; how many of each. Nothing unless both durations were given."""
+        """Delete everything past its retention; how many of each. Nothing unless both durations were given."""
         if self._retention is None or self._interval is None:
             return Swept()
         return await self._sweep(self._retention, until=asyncio.Event())
@@ -104,7 +104,7 @@ class Cleaner:
             await self._sweep(retention, until=self._stopping)
             self._alarm.set(time.monotonic() + interval.total_seconds())
 
-        # After a failure the interval is not waited for: the alarm still rings, and the repeater backs off.
+        # After a failure the interval is not waited for: the alarm is already due, and the retry loop backs off.
         repeater = RetryLoop(self._observer, after_failure=self._alarm.at_once)
         await repeater.repeat(sweep, when=self._interval_over, until=self._stopping)
 
@@ -118,5 +118,5 @@ class Cleaner:
             total += swept
             if max(swept.delivered, swept.dead, swept.dedup) < self._batch or until.is_set():
                 return total
-            # Or a store that answers at once would keep everybody else waiting meanwhile.
+            # Or a store that answers at once would block the event loop.
             await asyncio.sleep(0)

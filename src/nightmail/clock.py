@@ -1,4 +1,4 @@
-"""Whose time it is."""
+"""Which clock a store goes by."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What time a store should believe it is.
+    """The time that a store goes by.
 
     Production uses the store's own clock, at the statement: that is what `None` means. A test gives a
     clock it can move, and every statement runs unchanged at the time that clock shows.
@@ -22,5 +22,5 @@ class StoreClock:
     """The store's own clock: workers may disagree about the time, the store decides."""
 
     def now(self) -> None:
-        """No opinion of ours."""
+        """None: use the store's clock."""
         return

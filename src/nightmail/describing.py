@@ -1,7 +1,7 @@
 """What an error says, without what it quotes of the message it is about.
 
-Dead letters, log lines and spans are read by more people than messages are. Some libraries put the value they refused
-into the text of their error: those are told apart by their looks, so that none of them need be installed.
+Dead letters, log lines and spans are read by more people than messages are. Some libraries put the refused value into
+the text of their error: those errors are recognised by their shape, so that no such library need be installed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _MANY: Final = 10
 _ROW = re.compile(r"(?:\n|\\n)\s*(?:DETAIL|\[SQL|\[parameters):?.*", re.DOTALL)
 """From here on a database's error quotes the row or the statement."""
 _QUOTING: Final = frozenset({"union_tag_invalid"})
-"""Kinds of pydantic's errors whose own words quote the input."""
+"""Types of pydantic errors whose message quotes the input."""
 
 
 def describe(error: BaseException) -> str:
-    """The error as `repr` shows it, but nothing of what its library quotes of the input."""
+    """The error as `repr` shows it, without any input that its library quotes."""
     kind = type(error)
     library = kind.__module__.partition(".")[0]
     inner = getattr(error, "original_error", None)
@@ -34,13 +34,13 @@ def describe(error: BaseException) -> str:
     if library == "sqlalchemy" and isinstance(inner := getattr(error, "orig", None), BaseException):
         return f"{kind.__name__}: {_without_row(str(inner))}"
     if isinstance(error, UnicodeError):
-        # Its `repr` has all that could not be decoded.
+        # Its `repr` contains the whole input.
         return f"{kind.__name__}: {error}"
     return _without_row(repr(error))
 
 
 def in_words(error: BaseException) -> str:
-    """The error in one line; one of ours that merely stands in for another is told by that."""
+    """The error in one line; one of ours that only wraps another is described by its cause."""
     if not isinstance(error, NightmailError):
         return one_line(describe(error))
     says, cause = str(error), error.__cause__
@@ -48,7 +48,7 @@ def in_words(error: BaseException) -> str:
         return one_line(says)
     if says == type(error).__doc__:
         return one_line(describe(cause))
-    # Of the operating system's errors, `str` has the number too.
+    # The `str` of an OSError has the errno too.
     own_words = str(getattr(cause, "strerror", None) or cause)
     return one_line(says if own_words and own_words in says else f"{says}: {describe(cause)}")
 

@@ -24,13 +24,13 @@ def as_timedelta(name: str, value: Duration) -> timedelta:
 
 
 def as_positive(name: str, value: Duration) -> timedelta:
-    """The same for what must be longer than nothing."""
+    """The same for a duration that must be positive."""
     duration = as_timedelta(name, value)
     if duration <= timedelta(0):
-        raise ValueError(f"{name} must be longer than nothing, not {spoken(duration)}")
+        raise ValueError(f"{name} must be positive, not {spoken(duration)}")
     return duration
 
 
 def spoken(duration: timedelta) -> str:
-    """As an error shows it: `timedelta` itself calls a second less than nothing "-1 day, 23:59:59"."""
+    """As an error shows it: `timedelta` itself shows minus one second as "-1 day, 23:59:59"."""
     return f"{duration.total_seconds():g} s"

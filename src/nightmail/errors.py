@@ -134,7 +134,7 @@ class SessionClosed(NightmailError):
 
 
 class StaleTransaction(NightmailError):
-    """SQLite refused the write: this transaction read first, and somebody has written since.
+    """SQLite refused the write: this transaction read first, and another writer has committed since.
 
     Begin it with BEGIN IMMEDIATE. With SQLAlchemy: `nightmail.stores.sqlite.begin_immediate(engine)`.
     """

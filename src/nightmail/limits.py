@@ -11,7 +11,7 @@ from nightmail.message import MAX_HEADERS_BYTES, Message
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """The largest body that a store takes unless it is told otherwise. Every server stores it at its defaults."""
 MAX_STORED_HEADERS_BYTES: Final = 16 * MAX_HEADERS_BYTES
-"""The largest headers that are read: those of a letter grow when it is redriven, and others may have written more."""
+"""The largest headers that are read: a redrive adds to them, and other software may have written more."""
 MAX_BATCH_MESSAGES: Final = 50_000
 MAX_BATCH_BYTES: Final = 32 * 1024 * 1024
 """A batch is one statement, all or none: a larger one would outlast the time a statement may take."""
@@ -20,7 +20,7 @@ CLAIM_BYTES: Final = 16 * 1024 * 1024
 
 
 def check_max_body_bytes(limit: int) -> int:
-    """The limit, if it can be one."""
+    """The limit; raises if it is not valid."""
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise TypeError(f"max_body_bytes must be a whole number of bytes, not {type(limit).__name__}")
     if limit < 1:
@@ -50,7 +50,7 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
 
 
 class ByteBudget:
-    """How many bytes one call may still take. The first message always fits: it would never be delivered otherwise."""
+    """How many bytes one call may still take. The first message always fits, or it would never be delivered."""
 
     __slots__ = ("_first", "_left", "spent")
 
@@ -65,7 +65,7 @@ class ByteBudget:
         return sum(sizes) <= self._left or (self._first and len(sizes) == 1)
 
     def take(self, size: int) -> bool:
-        """Whether a message of this size fits; from then on, nothing does after one that did not."""
+        """Whether a message of this size fits; after one that did not, nothing fits."""
         if self.spent or (size > self._left and not self._first):
             self.spent = True
             return False

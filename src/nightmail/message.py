@@ -1,4 +1,4 @@
-"""What walks through the store: a `Message` on its way in, a `Delivery` on its way out."""
+"""What goes through the store: a `Message` on its way in, a `Delivery` on its way out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from uuid import UUID
 NAME_LIMIT: Final = 255
 MAX_HEADERS_BYTES: Final = 64 * 1024
 RESERVED_HEADERS: Final = "nightmail-"
-"""Headers whose names begin so are ours: a store writes them, and a publisher cannot."""
+"""The prefix of reserved headers: a store writes them, a publisher cannot."""
 RELAYED_ID: Final = "nightmail-message-id"
 """The exception: a relay gives a message its id in the system it comes from, and no store reads it."""
 FURTHEST_DUE: Final = timedelta(days=73_050)
-"""How far ahead a message may be due: two hundred years. What lies beyond is a mistake in the unit."""
+"""How far ahead a message may be due: two hundred years. More is a mistake in the unit."""
 PRIORITIES: Final = range(10)
 
 _decode: Final = json.JSONDecoder().raw_decode
@@ -77,28 +77,24 @@ class Message:
         if self.on_conflict not in ("skip", "raise"):
             raise ValueError(f"dedup_for goes with on_conflict 'skip' or 'raise', not {self.on_conflict!r}")
         if self.dedup_for <= timedelta(0):
-            raise ValueError(
-                f"dedup_for must be longer than nothing, not {self.dedup_for.total_seconds():g} s"
-            )
+            raise ValueError(f"dedup_for must be positive, not {self.dedup_for.total_seconds():g} s")
 
     def _check_expiry(self) -> None:
         if self.expires_in is None:
             return
         if self.expires_in <= timedelta(0):
-            raise ValueError(
-                f"expires_in must be longer than nothing, not {self.expires_in.total_seconds():g} s"
-            )
+            raise ValueError(f"expires_in must be positive, not {self.expires_in.total_seconds():g} s")
         if isinstance(self.due, timedelta) and self.due >= self.expires_in:
             raise ValueError(f"the message would expire ({self.expires_in}) before it is due ({self.due})")
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """A claimed message in a worker's hands: the message, its lease and its counters.
+    """A claimed message: the message, its lease and its counters.
 
     `id` and `token` together are the lease: every later write carries both. Times are the store's.
 
-    Not frozen: one is made for every message, and a frozen one takes thrice as long. Change nothing all the same.
+    Not frozen: one is made for every message, and a frozen one takes three times as long. Do not modify it.
     """
 
     id: int
@@ -120,7 +116,7 @@ class Delivery:
     first_attempt_at: datetime | None
     last_attempt_at: datetime | None
     superseded: bool
-    """A newer message took its name while it ran: it is not to be run again."""
+    """A newer message took its timer id while it ran: it must not run again."""
 
     @property
     def attempt(self) -> int:
@@ -129,15 +125,15 @@ class Delivery:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers, decoded anew. Raises `ValueError` when somebody else wrote something undecodable there."""
+        """The headers, decoded at each access. Raises `ValueError` when other software wrote them undecodable."""
         return decode_headers(self.encoded_headers)
 
 
 @dataclass(slots=True, eq=False)
 class DeadDelivery(Delivery):
-    """A dead letter in the hands of whoever looks after such letters.
+    """A claimed dead letter.
 
-    Its `id` is the letter's, `due_at` when it may be looked after, and `attempts` and `deliveries` count how that went.
+    Its `id` is the dead letter's, `due_at` when it may be claimed; `attempts` and `deliveries` count its own handling.
     """
 
     message_id: int
@@ -153,7 +149,7 @@ def check_queue(queue: str) -> None:
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse a name that not every store can keep: empty, over 255 characters, NUL or half a character."""
+    """Refuse a name that not every store can keep: empty, over 255 characters, with NUL or a lone surrogate."""
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, not {type(name).__name__}")
     if not name:
@@ -183,12 +179,12 @@ def check_due(due: Due, what: str = "due") -> None:
             f"{what} must be an aware datetime: a naive one means a different moment on every machine. "
             "Give it a time zone: datetime.now(UTC), or when.replace(tzinfo=...)"
         )
-    # By our own clock: a day more or less means nothing here.
+    # By our own clock: a day more or less does not matter here.
     check_not_too_far(what, due - datetime.now(UTC))
 
 
 def check_not_too_far(what: str, delay: timedelta) -> None:
-    """Refuse a delay that was surely given in another unit than was meant."""
+    """Refuse a delay so long that its unit must be wrong."""
     if delay > FURTHEST_DUE:
         raise ValueError(
             f"{what} lies more than 200 years ahead. Numbers are seconds: was it meant in milliseconds?"
@@ -196,7 +192,7 @@ def check_not_too_far(what: str, delay: timedelta) -> None:
 
 
 def without_reserved(headers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of these headers that a publisher may give."""
+    """These headers without the reserved ones."""
     if not any(_is_reserved(name) for name in headers):
         return headers
     return {name: value for name, value in headers.items() if not _is_reserved(name)}

@@ -29,9 +29,9 @@ class Observer:
     """
 
     def published(self, queue: str, count: int) -> None:
-        """So many were stored in this queue, or in a caller's transaction: whether that commits, we are not told.
+        """`count` messages were stored in this queue, perhaps in a caller's transaction, which may not commit.
 
-        Told on the thread that publishes, whichever that is.
+        Called on the thread that publishes.
         """
 
     def claimed(self, deliveries: Sequence[Delivery]) -> None:
@@ -41,18 +41,18 @@ class Observer:
         """Its handler starts now."""
 
     def ended(self, deliveries: Sequence[Delivery], seconds: float) -> None:
-        """The handler that had these, one or a batch, has ended after so long; however it ended."""
+        """The handler of these, one or a batch, has ended after so long; however it ended."""
 
     def failed(self, delivery: Delivery, error: BaseException) -> None:
         """Its handler raised, or ran out of time."""
 
     def overruled(self, delivery: Delivery, error: str | None, outcome: Outcome) -> None:
-        """Its handler raised `error`, but how it ends was clear before: it had said so, or its policy is ACK."""
+        """Its handler raised `error`, but its outcome was already decided: by its own verdict, or by the ACK policy."""
 
     def overdue(self, delivery: Delivery, seconds: float) -> None:
-        """Its thread has run for so long, and does not end though it was told to: the message stays leased until then.
+        """Its thread has run for so long, and does not end although told to: the message stays leased until it does.
 
-        Told once for each run.
+        Called once for each run.
         """
 
     def policy_failed(self, delivery: Delivery, error: Exception) -> None:
@@ -62,16 +62,16 @@ class Observer:
         """The store has written how these ended."""
 
     def promised(self, delivery: Delivery) -> None:
-        """Its handler has returned and had acknowledged it in a transaction of its own: there is nothing to write."""
+        """Its handler has returned and acknowledged it in its own transaction: there is nothing to write."""
 
     def superseded(self, delivery: Delivery) -> None:
-        """A newer message took its name: dropped skipped."""
+        """A newer message took its timer id: dropped without running."""
 
     def lease_lost(self, delivery: Delivery) -> None:
         """Another worker has it, or it is gone: whatever we did with it was not written."""
 
     def uncertain(self, settlement: Settlement) -> None:
-        """The store's first answer got lost and the message is gone now: nobody can tell whether by us."""
+        """The store's first answer was lost and the message is gone now: whether by us cannot be known."""
 
     def woken(self) -> None:
         """A wake-up cut a wait short."""
@@ -86,17 +86,17 @@ class Observer:
         """Stopped. `left` messages could not be settled in time and come back when their leases end."""
 
     def log_through(self, log: Log) -> None:
-        """The application's log is this: write there whatever you have to say, unless you were given another."""
+        """Write to this log, the application's, unless you were given another."""
 
     def counted(self, stats: Mapping[str, QueueStats] | None) -> None:
-        """How each queue that has anything stands, told by whoever looks; `None` when it could not be found out."""
+        """The statistics of each queue that has anything in it; `None` when they could not be read."""
 
 
 class Observers(Observer):
     """Passes every event on to each of these, in order.
 
-    One that raises does not keep the others from hearing it. That is logged once for each event of an observer's:
-    a broken one would otherwise fill the log at the rate of the messages.
+    One that raises does not keep the others from being called. That is logged once per observer and event: a broken
+    one would otherwise flood the log at the rate of the messages.
     """
 
     def __init__(self, *observers: Observer) -> None:
@@ -104,20 +104,20 @@ class Observers(Observer):
             each.logs if isinstance(each, Observers) else isinstance(each, LoggingObserver)
             for each in observers
         )
-        """Whether one of them writes to the log."""
+        """Whether one of them logs."""
         for event, unheard in vars(Observer).items():
             if event.startswith("_"):
                 continue
-            # Who does not care about an event does not cost a call.
+            # An observer that does not override an event costs no call.
             hear = (getattr(observer, event) for observer in observers)
             caring = [each for each in hear if getattr(each, "__func__", None) is not unheard]
             setattr(self, event, _to_each(event, caring))
 
 
 class LoggingObserver(Observer):
-    """Says in the log what an operator should know: one line for each event. Never a body, a header or a token.
+    """Logs what an operator should know: one line for each event. Never a body, a header or a token.
 
-    A failure is told once it is written what follows it. Of an outage its begin and its end are told.
+    A failure is logged once its outcome is written. An outage is logged when it begins and when it ends.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
@@ -156,7 +156,7 @@ class LoggingObserver(Observer):
             self.store_recovered()
         for settlement in settlements:
             outcome = settlement.outcome
-            # By far the most are done: they cost one look.
+            # Most are `Done`: they cost one check.
             if isinstance(outcome, Retry):
                 self._say_retried(settlement.delivery, outcome)
             elif isinstance(outcome, Dead):
@@ -224,7 +224,7 @@ def _in(after: timedelta) -> str:
 
 
 def _span(duration: timedelta) -> str:
-    """A duration as people say it."""
+    """A duration in human-readable form."""
     seconds = duration.total_seconds()
     if seconds < 120:
         return f"{seconds:.3g} s"
@@ -244,17 +244,17 @@ def _to_each(event: str, observers: Iterable[Callable[..., None]]) -> Callable[.
 
 
 def _guarded(event: str, hear: Callable[..., None]) -> Callable[..., None]:
-    """The same, but what it raises is logged, the first time, and goes no further."""
+    """The same, but what it raises is logged, the first time, and not propagated."""
     said = False
 
     def heard(*what: Any) -> None:
         nonlocal said
         try:
             hear(*what)
-        except Exception as error:  # noqa: BLE001 - whoever listens must not disturb what happens
+        except Exception as error:  # noqa: BLE001 - an observer must not disturb the worker
             if not said:
                 said = True
-                # Its type alone: the text may quote the message.
+                # Only its type: the text may quote the message.
                 _log.error(
                     "%s raised %s when told of %r; it is told on, but this is not logged again",
                     type(getattr(hear, "__self__", hear)).__name__, type(error).__name__, event,

@@ -1,4 +1,4 @@
-"""The only ways a delivery can end, and what the store says when told so."""
+"""The only ways a delivery can end, and what the store answers to a write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ZERO: Final = timedelta(0)
 
 
 class Reason(StrEnum):
-    """Why a worker gave a message up. A handler may give a reason of its own; these are ours."""
+    """Why a worker gave up a message. A handler may give a reason of its own; these are ours."""
 
     REJECTED = "rejected"
     RETRIES_EXHAUSTED = "retries_exhausted"
@@ -48,9 +48,9 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Postpone:
-    """Not yet: look again once `after` has passed. Both counters start afresh.
+    """Not yet: look again once `after` has passed. Both counters restart at 0.
 
-    Never sooner than 100 ms: a handler that postpones by nothing would spin at the full claim rate.
+    Never sooner than 100 ms: a handler that postpones by zero would spin at the full claim rate.
     """
 
     after: timedelta
@@ -66,7 +66,7 @@ class Dead:
     reason: str
     error: str | None = None
     ran: bool = True
-    """Whether its handler ran this time: if so, the letter counts one attempt more."""
+    """Whether its handler ran this time: if so, the dead letter counts one attempt more."""
 
     def __post_init__(self) -> None:
         if not self.reason:
@@ -85,27 +85,27 @@ class Release:
 
 Outcome: TypeAlias = Done | Retry | Postpone | Dead | Release
 OUTCOMES: Final = (Done, Retry, Postpone, Dead, Release)
-"""The same for `isinstance`: a tuple takes a third of the time."""
+"""The same for `isinstance`: a tuple is three times as fast."""
 
 
 class WriteResult(StrEnum):
-    """How a lease stood when the store was asked to write under it."""
+    """The result of a write that is fenced by a lease."""
 
     WRITTEN = "held"
     """The lease held, and the write is done."""
     LOST = "lost"
     """Another worker has the message, or it is gone: nothing was written."""
     BUSY = "busy"
-    """The row is locked by somebody's open transaction: nothing was written, ask again."""
+    """An open transaction has locked the row: nothing was written, try again."""
     UNKNOWN = "unknown"
-    """An earlier ask may already have been carried out before its reply was lost; nobody can tell now."""
+    """An earlier write, whose reply was lost, may have been carried out; it cannot be known now."""
 
 
 def storable_text(text: str, limit: int) -> str:
     """`text` as every store can keep it: no NUL, no lone surrogate, at most `limit` characters.
 
-    A dead letter whose text the database refuses would roll the move back, and the message would come
-    round for ever.
+    A dead letter whose text the database refuses would roll the move back, and the message would be
+    redelivered forever.
     """
     clean = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     return clean if len(clean) <= limit else clean[: limit - len(_TRUNCATED)] + _TRUNCATED

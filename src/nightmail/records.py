@@ -27,16 +27,16 @@ class PendingMessage:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers, decoded anew."""
+        """The headers, decoded at each access."""
         return decode_headers(self.encoded_headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message that was given up, with all that is known about why."""
+    """A message that was given up, and why."""
 
     id: int
-    """The letter's own id: the same message or timer id may die many times."""
+    """The dead letter's own id: the same message or timer id may die many times."""
     message_id: int
     queue: str
     reason: str
@@ -55,13 +55,13 @@ class DeadLetter:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers, decoded anew."""
+        """The headers, decoded at each access."""
         return decode_headers(self.encoded_headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadFilter:
-    """Which dead letters are meant: all those to which every given condition applies."""
+    """Selects the dead letters that match every given condition."""
 
     queue: str | None = None
     reason: str | None = None
@@ -78,7 +78,7 @@ class Swept:
     delivered: int = 0
     dead: int = 0
     dedup: int = 0
-    """Timer ids that had stayed taken and no longer do."""
+    """Timer ids whose dedup window has ended."""
 
     def __add__(self, other: Swept) -> Swept:
         return Swept(self.delivered + other.delivered, self.dead + other.dead, self.dedup + other.dedup)
@@ -86,16 +86,16 @@ class Swept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """How one queue stands at this moment."""
+    """The current statistics of one queue."""
 
     ready: int = 0
-    """Due, and nobody has it."""
+    """Due, and not leased."""
     scheduled: int = 0
     """Due later."""
     running: int = 0
     """Leased, and the lease has not expired."""
     superseded: int = 0
-    """Replaced while they ran and not yet gone; in none of the counts above."""
+    """Superseded while they ran and not yet gone; in none of the counts above."""
     dead: int = 0
     oldest_due_age: timedelta | None = None
     """For how long the oldest ready message has been due."""

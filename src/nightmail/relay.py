@@ -22,7 +22,7 @@ from nightmail.retry import RetryPolicy
 from nightmail.store import Settlement, Source
 
 Publisher: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[Sequence[Exception | None]]]
-"""Passes these on, and tells for each, in order, what came of it: `None` when it has arrived, else the error."""
+"""Passes these on; for each, in order, `None` when it has arrived, else the error."""
 
 OnPublished: TypeAlias = Callable[[Delivery], object]
 OnFailed: TypeAlias = Callable[[Delivery, Exception], object]
@@ -49,13 +49,13 @@ class Relay:
 
     The publisher gets up to `max_batch` messages, as many as are there, and at most `concurrency` of it run at once.
     What it returns decides about each message alone: one that cannot be passed on is retried by the policy and ends
-    in the dead letters without its neighbours. What it raises fails the whole batch, so it should raise only when
-    nothing can be said of any. A wrong answer counts as failure of all: nothing is ever taken for success unsaid.
+    in the dead letters without the rest of its batch. What it raises fails the whole batch, so it should raise only
+    when the result is unknown for all. A wrong answer fails the whole batch too: success is never assumed.
 
     Messages with one `ordering_key` are passed on in order: at most one of a key is ever leased, and so in a batch,
     and it holds its key until it has arrived or is dead. Everything else may overtake.
 
-    The hooks are called once the store has written what they tell of, on the event loop, between two steps: they must
+    The hooks are called once the store has written the outcome, on the event loop, between two steps: they must
     return quickly, and cannot be coroutine functions. One that raises is logged, and changes nothing.
     `on_published(delivery)`: it has arrived. `on_failed(delivery, error)`: it will be tried again.
     `on_dead(delivery, reason)`: it was given up.
@@ -96,7 +96,7 @@ class Relay:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last thing asked of the store failed."""
+        """Whether the last call to the store failed."""
         return self._worker.is_failing
 
     def run(self) -> Coroutine[Any, Any, None]:
@@ -108,7 +108,7 @@ class Relay:
         return self._worker.run_until_idle()
 
     async def stop(self) -> None:
-        """Take no more, let running publishers end, and write what became of their messages; returns when done."""
+        """Claim no more, let running publishers end, and write the outcomes of their messages; returns when done."""
         await self._worker.stop()
 
     async def _pass_on(self, batch: Sequence[Delivery]) -> Sequence[Exception | None]:
@@ -121,7 +121,7 @@ class Relay:
 
 
 class _Hooks(Observer):
-    """Calls the hooks once the store has written what they tell of; hears what the relay's observer hears."""
+    """Calls the hooks once the store has written the outcome; passes every event on to the relay's observer."""
 
     def __init__(
         self,
@@ -138,14 +138,14 @@ class _Hooks(Observer):
         self._on_failed = on_failed
         self._on_dead = on_dead
         self._results: dict[Delivery, BaseException | None] = {}
-        """What the publisher made of those that are not yet written."""
-        # Every event that is not heard here goes straight to the relay's observer, those of later versions too.
+        """The publisher's results that are not yet written."""
+        # Every event that is not handled here goes straight to the relay's observer, those of later versions too.
         for event in vars(Observer).keys() - vars(_Hooks).keys():
             if not event.startswith("_"):
                 setattr(self, event, getattr(observer, event))
 
     def arrived(self, deliveries: Iterable[Delivery]) -> None:
-        """The publisher says so."""
+        """The publisher reports these as arrived."""
         self._results.update(dict.fromkeys(deliveries))
 
     def failed(self, delivery: Delivery, error: BaseException) -> None:
@@ -174,7 +174,7 @@ class _Hooks(Observer):
             self._tell(settlement.delivery, settlement.outcome)
 
     def _tell(self, delivery: Delivery, outcome: Outcome) -> None:
-        # What never ran has no result: handed back, or replaced by a newer one, and neither is for a hook.
+        # What never ran has no result: it was handed back or superseded, and no hook is called for either.
         ran = delivery in self._results
         error = self._results.pop(delivery, None)
         if isinstance(outcome, Dead):
@@ -190,7 +190,7 @@ def _call(name: str, hook: Callable[..., object] | None, delivery: Delivery, *wh
         return
     try:
         hook(delivery, *what)
-    except Exception as error:  # noqa: BLE001 - the message is settled, whatever a hook thinks of it
+    except Exception as error:  # noqa: BLE001 - the message is settled, whatever a hook does
         _log.error(
             "message %d of %s: the relay's %s raised %s",
             delivery.id, delivery.queue, name, type(error).__name__,
@@ -199,15 +199,15 @@ def _call(name: str, hook: Callable[..., object] | None, delivery: Delivery, *wh
 
 def _check_hook(name: str, hook: Callable[..., object] | None) -> None:
     if inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__):
-        raise TypeError(f"{name} must be a plain function: nobody would await a coroutine function")
+        raise TypeError(f"{name} must be a plain function: a coroutine function would never be awaited")
 
 
-# As the loss of ours it would leave the messages to nobody until their leases end.
+# Taken for a lost lease of ours, it would leave the messages unsettled until their leases end.
 _ITS_OWN_LEASE: Final = "the publisher has lost a lease of its own"
 
 
 def _one_each(results: Sequence[Exception | None], count: int) -> list[Exception | None]:
-    """What a publisher returned, if it is one result for each."""
+    """What a publisher returned; raises unless it is one result for each."""
     if not isinstance(results, Sequence):
         raise TypeError(f"a publisher returns a list of results, not {type(results).__name__}")
     if len(results) != count:
@@ -221,7 +221,7 @@ def _checked(result: BaseException | None) -> Exception | None:
     if result is None or isinstance(result, Exception):
         return result
     if isinstance(result, BaseException):
-        # As `gather(return_exceptions=True)` returns what was cancelled: the failure of this one alone.
+        # `gather(return_exceptions=True)` returns a cancellation like this: only this one failed.
         return RuntimeError(f"passing it on ended in {type(result).__name__}")
     raise TypeError(f"of each message a publisher returns None or an exception, not {type(result).__name__}")
 

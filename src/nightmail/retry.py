@@ -1,4 +1,4 @@
-"""Retry policies: pure functions from a failed delivery and its error to what becomes of it."""
+"""Retry policies: pure functions from a failed delivery and its error to its outcome."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ The worker adds the error's text to a `Dead` that has none.
 """
 
 
-# Ten years: so long a delay is a mistake, but a policy that raises would bury the message.
+# Ten years: a longer delay is a mistake, but a policy that raises would send the message to the dead letters.
 _LONGEST: Final = timedelta(days=3650).total_seconds()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Backoff:
-    """What the policies share: a limit on handler runs, a longest delay, and jitter that never exceeds it."""
+    """What the policies share: a limit on attempts, a maximum delay, and jitter that never exceeds it."""
 
     maximum: Duration | None = None
     """The longest delay, jitter included; `None` is no limit."""
     jitter: float = 0.2
-    """How far a delay may stray, as a share of it: 0.2 is 20 % either way."""
+    """The jitter as a share of the delay: 0.2 is 20 % either way."""
     max_attempts: int | None = 10
-    """How many times the handler runs in all; `None` is for ever."""
+    """How many times the handler runs in all; `None` is no limit."""
     chance: Callable[[], float] = field(default=random.random, repr=False, compare=False)
 
     def __new__(cls, *unnamed: Any, **_named: Any) -> Self:

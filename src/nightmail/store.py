@@ -1,9 +1,9 @@
-"""The contract that every store keeps. These docstrings are law; the conformance suite holds stores to them.
+"""The contract that every store keeps. These docstrings are normative; the conformance suite enforces them.
 
 Words. A message is *waiting* when it has no lease or its lease has expired, *running* while a lease on it
-has not expired. It is *available* when it is waiting and due. A *timer* is a message with a `timer_id`; its
-*name* is that id, and at most one message of a queue bears it. The row's id is the message's identity and
-its generation: a name may pass to a newer message, an id never does.
+has not expired. It is *available* when it is waiting and due. A *timer* is a message with a `timer_id`; at
+most one message of a queue *owns* a timer id. The row's id is the message's identity and its generation: a
+timer id may pass to a newer message, an id never does.
 
 Time. Every comparison uses the store's clock at the statement, every stored time the store's clock at the
 write (not at the start of a transaction), unless the store was given a `Clock` of its own. Delays are rounded
@@ -15,12 +15,12 @@ it and never flushes, commits, rolls back or begins; what cannot join is refused
 A transaction of synchronous code comes as `Blocking(session)`, to `publish`, `publish_batch`, `cancel`,
 `reschedule`, `hold` and `ack` alone.
 
-Dead letters. Whoever looks after them takes them with `claim_dead` and gets each as a `DeadDelivery`, which
-`settle`, `extend`, `hold` and `ack` take like any other; a batch is all of one kind. A letter is *held* while a
-lease on it has not expired.
+Dead letters. `claim_dead` leases them and returns each as a `DeadDelivery`, which `settle`, `extend`, `hold`
+and `ack` take like any other; a batch is all of one kind. A dead letter is *held* while a lease on it has not
+expired.
 
-Cancellation. A verb that was sent is never torn in half by cancelling its caller: either it is carried out,
-or nothing of it is. A connection in doubt is thrown away.
+Cancellation. Cancelling the caller never leaves a verb half done: it is carried out as a whole or not at all.
+A connection in doubt is thrown away.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RENEW_AGAIN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a store can do, and what it costs. A conformance test that does not apply skips by these names."""
+    """What a store can do, and what it costs. Conformance tests that do not apply are skipped by these fields."""
 
     name: str
     transactions: bool
@@ -60,9 +60,9 @@ class Capabilities:
     blocking: bool
     """Whether synchronous code can publish and acknowledge in its own transaction (`Blocking`)."""
     pushes_wakeups: bool
-    """Whether a publish from another process rings a bell without anybody calls."""
+    """Whether a publish from another process rings a bell without polling."""
     embedded: bool
-    """Whether it comes with the process, so that its tables may be created without being asked for."""
+    """Whether it lives in the process, so that its tables may be created unasked."""
     connections: int
     """How many connections one process needs at most, however many subscribers and handlers it has."""
 
@@ -77,7 +77,7 @@ class Claimed:
 
     Messages behind another of their ordering key may be left out: they cannot be next.
 
-    No longer than until the next full look, where this claim was spared one (see `Store.claim`).
+    Never past the next full look, where this claim skipped it (see `Store.claim`).
 
     `None` when nothing is known to come, and when the claim was full.
     """
@@ -90,12 +90,12 @@ class Claimed:
 
 @dataclass(slots=True)
 class Settlement:
-    """How one delivery ended. Not frozen: one is made for every message, and a frozen one takes thrice as long."""
+    """How one delivery ended. Not frozen: one is made for every message, and a frozen one takes three times as long."""
 
     delivery: Delivery
     outcome: Outcome
     repeated: bool = False
-    """Asked before, and the reply was lost: a message that is not there any more may have been ours to end."""
+    """Sent before, and the reply was lost: a message that is gone may have been removed by that first write."""
 
 
 Extend: TypeAlias = Callable[[Sequence[Delivery], timedelta], Awaitable[Sequence[WriteResult]]]
@@ -104,7 +104,7 @@ Lingers: TypeAlias = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A caller's transaction in synchronous code: whatever is asked of it is done when the call returns.
+    """A caller's transaction in synchronous code: the work is done when the call returns.
 
     A verb that is given one never suspends, and the store need not be open. One that was opened before refuses
     tables other than its own; one that never was takes those that the session sees, and refuses where there are none.
@@ -214,26 +214,26 @@ class Store(Source, Protocol):
     ) -> int | None:
         """Store a message and return its id, or `None` when its timer id was taken and nothing was stored.
 
-        It is due at `due`; a delay counts from this call; a moment in the past, and a delay of nothing or
-        less, mean now and are stored as now.
+        It is due at `due`; a delay counts from this call; a moment in the past, and a delay of zero or less, mean
+        now and are stored as now.
 
-        A free name is taken. When a *waiting* message bears it: `skip` stores nothing; `raise` raises
+        A free timer id is taken. When a *waiting* message owns it: `skip` stores nothing; `raise` raises
         `TimerExists` and leaves the caller's transaction usable; `replace` overwrites it in place (body,
-        headers, due time, publish time, priority, ordering key, expiry; both counters start afresh, an expired
+        headers, due time, publish time, priority, ordering key, expiry; both counters restart at 0; an expired
         lease is cleared, so that its holder is told `LOST`; it keeps its id and its place, and frees an
         ordering key that it does not keep); `earliest` and `latest` do the same when the new due time is
         strictly earlier or later, and store nothing otherwise.
 
-        When a message *running in other hands* bears it: `skip` and `raise` as above. The others store a new
-        message which takes the name, without comparing due times. The running one is superseded: it keeps
-        id, token and lease and may end by `Done` or `Dead`; whatever would bring it back makes it due at
-        once, and the next claim returns it with `superseded` set, to be dropped skipped.
+        When a message *running elsewhere* owns it: `skip` and `raise` as above. The others store a new message
+        which takes the timer id, without comparing due times. The running one is superseded: it keeps id, token
+        and lease and may end by `Done` or `Dead`; whatever would bring it back makes it due at once, and the next
+        claim returns it with `superseded` set, to be dropped without running.
 
-        When `own`, the delivery of the handler that publishes, bears it: this is a re-arm, whatever
-        `on_conflict` says. A new message takes the name; the running one goes on without a name and keeps
+        When `own`, the delivery of the handler that publishes, owns it: this is a re-arm, whatever
+        `on_conflict` says. A new message takes the timer id; the running one goes on without one and keeps
         its retries. `own` fences every publish it is given to: if its lease no longer holds, `LeaseLost` is
-        raised and nothing is stored. When `own` does not bear the name (any more), the rules above apply. A
-        `DeadDelivery` fences by the lease on its letter, and never has a name.
+        raised and nothing is stored. When `own` does not (or no longer) own the timer id, the rules above apply.
+        A `DeadDelivery` fences by the lease on its dead letter, and never owns a timer id.
 
         With `dedup_for` the timer id also counts as taken for that long after a publish that stored
         something, even when the message is gone by then; a publish without it sees the window too, a
@@ -244,7 +244,7 @@ class Store(Source, Protocol):
         Without a transaction, a lost connection raises `PublishUncertain` when the message may have been
         stored, and `StoreUnavailable` when it was not.
 
-        Whoever listens to the queue is rung when the message is due within the notice horizon (60 s).
+        Bells for the queue ring when the message is due within the notice horizon (60 s).
         """
         ...
 
@@ -283,32 +283,31 @@ class Store(Source, Protocol):
         Of the messages with one `ordering_key` in a queue at most one is ever leased. They go in the order
         of their ids among those that are due at the claim. One that was claimed holds its key, and only its
         key, through retry, postponement, hand-back and lease expiry, until it is done, dead, cancelled or
-        dropped as superseded; one that becomes visible late with a lower id goes next, never beside.
+        dropped as superseded; one that becomes visible late with a lower id goes next, never at the same time.
         Priority does not overtake an ordering key.
 
         A message that is superseded or past its expiry is returned like any other; the worker decides.
 
         A row that cannot be read, because other software wrote it, does not fail the claim: it becomes a dead letter
-        (`unreadable`), with sane values in place of those that no letter can have, and the others are returned.
+        (`unreadable`), with sane values in place of invalid ones, and the others are returned.
         So does a body over the store's `max_body_bytes`, or headers over 1 MiB (`too_large`), without being read into
-        memory. Such letters count as given up: `claim_dead` does not offer them. Counters stop at their column's limit.
+        memory. Such dead letters count as given up: `claim_dead` skips them. Counters stop at their column's limit.
 
         The cost of a claim follows `limit` and the number of queues, not how many messages wait, how many of them
         share one ordering key, or how many others hold locks.
 
         A claim that is not full has found all there was, with one exception (below). A full one may have passed over
-        older messages that became available late, but at most for a second: nothing hides behind what newer claims
-        took.
+        older messages that became available late, but for a second at most: newer claims never hide them for longer.
 
-        The exception: a store may remember how far its claims have come. Where a full look, from the beginning, is
-        expensive, a claim that is not full has found all there was ahead of that mark, what was due no more than a
+        The exception: a store may keep a mark of how far its claims have come. Where a full look, from the beginning,
+        is expensive, a claim that is not full has found all there was ahead of that mark, what was due no more than a
         second before it, what this process handed back, and what waited for an ordering key that this process freed
-        by `settle`. What else became available behind the mark (a transaction that committed late, an expired lease,
-        a lock that was rolled back, what other processes handed back or freed) is found by the next full look. It is
-        due one second after the last one, or ten times the cost of a full look where that is longer; the first claim
-        from then on makes it, and `next_in` does not exceed the time until then. The first claim, and the first after
-        an error, after missed wake-ups and after the store's clock went back, is a full look. One that takes too long
-        to be finished does not keep claims from what is ahead of the mark.
+        by `settle`. Anything else that became available behind the mark (a transaction that committed late, an expired
+        lease, a lock that was rolled back, what other processes handed back or freed) is found by the next full look.
+        That is due one second after the last one, or ten times the cost of a full look where that is longer; the first
+        claim from then on makes it, and `next_in` does not exceed the time until then. The first claim, and the first
+        after an error, after missed wake-ups and after the store's clock went back, is a full look. A full look that
+        takes too long to finish does not keep claims from what is ahead of the mark.
         """
         ...
 
@@ -332,8 +331,8 @@ class Store(Source, Protocol):
     ) -> Claimed:
         """Lease up to `limit` dead letters of these queues, as `DeadDelivery`s, the longest due first.
 
-        A letter may be looked after from the moment the message died, one at a time like a message, and as often
-        as it is brought back; one that was given up is not offered again. Keys and priorities mean nothing here.
+        A dead letter may be claimed from the moment the message died, by one holder at a time like a message, and
+        again each time it is brought back, but not once it was given up. Keys and priorities mean nothing here.
         Leases, tokens, skipped locks, `max_bytes`, `full` and `next_in` are those of `claim`.
         """
         ...
@@ -343,10 +342,10 @@ class Store(Source, Protocol):
         ...
 
     async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
-        """Write how these deliveries ended, and tell for each, in order, how its lease stood.
+        """Write how these deliveries ended; a `WriteResult` for each, in order.
 
         A fixed number of round trips whatever the size of the batch. Each write is fenced by id and token
-        and by nothing else: a lease that expired but that nobody took over still settles.
+        and by nothing else: a lease that expired but was not taken over still settles.
 
         `Done` removes the message (into the delivered history, where that is kept). `Retry` counts one
         attempt, sets `deliveries` to 0 and makes it due `after` from now. `Postpone` sets both counters to 0
@@ -356,24 +355,24 @@ class Store(Source, Protocol):
         claim: the message has the `deliveries` it had before, and its due time, and so its place, is unchanged.
         `Retry`, `Postpone` and `Release` clear the lease; `Retry` and `Postpone` make a superseded message due at once.
 
-        `LOST` is answered only after asking twice, `BUSY` for a row that somebody's open transaction has
-        locked (the others in the batch are not held up by it), and `UNKNOWN` instead of `LOST` for a
-        `repeated` settlement. One row that the store refuses does not fail its neighbours.
+        `LOST` is answered only after a second check, `BUSY` for a row that an open transaction has locked (it
+        does not hold up the others in the batch), and `UNKNOWN` instead of `LOST` for a `repeated` settlement.
+        One row that the store refuses does not fail the rest of the batch.
 
         Of a dead letter, `Done` removes it, and `Retry`, `Postpone` and `Release` do to it, and to the counters of
         its `DeadDelivery`, what they do to a message. `Dead` gives it up: it stays among the dead letters as it was,
-        its own reason and error included, without a lease, and is offered to nobody any more.
+        its own reason and error included, without a lease, and is never claimed again.
 
-        Whatever becomes available rings, as a publish does; a letter rings for the queue in which the message died.
-        A freed ordering key rings always: whether another message waits for it cannot be known, one may be about to
-        commit. The same holds for `ack`, `cancel`, `cancel_all`, `reschedule` and a publish that replaces.
+        Whatever becomes available rings, as a publish does; a dead letter rings for the queue in which the message
+        died. A freed ordering key always rings: a message that waits for it may be about to commit, unseen. The same
+        holds for `ack`, `cancel`, `cancel_all`, `reschedule` and a publish that replaces.
         """
         ...
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
-        """Let these leases run until `lease` from now, never shortening one; how each stood, in order.
+        """Extend these leases until `lease` from now, never shortening one; a `WriteResult` for each, in order.
 
-        Fenced like `settle`. It never waits: a row that somebody has locked is `BUSY`.
+        Fenced like `settle`. It never waits: a locked row is `BUSY`.
         """
         ...
 
@@ -385,9 +384,9 @@ class Store(Source, Protocol):
         A real store runs it on a thread and a connection of its own, one for the whole process; the memory
         store runs it on the caller's loop. It is cancelled when the block is left.
 
-        Unless `lingers()`, which is asked then, says that it is still needed: the work goes on, with its thread
-        and its connection, until it ends by itself or the process does. Neither leaving the block nor `close`
-        waits for it or ends it.
+        Unless `lingers()`, which is called then, says that it is still needed: then the work goes on, with its
+        thread and its connection, until it ends by itself or the process does. Neither leaving the block nor
+        `close` waits for it or ends it.
         """
         ...
 
@@ -401,14 +400,14 @@ class Store(Source, Protocol):
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """Settle these as `Done` inside the caller's transaction: all, or `LeaseLost` naming the lost ones.
 
-        While that transaction is open its row locks stand in for the leases: no worker takes the messages over. A store
-        that has none (`locks_rows`) takes its renewals meanwhile without failing the transaction.
+        While that transaction is open its row locks replace the leases: no worker takes the messages over. A store
+        without row locks (`locks_rows`) accepts renewals meanwhile without failing the transaction.
         After a rollback they are as before; a commit that frees an ordering key rings.
         """
         ...
 
     async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
-        """Remove the waiting bearer of this name and end its dedup window; whether this call removed one.
+        """Remove the waiting owner of this timer id and end its dedup window; whether this call removed one.
 
         A running message is left alone (`False`); an expired lease does not protect.
         """
@@ -421,7 +420,7 @@ class Store(Source, Protocol):
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
     ) -> bool:
-        """Move the waiting bearer of this name to another due time; whether one moved.
+        """Move the waiting owner of this timer id to another due time; whether one moved.
 
         It keeps its counters; an expired lease is cleared. A running message is left alone (`False`).
         """
@@ -430,13 +429,13 @@ class Store(Source, Protocol):
     def listen(self, queues: Sequence[str]) -> Bell:
         """A bell for these queues; it rings while it is used as a context manager.
 
-        After a lost connection was made anew it rings at once: anything may have been missed.
+        After a reconnect it rings at once: anything may have been missed.
         """
         ...
 
 
 class Inspection(Protocol):
-    """The same store, for an operator. Nothing here takes a lease, or anything from whoever holds one."""
+    """The same store, for an operator. Nothing here takes a lease, or disturbs the holder of one."""
 
     async def peek(
         self,
@@ -449,7 +448,7 @@ class Inspection(Protocol):
     ) -> list[PendingMessage]:
         """Waiting messages by due time, without leasing them; superseded ones are left out.
 
-        With `timer_id`, only the bearer of that name. With a transaction, what it has not committed is seen.
+        With `timer_id`, only its owner. With a transaction, its own uncommitted changes are seen.
         """
         ...
 
@@ -463,8 +462,8 @@ class Inspection(Protocol):
     ) -> list[DeadLetter]:
         """Dead letters, newest first; `cursor` is the id of the last one seen.
 
-        A page ends before bodies and headers exceed `max_bytes`, but has at least one letter while there are any: only
-        an empty page is the end.
+        A page ends before bodies and headers exceed `max_bytes`, but has at least one dead letter while there are any:
+        only an empty page is the end.
         """
         ...
 
@@ -473,11 +472,11 @@ class Inspection(Protocol):
     ) -> list[int]:
         """Move dead letters back among the messages, to `to` or where they died; the ids of those that moved.
 
-        Each moves whole or stays whole. A moved one is a new message: a new id, in the order of `letters`, due now,
-        counters at 0, no expiry, at the end of its key's line; published now; and its headers tell where it comes
-        from (`redriven_headers`). A letter that is held, or gone, stays out of it. One whose timer id is taken in the
-        queue it would go to stays dead; so do all but the last of several in `letters` with one timer id. Without
-        `keep_timer_ids` a letter gives up its timer id and goes. Dedup windows are neither asked nor changed.
+        Each moves as a whole or not at all. A moved one is a new message: a new id, in the order of `letters`, due and
+        published now, counters at 0, no expiry, last in line for its ordering key; its headers tell where it comes
+        from (`redriven_headers`). A dead letter that is held, or gone, is skipped. One whose timer id is taken in the
+        target queue stays dead; so do all but the last of several in `letters` with one timer id. Without
+        `keep_timer_ids` a dead letter moves without its timer id. Dedup windows are neither checked nor changed.
 
         Whatever moved rings.
         """
@@ -494,7 +493,7 @@ class Inspection(Protocol):
         ...
 
     async def stats(self) -> dict[str, QueueStats]:
-        """How each queue that has anything stands."""
+        """The statistics of each queue that has anything in it."""
         ...
 
 

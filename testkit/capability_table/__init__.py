@@ -4,6 +4,6 @@
     python -m testkit.capability_table redis      run it on this one, and print its column
 
 A store's column is what its `capabilities` declare, and how the tests of the suite ended on it: passed, or skipped
-by the name of a capability that it lacks. A test that failed, that was skipped for another reason, or that nobody
-ran on a store, leaves the page as it is.
+for a named capability that it lacks. If a test failed, was skipped for another reason, or did not run on a store,
+the page is left as it is.
 """

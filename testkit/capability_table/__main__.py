@@ -1,4 +1,4 @@
-"""Run, judge, and write the page; for some stores alone, print."""
+"""Run, check, and write the page; for selected stores only, print."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def main(only: Sequence[str]) -> None:
 
 
 def run(only: Sequence[str]) -> Recorder:
-    """The suite on these stores: the tests of a store bear its name as their marker."""
-    # As on CI: a server that cannot be had is a failure, where a skip would leave a hole in the table.
+    """The suite on these stores: the tests of a store have its name as their marker."""
+    # As on CI: an unavailable server is a failure, since a skip would leave a hole in the table.
     os.environ["CI"] = "1"
     recorder = Recorder()
-    # We import what pytest would like to see first; it is nothing of which it shows the assertions.
+    # We import modules before pytest can rewrite them; they contain no assertions that it would show.
     quietly = ["-q", "--no-header", "-r", "fE", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     marked = ["-m", " or ".join(only)] if only else []
     pytest.main([*quietly, *marked, f"--rootdir={ROOT}", *map(str, files(only))], plugins=[recorder])
@@ -48,7 +48,7 @@ def run(only: Sequence[str]) -> Recorder:
 
 
 def files(only: Sequence[str]) -> list[Path]:
-    """Where there are tests of these stores: to collect all the others takes longer than to run a store's."""
+    """The files with tests of these stores: collecting all the others takes longer than running one store's."""
     wanted = [f"pytest.mark.{store}" for store in only] or ["pytest.mark."]
     found = sorted((ROOT / "tests" / "stores").rglob("test_*.py"))
     return [file for file in found if any(marker in file.read_text() for marker in wanted)]

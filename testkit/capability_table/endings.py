@@ -1,4 +1,4 @@
-"""How a test of the suite can end on a store: on one that keeps its word, and in a run."""
+"""How a test of the suite can end on a store: as its capabilities predict, and as a run shows."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _LACKS: Final = re.compile(r"(?:Skipped: )?\S+: no (\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """It ran, and it held."""
+    """It ran and passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """It was not run: it needs what the store does not have."""
+    """It was not run: it needs a capability that the store lacks."""
 
     capability: str
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """It proves nothing: it failed, or was skipped for a reason that no capability gives."""
+    """It proves nothing: it failed, or was skipped for a reason other than a capability."""
 
     why: str
 
 
 Ending: TypeAlias = Passed | Lacking | Missed
 Endings: TypeAlias = Mapping[str, Ending]
-"""How the tests of the suite ended on one store, by their names."""
+"""How the tests of the suite ended on one store, by test name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Part:
 
 
 def ending(report: pytest.TestReport) -> Ending | None:
-    """How the test ended, as far as this one of its three reports can tell."""
+    """How the test ended, as far as this report, one of three, can tell."""
     if report.failed:
         return Missed(f"failed ({report.when})")
     if report.skipped:
@@ -63,14 +63,14 @@ def ending(report: pytest.TestReport) -> Ending | None:
 
 
 def together(one: Ending | None, other: Ending) -> Ending:
-    """Of a test that ran more than once on a store (parameters, several classes), what is worse."""
+    """The worse of the two, for a test that ran more than once on a store (parameters, several classes)."""
     return one if isinstance(one, Missed) or (one and isinstance(other, Passed)) else other
 
 
 def declared() -> list[Capabilities]:
-    """What every store in the tree says of itself. Nothing is connected."""
+    """What every store in the tree declares. Connects to nothing."""
     names = sorted(module.name for module in iter_modules(stores.__path__) if module.ispkg)
-    # The path is one that every server takes, be it the name or the number of a database.
+    # A path that every server accepts, whether as the name or the number of a database.
     urls = {"sqlite": stores.DEFAULT_URL}
     return [stores.open_store(urls.get(name, f"{name}://localhost/0")).capabilities for name in names]
 
@@ -96,7 +96,7 @@ def suite() -> list[Part]:
 
 
 def expected(store: Capabilities) -> dict[str, Ending]:
-    """How the tests end on a store that keeps the contract, judged by what it declares."""
+    """How the tests end on a store that keeps the contract, given what it declares."""
     return {
         test: next((Lacking(need) for need in needs if not getattr(store, need)), Passed())
         for part in suite()
@@ -105,7 +105,7 @@ def expected(store: Capabilities) -> dict[str, Ending]:
 
 
 def complaints(store: Capabilities, opened: Capabilities | None, endings: Endings) -> list[str]:
-    """Why a run is no proof of what the store declares; `opened` is what it declared in the run."""
+    """Why a run does not prove what the store declares; `opened` is what it declared in the run."""
     if opened is None:
         return [f"{store.name}: no class under tests/stores ran the suite on it"]
     found = [] if opened == store else [f"{store.name}: it declares {store}, but once it is open {opened}"]

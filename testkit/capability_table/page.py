@@ -47,7 +47,7 @@ def committed() -> str:
 
 
 def write(text: str) -> None:
-    """Put the tables into the page; what stands around them stays."""
+    """Put the tables into the page; the text around them stays."""
     before, begin, rest = PAGE.read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -56,7 +56,7 @@ def write(text: str) -> None:
 
 
 def _meanings() -> dict[str, str]:
-    """The fields of `Capabilities` with the sentences under them, which only the source has."""
+    """The fields of `Capabilities` with their docstrings, which are only in the source."""
     (source,) = ast.parse(inspect.getsource(Capabilities)).body
     assert isinstance(source, ast.ClassDef)
     below = {

@@ -1,4 +1,4 @@
-"""Runs the suite on the stores, and keeps how its tests ended."""
+"""Runs the suite on the stores, and records how its tests ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Recorder:
     def pytest_runtest_makereport(
         self, item: pytest.Function
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Keep how it ended, and what the store under test declares."""
+        """Record how it ended, and what the store under test declares."""
         report = yield
         if "store" in item.funcargs:
             self._stores[item.cls] = cast("Store", item.funcargs["store"]).capabilities

@@ -11,7 +11,7 @@ from testkit.servers.errors import ServerUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom to become before running a server; `None` is whoever runs the tests."""
+    """The user to run a server as; `None` is the user who runs the tests."""
 
     uid: int | None = None
     gid: int | None = None
@@ -29,7 +29,7 @@ class Account:
 
     @property
     def groups(self) -> list[int] | None:
-        """The further groups to keep: none of root's."""
+        """The supplementary groups to keep: none of root's."""
         return None if self.uid is None else []
 
     def own(self, path: Path) -> None:

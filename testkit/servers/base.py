@@ -1,13 +1,13 @@
 """A private, throw-away server for a test.
 
-What a kind of server is, a subclass says: its Debian package, its system user, how to prepare its
+A subclass defines a kind of server: its Debian package, its system user, how to prepare its
 files, its command line, when it is ready, its URL. Everything else is here. The life of a server:
 
     start      first time: find or install, make a directory, choose a port, prepare; then run it and
                wait until it answers. Later: run it again on the same files and the same port
     stop       a clean shutdown                         kill      kill -9 of all its processes
     pause      freeze all its processes                 resume    thaw them
-    close      end it and remove every trace; a later start begins anew
+    close      end it and remove every trace; a later start begins from scratch
 
 The calls block; asynchronous tests use `asyncio.to_thread`.
 """
@@ -96,7 +96,7 @@ class Server(ABC):
 
     @abstractmethod
     def probe(self) -> None:
-        """Return if the server does its work, else raise `NotReady`. Must not wait long."""
+        """Return if the server is ready, else raise `NotReady`. Must not wait long."""
 
     @abstractmethod
     def private_url(self) -> str:
@@ -206,7 +206,7 @@ class Server(ABC):
 
     def close(self) -> None:
         """End it and remove every trace. Does nothing to a server of the user's, or a second time."""
-        # A forked child has a copy of this object, and the server is still its parent's.
+        # A forked child has a copy of this object, but the server still belongs to its parent.
         if self._home is None or self._home.owner != os.getpid():
             return
         if self._run and not self._run.end(self.farewell_signal, within=_FAREWELL_SECONDS):
@@ -235,7 +235,7 @@ class Server(ABC):
         return str(self._programs[name])
 
     def make_directory(self, name: str) -> Path:
-        """A directory for the server's own user, and for nobody else."""
+        """A directory that only the server's own user can access."""
         path = self.directory / name
         path.mkdir(mode=0o700)
         self._settled().account.own(path)
@@ -319,7 +319,7 @@ class Server(ABC):
             time.sleep(_LOOK_AGAIN_SECONDS)
 
     def _complete_environment(self) -> dict[str, str]:
-        # Not the caller's: PGDATA, MYSQL_HOME and their like would change what is started.
+        # Not the caller's: PGDATA, MYSQL_HOME and the like would change what is started.
         return {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(self.directory),

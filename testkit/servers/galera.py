@@ -77,7 +77,7 @@ class GaleraNode(MariaDB):
             "gmcast.listen_addr": f"tcp://127.0.0.1:{group}",
             "ist.recv_addr": f"127.0.0.1:{missed_writes}",
             "gcache.size": "32M",
-            # A dead node is noticed after 2 s instead of 5: until then nobody's commit gets through.
+            # A dead node is noticed after 2 s instead of 5: until then no commit gets through.
             "evs.keepalive_period": "PT0.5S",
             "evs.suspect_timeout": "PT2S",
             "evs.inactive_timeout": "PT6S",
@@ -120,7 +120,7 @@ class GaleraNode(MariaDB):
             raise NotReady(str(error) or type(error).__name__) from None
 
     def position(self) -> tuple[str, int]:
-        """The last write in its files, of a node that does not run: its history, and its number in there."""
+        """The last write in the files of a stopped node: the history's id, and the write's number in it."""
         if not (self.data / "grastate.dat").exists():
             return _NOWHERE
         log = self.directory / "run" / "position.log"
@@ -131,7 +131,7 @@ class GaleraNode(MariaDB):
         return (found[1], int(found[2])) if found else _NOWHERE
 
     def may_found(self) -> None:
-        """Let it found a cluster on its old files though it was not the last to leave."""
+        """Let it found a cluster on its old files even if it was not the last to leave."""
         path = self.data / "grastate.dat"
         path.write_text(path.read_text().replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1"))
 
@@ -243,7 +243,7 @@ class Galera:
         """Create an empty database with a name of its own; its URLs, one for each node, all usable."""
         path = urlsplit(self.nodes[0].create_database()).path
         for node in self.nodes:
-            # Waits until this node has done what the first one did: one that lags knows no such database.
+            # Waits until this node has caught up with the first: one that lags does not have the database yet.
             if not node.sql(
                 "set statement wsrep_sync_wait = 1 for select 1 from information_schema.schemata "
                 f"where schema_name = '{path.removeprefix('/')}'"
@@ -252,7 +252,7 @@ class Galera:
         return [urlsplit(node.url)._replace(path=path).geturl() for node in self.nodes]
 
     def drop_database(self, urls: Sequence[str]) -> None:
-        """Drop a database made by `create_database`, whoever is still connected to it."""
+        """Drop a database made by `create_database`, even if clients are still connected to it."""
         self.nodes[0].drop_database(urls[0])
 
     # How it is done
@@ -278,7 +278,7 @@ def _provider() -> str:
 
 
 def _free_ports(count: int, *, besides: set[int]) -> list[int]:
-    """Ports that nobody listens on, and that no node that is down will want back."""
+    """Ports that nothing listens on, and that no stopped node will want back."""
     ports: set[int] = set()
     while len(ports) < count:
         ports |= {free_port()} - besides

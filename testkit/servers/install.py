@@ -1,6 +1,6 @@
 """Finding the programs of a server, and installing its Debian package when they are missing.
 
-A package that brings a server also starts one, shared and on the default port. Nobody asked for that
+A package that brings a server also starts one, shared and on the default port. That is not wanted
 here, so while a package is being installed a policy-rc.d forbids it.
 """
 
@@ -108,7 +108,7 @@ def _apt_get(*arguments: str) -> None:
 
 
 def _policy() -> str:
-    # Tied to our life: left behind by a killed run, it forbids nothing any more.
+    # Tied to this process: left behind by a killed run, it forbids nothing.
     lines = ["#!/bin/sh", "# Made by a test run.", f"[ -d /proc/{os.getpid()} ] && exit 101", "exit 0"]
     return "\n".join([*lines, ""])
 

@@ -80,7 +80,7 @@ class MariaDB(Server):
             "datadir": str(self.data),
             "socket": str(self.socket),
             "pid-file": str(self.directory / "run" / "pid"),
-            # Not /tmp: a server that starts removes the temporary tables that it finds, those of other servers, too.
+            # Not /tmp: a starting server removes the temporary tables it finds, those of other servers too.
             "tmpdir": str(self.directory / "run"),
             "bind-address": "127.0.0.1",
             "port": self.port,
@@ -125,11 +125,11 @@ class MariaDB(Server):
         return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
     def drop_database(self, url: str) -> None:
-        """Drop a database made by `create_database`, whoever is still connected to it."""
+        """Drop a database made by `create_database`, even if clients are still connected to it."""
         name = urlsplit(url).path.removeprefix("/")
         if not name.startswith(_DATABASE_PREFIX) or "`" in name:
             raise ServerFailed(f"database {name!r} was not made by a test, so it is not dropped")
-        # A transaction that somebody left open would keep its tables locked.
+        # A transaction left open would keep its tables locked.
         for (thread,) in self.sql(f"select id from information_schema.processlist where db = '{name}'"):
             self.sql(f"kill {int(thread)}", unless_gone=True)
         self.sql(f"drop database if exists `{name}`")

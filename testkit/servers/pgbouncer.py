@@ -41,7 +41,7 @@ class PgBouncer(Server):
     def through(self, url: str) -> str:
         """The URL of a database of the server behind, through this."""
         netloc = f"{self._behind.username}@127.0.0.1:{self.port}"
-        # It has no certificate: to ask for one would cost each connection a round trip.
+        # It has no certificate: asking for one would cost each connection a round trip.
         return urlsplit(url)._replace(netloc=netloc, query="sslmode=disable").geturl()
 
     def private_url(self) -> str:
@@ -55,7 +55,7 @@ class PgBouncer(Server):
             "auth_type": "any",
             "default_pool_size": 4,
             "max_client_conn": 200,
-            # Others' settings stay as they are left: with this a leak would go unseen.
+            # Session settings stay as a client left them: a reset would hide a leak.
             "server_reset_query": "",
             **self._settings,
         }

@@ -9,7 +9,7 @@ _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on.
+    """A port of 127.0.0.1 that nothing listens on.
 
     Below the range of outgoing connections. Inside it, a client that reconnects while the server is
     down may be given the server's own port, connect to itself, and keep the server from coming back.

@@ -88,7 +88,7 @@ class Postgres(Server):
             "port": self.port,
             "unix_socket_directories": str(self.sockets),
             "max_connections": 300,
-            # All that may be given up: without the other safeguards kill -9 would lose commits, too.
+            # The only safeguard we can drop: without the others kill -9 would lose commits too.
             "fsync": "on" if self.durable else "off",
             # Keeps what parallel queries share in the data directory, where `close` finds it.
             "dynamic_shared_memory_type": "mmap",
@@ -128,7 +128,7 @@ class Postgres(Server):
         return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
     def drop_database(self, url: str) -> None:
-        """Drop a database made by `create_database`, whoever is still connected to it."""
+        """Drop a database made by `create_database`, even if clients are still connected to it."""
         name = urlsplit(url).path.removeprefix("/")
         if not name.startswith(_DATABASE_PREFIX) or '"' in name:
             raise ServerFailed(f"database {name!r} was not made by a test, so it is not dropped")

@@ -20,7 +20,7 @@ class RabbitMQ(Server):
     """RabbitMQ for tests. A persistent message that was confirmed survives `kill`, if its queue is durable.
 
     A node of Erlang needs two ports more than the one that clients use: one to be reached by other nodes, and one for
-    epmd, who tells them where. All three are on the loopback, and stay the same until `close`.
+    epmd, which tells them where. All three are on the loopback, and stay the same until `close`.
     """
 
     name = "rabbitmq"
@@ -84,7 +84,7 @@ class RabbitMQ(Server):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "+S 2:2 +SDcpu 2:2 +A 1 -kernel inet_dist_use_interface {127,0,0,1}"
             ),
-            # Makes the script become the server. Else it stays as its parent, and kill -9 of a parent is not one.
+            # The script execs the server. Else it stays as the parent, and kill -9 of that does not kill the server.
             "RUNNING_UNDER_SYSTEMD": "true",
             **self._given,
         }
@@ -93,7 +93,7 @@ class RabbitMQ(Server):
         return [str(Path(self.program("rabbitmq-env")).with_name("rabbitmq-server"))]
 
     def probe(self) -> None:
-        """A server that takes connections answers our greeting with a method: it would like to begin."""
+        """A server that accepts connections answers our greeting with a method frame: `connection.start`."""
         at = urlsplit(self.url)
         try:
             with socket.create_connection((at.hostname or "127.0.0.1", at.port or 5672), _SECONDS) as line:

@@ -1,4 +1,4 @@
-"""A private Redis, single or as a node of whatever its options make of it."""
+"""A private Redis: a single server, or a node of a setup that its options define."""
 
 import socket
 from collections.abc import Mapping, Sequence

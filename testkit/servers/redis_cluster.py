@@ -127,7 +127,7 @@ class RedisNode(Redis):
         return [Member.parse(line) for line in self.ask("CLUSTER", "NODES").splitlines()]
 
     def myself(self) -> Member:
-        """What this node takes itself for."""
+        """This node, as it sees itself."""
         return next(member for member in self.members() if "myself" in member.flags)
 
     def healthy(self, *, members: int) -> bool:
@@ -213,7 +213,7 @@ class RedisCluster:
             node.stop()
 
     def revive(self) -> None:
-        """Make it usable whatever an earlier test did to it; if need be, begin anew."""
+        """Make it usable whatever an earlier test did to it; if need be, start from scratch."""
         for node in self.nodes:
             if node.ours:
                 node.resume()
@@ -354,7 +354,7 @@ class RedisCluster:
             )
         for node in self.running:
             answer = node.execute_command("FLUSHALL")
-            # Replicas do what their masters do, and say that they may not do it on their own.
+            # Replicas follow their masters, and refuse the command themselves.
             if not answer.startswith(("+OK", "-READONLY")):
                 raise ServerFailed(f"a node of the cluster could not be emptied: {answer}")
 
@@ -363,7 +363,7 @@ class RedisCluster:
     def _join(self) -> None:
         masters, replicas = self.nodes[: self._masters], self.nodes[self._masters :]
         for number, node in enumerate(self.nodes, start=1):
-            # Told apart by hand: else nodes with the same epoch argue about it until one gives way.
+            # Set by hand: else nodes with the same epoch argue about it until one gives way.
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", number)
         for number, node in enumerate(masters):
             first, end = (SLOTS * part // len(masters) for part in (number, number + 1))

@@ -63,7 +63,7 @@ def test_a_number_for_a_policy_is_asked_for_its_name(policy: Any, delay: str) ->
 
 
 def test_a_negative_duration_is_shown_in_seconds() -> None:
-    with pytest.raises(ValueError, match="lease_ttl_seconds must be longer than nothing, not -1 s"):
+    with pytest.raises(ValueError, match="lease_ttl_seconds must be positive, not -1 s"):
         OutboxBroker("memory://", lease_ttl_seconds=-1)
 
 

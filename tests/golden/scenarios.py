@@ -475,7 +475,7 @@ async def extend_letters(stage: Stage) -> None:
     await stage.recorded(stage.store.extend(await stage.letters(2), LEASE * 2))
 
 
-@scenario("beside", "one renewal, and the connection for it")
+@scenario("run_on_keeper_thread", "one renewal, and the connection for it")
 async def run_on_keeper_thread(stage: Stage) -> None:
     deliveries = await stage.claimed()
     loop, renewed = asyncio.get_running_loop(), asyncio.Event()

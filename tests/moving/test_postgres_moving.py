@@ -334,7 +334,7 @@ async def test_what_is_not_theirs_is_refused(postgres_url: str) -> None:
     ("options", "why"),
     [
         ({"batch": 0}, "batch must be at least 1"),
-        ({"lease_ttl": timedelta(0)}, "lease_ttl must be longer than nothing"),
+        ({"lease_ttl": timedelta(0)}, "lease_ttl must be positive"),
     ],
 )
 async def test_what_could_not_work_is_refused(postgres_url: str, options: dict[str, Any], why: str) -> None:

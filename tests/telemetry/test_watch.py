@@ -158,5 +158,5 @@ def test_of_queues_without_end_those_that_have_something_are_shown(metrics: Meas
 
 
 def test_the_interval_must_be_longer_than_nothing() -> None:
-    with pytest.raises(ValueError, match="every must be longer than nothing"):
+    with pytest.raises(ValueError, match="every must be positive"):
         Script().watch(every=0)

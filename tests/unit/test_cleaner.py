@@ -330,13 +330,13 @@ async def test_cancelling_the_run_ends_it(store: FaultyStore, seen: Seen) -> Non
 @pytest.mark.parametrize(
     ("options", "error", "complaint"),
     [
-        ({"retention": timedelta(0)}, ValueError, "retention must be longer than nothing, not 0 s"),
-        ({"retention": -1}, ValueError, "retention must be longer than nothing, not -1 s"),
-        ({"interval": 0}, ValueError, "interval must be longer than nothing, not 0 s"),
+        ({"retention": timedelta(0)}, ValueError, "retention must be positive, not 0 s"),
+        ({"retention": -1}, ValueError, "retention must be positive, not -1 s"),
+        ({"interval": 0}, ValueError, "interval must be positive, not 0 s"),
         (
             {"interval": timedelta(-1)},
             ValueError,
-            "interval must be longer than nothing, not -86400 s",
+            "interval must be positive, not -86400 s",
         ),
         (
             {"retention": "30 days"},

@@ -49,8 +49,8 @@ def test_a_message_needs_a_queue_and_a_body_and_nothing_else() -> None:
             {"dedup_for": SECOND, "timer_id": "t", "on_conflict": "replace"},
             "dedup_for goes with on_conflict 'skip' or 'raise', not 'replace'",
         ),
-        ({"dedup_for": timedelta(0), "timer_id": "t"}, "dedup_for must be longer than nothing"),
-        ({"expires_in": timedelta(0)}, "expires_in must be longer than nothing"),
+        ({"dedup_for": timedelta(0), "timer_id": "t"}, "dedup_for must be positive"),
+        ({"expires_in": timedelta(0)}, "expires_in must be positive"),
         ({"expires_in": SECOND, "due": SECOND}, "would expire .* before it is due"),
         ({"due": datetime(2030, 1, 1)}, "due must be an aware datetime"),  # noqa: DTZ001 - that is the point
         ({"headers": {"a": {1, 2}}}, "headers must be JSON: a TypeError"),

@@ -215,7 +215,7 @@ def test_a_number_is_seconds() -> None:
 
 @pytest.mark.parametrize("value", [0, -0.1, timedelta(0), timedelta(seconds=-1)])
 def test_what_must_last_must_be_longer_than_nothing(value: float | timedelta) -> None:
-    with pytest.raises(ValueError, match="delay must be longer than nothing"):
+    with pytest.raises(ValueError, match="delay must be positive"):
         as_positive("delay", value)
 
 

@@ -111,7 +111,7 @@ __all__ = [
 
 
 def resolve_ack_policy(subscriber: SubscriberUsecase[Any], policy: AckPolicy) -> None:
-    """Set the policy that holds once routers are included.
+    """Set the policy that applies once routers are included.
 
     FastStream takes a snapshot when the subscriber is declared; a policy given to the broker would not reach the
     subscribers of a router included later.
@@ -120,7 +120,7 @@ def resolve_ack_policy(subscriber: SubscriberUsecase[Any], policy: AckPolicy) ->
 
 
 class OwnStack(SubscriberUsecase[MsgType]):
-    """A subscriber that says itself what goes around its middlewares.
+    """A subscriber that decides itself what goes around its middlewares.
 
     FastStream would put its own acknowledgements (see `acknowledging`) and its own access log (see `logging`) there.
     """
@@ -134,11 +134,11 @@ class OwnStack(SubscriberUsecase[MsgType]):
 
 
 def declared(handler: Any) -> Any:
-    """The handler as it was written, of what a decorator made of it."""
+    """The handler as it was written, before decorators."""
     return handler._declared_call if isinstance(handler, HandlerCallWrapper) else handler
 
 
 def restore_direct_calls(subscriber: SubscriberUsecase[Any], as_written: Callable[[Any], Any]) -> None:
-    """Let handlers be called as their authors wrote them: FastStream calls what their decorators made of them."""
+    """Let handlers be called as their authors wrote them: FastStream calls the decorated ones."""
     for call in subscriber.calls:
         call.handler._composed_call = as_written(call.handler._composed_call)

@@ -1,7 +1,7 @@
-"""What an acknowledgement policy makes of how a handler ended.
+"""Applies the acknowledgement policy to how a handler ended.
 
-FastStream has a middleware for this. It is left out: here a verdict is only noted, and written by the worker when all
-is over, and for that the middleware would be a tenth of what a message costs.
+FastStream has a middleware for this. It is left out: here a verdict is only noted, and written by the worker at the
+end, and for that the middleware would take a tenth of what a message costs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DONE: Final = Done()
 
 
 def succeeded(received: Received | ReceivedBatch, policy: AckPolicy) -> None:
-    """It returned: under every policy that is success, but under MANUAL only its own word counts."""
+    """It returned: success under every policy, but under MANUAL only its own verdict counts."""
     if policy is not AckPolicy.MANUAL:
         received.judge(_DONE)
 
@@ -48,4 +48,4 @@ async def obey(received: Received | ReceivedBatch, raised: HandlerException) -> 
     elif isinstance(raised, RejectMessage):
         await message.reject(**raised.extra_options)
     else:
-        raise raised  # Somebody's own kind. Nobody knows what it means, so it is a failure.
+        raise raised  # A user's own subclass. What it means is unknown, so it is a failure.

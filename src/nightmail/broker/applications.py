@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class ForSessions:
-    """Marks the annotation of a session: it is opened when asked for, which a context cannot do."""
+    """Marks a session annotation: it is opened on demand, which a context cannot do."""
 
 
 class Shown:
-    """Makes middlewares that show a message, and what else a handler may ask for, in these contexts too."""
+    """Makes middlewares that put a message, and what else a handler may ask for, into these contexts too."""
 
     __slots__ = ("_contexts",)
 

@@ -1,4 +1,4 @@
-"""Driving a coroutine that never waits, from synchronous code."""
+"""Drives a coroutine that never waits, from synchronous code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The result of what never waits for anything."""
+    """The result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as end:

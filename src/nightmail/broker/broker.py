@@ -191,7 +191,7 @@ class OutboxBroker(
             await self.connect()
             for line in shared_queues(cast("list[OutboxSubscriber]", self.subscribers)):
                 self._say(logging.WARNING, line)
-            # Loads what FastStream would load with the first message, which would be late by that.
+            # Loads what FastStream would load with the first message, delaying it.
             await anyio.lowlevel.checkpoint()
             if not self._stop_came:
                 await super().start()
@@ -201,7 +201,7 @@ class OutboxBroker(
         finally:
             self._is_starting = False
         if self._stop_came:
-            # As an ASGI server does that is told to end while it starts: what has started since must not run on.
+            # An ASGI server that is stopped while it starts does this: what has started since must not run on.
             await self._stop()
 
     def _say(self, level: int, line: str) -> None:
@@ -233,7 +233,7 @@ class OutboxBroker(
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Drain every subscriber at once, then let go of the store: at most `graceful_timeout` and 5 s.
+        """Drain every subscriber at once, then release the store: at most `graceful_timeout` and 5 s.
 
         Cancelling it ends the grace period. The store is closed only when everything is handed back.
         """
@@ -266,7 +266,7 @@ class OutboxBroker(
     async def ping(self, timeout: float | None = 5.0) -> bool:
         """Whether it is connected, the store answers in time and every started subscriber's worker is well."""
         if self._connection is None or self._is_starting:
-            # An ASGI application says that it is up before its brokers are: only this tells when they are.
+            # An ASGI application reports that it is up before its brokers are: only this tells when they are.
             return False
         with anyio.move_on_after(timeout):
             try:
@@ -306,14 +306,14 @@ class OutboxBroker(
         return stored
 
     async def request(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not offered: a durable message may be handled days later, when nobody waits for an answer."""
+        """Not offered: a durable message may be handled days later, when nothing waits for an answer."""
         raise FeatureNotSupportedException(
             "OutboxBroker has no request(): give reply_to a queue and subscribe to the answers"
         )
 
 
 def _observers(given: Observer | None) -> tuple[Observer, ...]:
-    """Who hears of what happens: the log always, for without it no failure would be told."""
+    """The observers: always the log, for without it no failure would be reported."""
     if given is None:
         return (LoggingObserver(),)
     return (given,) if Observers(given).logs else (LoggingObserver(), given)

@@ -1,4 +1,4 @@
-"""Call assertions that also take what only our messages have: when they are due, and by which name they are known."""
+"""Call assertions that also take what only our messages have: when they are due, and their timer id."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _R = TypeVar("_R")
 
 
 class CommonExpectations(TypedDict, total=False):
-    """What FastStream's own call assertions take; a matcher will do for each."""
+    """What FastStream's own call assertions take; each may be a matcher."""
 
     headers: Any
     """Headers that the message must have; it may have more."""

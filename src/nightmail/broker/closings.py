@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Closings:
-    """Listens to one session of SQLAlchemy, asynchronous or not; of anything else it hears nothing."""
+    """Listens to one SQLAlchemy session, asynchronous or not; ignores anything else."""
 
     def __init__(self, session: object) -> None:
         self._ended_by_name = False
@@ -29,5 +29,5 @@ class Closings:
     def _ended(self, _session: Any, transaction: Any) -> None:
         if transaction.parent is None:
             self.undid_writes = self.undid_writes or not self._ended_by_name
-        # Also at the end of a savepoint, which calls itself a commit too.
+        # Also at the end of a savepoint, which SQLAlchemy reports as a commit too.
         self._ended_by_name = False

@@ -15,7 +15,7 @@ from nightmail.durations import Duration, as_timedelta
 from nightmail.message import Due, Message, OnConflict, check_due, check_name
 
 _ANY_QUEUE: Final = "-"
-"""Where a return value goes is known only to the publishers that it is given to."""
+"""A placeholder: only the publishers that get a return value know its queue."""
 
 
 class OutboxPublishCommand(BatchPublishCommand):
@@ -137,7 +137,7 @@ class OutboxPublishCommand(BatchPublishCommand):
         )
 
     def _envelope(self, content_type: str | None) -> dict[str, Any]:
-        """The caller's headers with ours; a header that says something else than what is true is refused."""
+        """The caller's headers with ours; a header that contradicts the message is refused."""
         headers = dict(self.headers)
         ours = {
             "content-type": content_type,
@@ -153,7 +153,7 @@ class OutboxPublishCommand(BatchPublishCommand):
 
 
 def merged(defaults: TimerOptions, given: TimerOptions) -> TimerOptions:
-    """What was given, and the defaults for the rest; of two ways to say when, the one that was given counts."""
+    """What was given, and the defaults for the rest; a due time that was given overrides either kind of default."""
     left = {name: value for name, value in defaults.items() if name not in given}
     if given.get("activate_in") is not None or given.get("activate_at") is not None:
         left.pop("activate_in", None)

@@ -35,7 +35,7 @@ class OutboxBrokerConfig(BrokerConfig):
     observer: Observer = field(default_factory=LoggingObserver)
     quarantine: Quarantine = field(default_factory=Quarantine)
     application_contexts: tuple[ContextRepo, ...] = ()
-    """Contexts of applications that do not look into the broker's own."""
+    """Contexts of applications that do not use the broker's own."""
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=what_to_import)
 
     @property
@@ -73,4 +73,4 @@ class OutboxPublisherConfig(PublisherUsecaseConfig):
 
     queue: str
     defaults: TimerOptions = field(default_factory=TimerOptions)
-    """What holds for each message unless it says otherwise."""
+    """The defaults for each message."""

@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Given(Coroutine[Any, Any, None]):
     """What the methods of a message return.
 
-    A class of its own, though a coroutine: a type checker would complain of every one that a `def` handler calls.
+    A class of its own, though a coroutine: a type checker would complain about every call in a `def` handler.
     """
 
     __slots__ = ()
@@ -151,7 +151,7 @@ def must_be_awaited(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P
 
 
 def _mark_as_coroutine_function(function: Any) -> None:
-    """For mocks and the like, which look at it."""
+    """For mocks and the like, which check for it."""
     mark = getattr(inspect, "markcoroutinefunction", None)
     if mark is not None:
         mark(function)

@@ -26,7 +26,7 @@ _ANYIO_THREADS: Final = 40
 
 
 def in_own_thread(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler as FastStream shall call it: as it is, unless it blocks."""
+    """A handler as FastStream is to call it: as it is, unless it blocks."""
     if not blocks(call):
         return call
 
@@ -54,9 +54,9 @@ def in_own_thread(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tidily(function: Callable[[], Any]) -> Any:
-    """Call it as Django calls a view: its connections are the thread's, and one that is too old is given up."""
+    """Call it as Django calls a view: connections belong to the thread, and one that is too old is closed."""
     django: Any = sys.modules.get("django.db")
-    # Imported is not used: a library may have done that in a program which has no Django settings.
+    # Imported does not mean used: a library may have imported it in a program without Django settings.
     if django is None or not sys.modules["django.conf"].settings.configured:
         return function()
     django.close_old_connections()
@@ -115,7 +115,7 @@ def checked(returned: Any) -> Any:
 def warn_of_shared_threads(
     calls: Sequence[HandlerItem[Any]], max_workers: int, log: Callable[[int, str], object]
 ) -> None:
-    """Say that synchronous dependencies are not run by us, where they may have to wait for one another."""
+    """Warn that synchronous dependencies run on shared threads, where they may have to wait for one another."""
     if max_workers <= _ANYIO_THREADS:
         return
     names = sorted({name for call in calls if call.dependant for name in _blocking_in(call.dependant)})

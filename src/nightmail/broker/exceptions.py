@@ -1,4 +1,4 @@
-"""A verdict that a handler raises, beside those that FastStream has."""
+"""A verdict that a handler raises, in addition to FastStream's."""
 
 from __future__ import annotations
 

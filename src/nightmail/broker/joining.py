@@ -1,4 +1,4 @@
-"""What may be given as a session, as far as it can be told without asking the store.
+"""What may be given as a session, as far as that can be checked without the store.
 
 A test broker takes whatever the code under test calls its transaction, so a mistake that every store refuses must be
 refused before.
@@ -14,7 +14,7 @@ _FACTORIES: Final = frozenset({"Engine", "AsyncEngine", "sessionmaker", "async_s
 
 
 def check_session(session: object | None, *, blocking: bool = False) -> None:
-    """Refuse what makes transactions and is none. In synchronous code, they are to be `blocking` ones."""
+    """Refuse a transaction factory given in place of a transaction. In synchronous code it must be a `blocking` one."""
     if session is None:
         return
     name = _factory(session)
@@ -29,7 +29,7 @@ def check_session(session: object | None, *, blocking: bool = False) -> None:
 
 
 def check_session_factory(factory: Any, *, blocking: bool = False) -> None:
-    """Refuse what makes no sessions, or makes those of the other kind."""
+    """Refuse what is no session factory, or one of the other kind."""
     if factory is None:
         return
     name = _factory(factory)

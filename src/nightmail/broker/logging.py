@@ -1,8 +1,8 @@
 """The access log, with a column for the queue.
 
-FastStream's own writes each error with its traceback, and "Processed" after it. Here a failure is one line, written by
-`LoggingObserver` when it is known what follows: the access log tells of what came and what went well. Tracebacks are
-there from the level DEBUG on.
+FastStream's own logs each error with its traceback, and "Processed" after it. Here a failure is one line, logged by
+`LoggingObserver` once its outcome is known: the access log shows what was received and what succeeded. Tracebacks are
+logged at level DEBUG.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def log_of(state: LoggerState) -> Log | None:
 
 
 class Adopted(logging.Handler):
-    """Writes to the broker's log what the rest of the library says, as long as `logging` is not configured.
+    """Writes the rest of the library's log records to the broker's log, as long as `logging` is not configured.
 
     Python would print it without its time and level.
     """
@@ -94,7 +94,7 @@ class Adopted(logging.Handler):
 
     @classmethod
     def by(cls, log: Log) -> Adopted | None:
-        """One that is in use from now on; `None` if the lines go somewhere already."""
+        """Attach one; `None` if the records already have a handler."""
         library = logging.getLogger("nightmail")
         if library.hasHandlers():
             return None
@@ -107,7 +107,7 @@ class Adopted(logging.Handler):
         self._write(record.levelno, record.getMessage())
 
     def close(self) -> None:
-        """Be used no more."""
+        """Detach from the logger."""
         logging.getLogger("nightmail").removeHandler(self)
         super().close()
 
@@ -147,7 +147,7 @@ class _AccessLogMiddleware(BaseMiddleware):
         if exc_val is None:
             self._say("Processed")
         elif isinstance(exc_val, IgnoredException):
-            # What these two lead to is told by the observer.
+            # The outcome of these two is logged by the observer.
             if isinstance(exc_val, PostponeMessage) or not isinstance(exc_val, NackMessage | RejectMessage):
                 self._say(str(exc_val))
         elif isinstance(exc_val, Exception):

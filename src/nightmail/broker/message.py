@@ -46,7 +46,7 @@ class OutboxMessage(StreamMessage[Received]):
 
     @property
     def id(self) -> int:
-        """The message's id in the store; of a dead letter, the letter's."""
+        """The message's id in the store; for a dead letter, the dead letter's."""
         return self.delivery.id
 
     @property
@@ -120,7 +120,7 @@ class OutboxMessage(StreamMessage[Received]):
         return self._give(Dead(reason or Reason.REJECTED), AckStatus.REJECTED)
 
     def postpone(self, delay: Duration) -> Given:
-        """Not yet: look again after `delay`. Costs no attempt; both counters start afresh."""
+        """Not yet: look again after `delay`. Costs no attempt; both counters restart at 0."""
         return self._give(Postpone(as_delay(delay)), AckStatus.NACKED)
 
     # ── ending in time ─────────────────────────────────────────────────────────────────────────────────────
@@ -137,9 +137,9 @@ class OutboxMessage(StreamMessage[Received]):
     # ── the lease ──────────────────────────────────────────────────────────────────────────────────────────
 
     def extend(self, ttl: Duration) -> Given:
-        """Keep the message for at least so long from now, whatever becomes of this process; never shorter than before.
+        """Keep the lease for at least `ttl` from now, even if this process dies; never shorter than before.
 
-        A handler that merely takes long needs none of this: its lease is renewed for as long as the process lives.
+        A handler that is merely slow does not need this: its lease is renewed for as long as the process lives.
         While an open transaction has the message locked, as after `hold`, nothing is extended: the lock keeps others
         away, and when it is gone without a commit, so is the reason to wait.
         """
@@ -161,7 +161,7 @@ class OutboxMessage(StreamMessage[Received]):
     async def transaction(self, client: object) -> AsyncIterator[Any]:
         """On Redis: a pipeline of `client`, executed and acknowledged as one at the end of the block.
 
-        Raises `LeaseLost`, and executes nothing, when somebody else has the message by then.
+        Raises `LeaseLost`, and executes nothing, when another worker has the message by then.
         """
         store = self.raw_message.store
         if not isinstance(store, _Watching):
@@ -195,7 +195,7 @@ class OutboxMessage(StreamMessage[Received]):
             try:
                 await write(verdict, isinstance(before, Promised))
             except BaseException:
-                received.verdict = before  # Nothing may have been written: it can be said again.
+                received.verdict = before  # Perhaps nothing was written: the verdict can be given again.
                 raise
         self._note(status)
 
@@ -227,7 +227,7 @@ class OutboxMessage(StreamMessage[Received]):
 
 
 class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
-    """Several messages in one handler. `items` are they, each with verdicts of its own; these here are for the rest."""
+    """Several messages in one handler. Each of `items` has its own verdicts; those here are for the rest."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
     ) -> None:
         self._items = items
         self.unparsed = unparsed
-        """What `items` will be made of if somebody asks for them, each with its content type.
+        """What `items` are made of on demand, each with its content type.
 
         Most handlers want nothing but the bodies.
         """
@@ -350,7 +350,7 @@ def message_of(received: Received) -> OutboxMessage:
         headers=headers,
         reply_to=_reply_to(headers.get("reply_to")),
         content_type=headers.get("content-type"),
-        # The same for every delivery of a message that brought none.
+        # The same for every delivery of a message that has none.
         correlation_id=correlation_id
         if isinstance(correlation_id, str) and correlation_id
         else f"nightmail-{delivery.id}",
@@ -359,7 +359,7 @@ def message_of(received: Received) -> OutboxMessage:
 
 
 def _reply_to(queue: Any) -> str:
-    """Where the answer goes; checked before the handler runs, which would otherwise run again and again."""
+    """Where the answer goes; checked before the handler runs, or it would be retried again and again."""
     if not queue:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Mistakes that would otherwise be noticed only by what does not happen."""
+"""Warnings about mistakes that would otherwise go unnoticed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEVER_STARTED: Final = (
 
 
 def shared_queues(subscribers: Iterable[OutboxSubscriber]) -> Iterator[str]:
-    """What to say of queues with several subscribers: each of them may be expected to get every message."""
+    """Warnings for queues with several subscribers: users may expect each to get every message."""
     serving: defaultdict[tuple[str, bool], list[str]] = defaultdict(list)
     for subscriber in subscribers:
         if subscriber.calls:

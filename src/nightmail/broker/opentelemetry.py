@@ -44,7 +44,7 @@ class OutboxTelemetryMiddleware(TelemetryMiddleware[PublishCommand]):
 
     The span of a handler is a child of the publisher's when it is the first run of a message that was claimed within
     `link_after` of its publish. Otherwise it begins a trace of its own, with a link to the publisher's span: a trace
-    that is open for days, or grows with every retry, is of no use to anybody. Batches are linked always.
+    that is open for days, or grows with every retry, is useless. Batches are always linked.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class OutboxTelemetryMiddleware(TelemetryMiddleware[PublishCommand]):
 
 
 class _Redacting:
-    """A tracer whose spans tell of an error what a dead letter would: nothing that it quotes of the message."""
+    """A tracer whose spans describe an error as a dead letter would: without any text quoted from the message."""
 
     def __init__(self, tracer: trace.Tracer, describe: Callable[[Exception], str | None]) -> None:
         self._tracer = tracer
@@ -117,7 +117,7 @@ def _record(span: trace.Span, error: Exception, said: str) -> None:
 
 
 class _LinkingMiddleware(BaseTelemetryMiddleware[PublishCommand]):
-    """FastStream's, except that a message which is no part of its publisher's trace any more gets one of its own."""
+    """FastStream's, except that a message that is no longer part of its publisher's trace gets its own."""
 
     def __init__(
         self, msg: Any | None, /, *, link_after: timedelta, tracer: trace.Tracer, **given: Any
@@ -152,7 +152,7 @@ class _LinkingMiddleware(BaseTelemetryMiddleware[PublishCommand]):
                 self._current_span.add_link(publisher)
             return await call_next(msg)
 
-        # FastStream makes a child of whatever the headers say: it is shown none of that, the handler is.
+        # FastStream makes a child of whatever the headers name: they are hidden from it, but not from the handler.
         unrelated = copy(msg)
         unrelated.headers = {
             name: value for name, value in msg.headers.items() if name not in _propagator.fields
@@ -173,7 +173,7 @@ def is_on_its_own(msg: StreamMessage[Received | ReceivedBatch], link_after: time
 
 
 class OutboxTelemetrySettingsProvider(TelemetrySettingsProvider[Any, PublishCommand]):
-    """What spans say. Of a command, only what those of every broker have: a handler's may be for another one."""
+    """Span attributes. From a command, only what every broker's has: a handler's may be for another broker."""
 
     __slots__ = ("messaging_system",)
 

@@ -1,4 +1,4 @@
-"""What a broker offers to whoever operates it: dead letters, and how the queues stand."""
+"""A broker's operator interface: dead letters and queue statistics."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from nightmail.store import FullStore
 
 
 class Operating:
-    """Looking at dead letters, sending them round again, deleting them."""
+    """Lists, redrives and deletes dead letters."""
 
     @property
     @abstractmethod
     def store(self) -> FullStore:
-        """Where dead letters lie."""
+        """Where dead letters are stored."""
 
     @must_be_awaited
     async def dead_letters(
@@ -50,17 +50,17 @@ class Operating:
     ) -> int:
         """Publish dead letters again, oldest first, to where they died or to `to`; how many went.
 
-        Their counters start afresh, and their headers tell where they come from. A letter whose timer id is taken
-        again stays and is not counted; so do all but the newest of several that died under one timer id, and what a
-        subscriber of dead letters has in hand. With `keep_timer_ids=False` they go without their timer ids.
+        Their counters restart at 0, and their headers tell where they come from. A dead letter whose timer id is taken
+        again stays and is not counted; so do all but the newest of several with one timer id, and what a subscriber of
+        dead letters has in flight. With `keep_timer_ids=False` they go without their timer ids.
 
         Args:
             queue: Those that died in this queue.
             to: Another queue to publish them to.
             limit: At most so many.
-            rate: At most so many a second, so that whoever handles them is not flooded.
+            rate: At most so many a second, so that their handlers are not flooded.
             keep_timer_ids: Whether they keep their timer ids.
-            everything: All there are. Without any condition this must be said.
+            everything: All of them. Required when no condition is given.
             which: The conditions, see `DeadOptions`.
         """
         found = _filter("redrive()", queue, which, everything=everything)
@@ -79,13 +79,13 @@ class Operating:
         everything: bool = False,
         **which: Unpack[DeadOptions],
     ) -> int:
-        """Delete dead letters for good, oldest first; how many. `everything` must be said if no condition is given."""
+        """Delete dead letters for good, oldest first; how many. `everything` is required if no condition is given."""
         found = _filter("purge_dead()", queue, which, everything=everything)
         return await redriving.purge(self.store, found, limit=limit)
 
     @must_be_awaited
     async def stats(self) -> dict[str, QueueStats]:
-        """How each queue stands."""
+        """The statistics of each queue."""
         return await self.store.stats()
 
 

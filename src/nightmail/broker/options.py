@@ -1,4 +1,4 @@
-"""Every knob, declared once. Signatures take them with `Unpack`."""
+"""Every option, declared once. Signatures take them with `Unpack`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MessageOptions(TypedDict, total=False):
     """What a message is like."""
 
     activate_in: Duration | None
-    """Deliver after this long, counted from this call. Nothing or less is now."""
+    """Deliver after this long, counted from this call. Zero or less is now."""
     activate_at: datetime | None
     """Deliver at this (aware) moment. The past is now."""
     expires_in: Duration | None
@@ -53,12 +53,12 @@ class MessageOptions(TypedDict, total=False):
 
 
 class NameOptions(TypedDict, total=False):
-    """The name that a message may bear."""
+    """A message's timer id."""
 
     timer_id: str | None
-    """A business key that at most one message of the queue bears."""
+    """A business key that at most one message of the queue owns."""
     on_conflict: OnConflict
-    """When a waiting message bears that key: `skip` keeps the first, `replace` the last, `earliest` and `latest`
+    """When a waiting message owns that key: `skip` keeps the first, `replace` the last, `earliest` and `latest`
     whichever is due earlier or later, and `raise` raises `TimerExists` (`skip`)."""
     dedup_for: Duration | None
     """Let the key count as taken for this long, even once the message was delivered."""
@@ -70,15 +70,15 @@ class PublishOptions(MessageOptions, total=False):
     session: object | None
     """Your transaction: the message commits or rolls back with it. Without one it commits by itself."""
     correlation_id: str | None
-    """To trace the message by; made up when not given."""
+    """To trace the message by; generated when not given."""
 
 
 class TimerOptions(PublishOptions, NameOptions, total=False):
-    """The same for one message, which may bear a name."""
+    """The same for one message, which may have a timer id."""
 
 
 class DocumentOptions(TypedDict, total=False):
-    """How an endpoint stands in the AsyncAPI document, and whether it outlives its last reference."""
+    """How an endpoint appears in the AsyncAPI document, and whether it outlives its last reference."""
 
     title: str | None
     description: str | None
@@ -87,13 +87,13 @@ class DocumentOptions(TypedDict, total=False):
 
 
 class PublisherOptions(MessageOptions, NameOptions, DocumentOptions, total=False):
-    """Everything `publisher` takes beside its queue: what holds for each message unless it says otherwise, and more."""
+    """Everything `publisher` takes besides its queue: the defaults for each message, and more."""
 
     schema: Any | None
 
 
 class DeadOptions(TypedDict, total=False):
-    """Which dead letters are meant: all those to which every given condition applies."""
+    """Selects the dead letters that match every given condition."""
 
     reason: str | None
     error: str | None
@@ -116,13 +116,13 @@ class WorkerOptions(TypedDict, total=False):
     retry: RetryPolicy
     """What follows a failure (`ExponentialRetry()`)."""
     max_deliveries: int
-    """How often in a row a worker may be lost with a message before it is buried (10)."""
+    """How often in a row a worker may be lost with a message before it becomes a dead letter (10)."""
     handler_timeout: Duration
     """How long a handler may run before it is cancelled and the message retried (1 h)."""
     give_up_after: Duration | None
-    """For how long after its publish a message may be retried and postponed at all (no limit)."""
+    """For how long after its publish a message may be retried or postponed (no limit)."""
     describe_error: Callable[[BaseException], str | None]
-    """What a dead letter says of an error, up to 8 KiB: the place to redact (`repr`)."""
+    """What a dead letter says about an error, up to 8 KiB: the place to redact (`repr`)."""
 
 
 class PipelineOptions(TypedDict, total=False):
@@ -133,7 +133,7 @@ class PipelineOptions(TypedDict, total=False):
     decoder: CustomCallable | None
     codec: CodecProto | None
     ack_policy: AckPolicy
-    """What becomes of a message whose handler gave no verdict of its own (`NACK_ON_ERROR`)."""
+    """What happens to a message whose handler gave no verdict of its own (`NACK_ON_ERROR`)."""
 
 
 class GroupOptions(PipelineOptions, total=False):
@@ -142,17 +142,17 @@ class GroupOptions(PipelineOptions, total=False):
     middlewares: Sequence[BrokerMiddleware[Any]]
     routers: Iterable[Registrator[Any, Any]]
     underlying_driver_annotations: Mapping[Any, Any]
-    """For classes of your own that handlers must not ask for by their names: what to import instead."""
+    """For your own classes that handlers must not use as annotations: what to import instead."""
 
 
 class RouterOptions(GroupOptions, total=False):
-    """Everything `OutboxRouter` takes beside its prefix and handlers."""
+    """Everything `OutboxRouter` takes besides its prefix and handlers."""
 
     include_in_schema: bool | None
 
 
 class SubscriberOptions(WorkerOptions, PipelineOptions, DocumentOptions, total=False):
-    """Everything `subscriber` takes beside its queues."""
+    """Everything `subscriber` takes besides its queues."""
 
     no_reply: bool
     batch: bool
@@ -160,15 +160,15 @@ class SubscriberOptions(WorkerOptions, PipelineOptions, DocumentOptions, total=F
     max_batch: int
     """How long that list may get (100)."""
     dead_letters: bool
-    """Deliver what died in these queues instead of what waits there (no). A letter that was handled is gone."""
+    """Deliver what died in these queues instead of what waits there (no). One that was handled is deleted."""
     run: Run
     """Where `def` handlers run: in threads of the subscriber ("thread"), or in processes ("process")."""
     propagate_headers: bool
-    """Let the headers of a message go on with what its handler returns (no)."""
+    """Copy the headers of a message to what its handler returns (no)."""
 
 
 class BrokerOptions(WorkerOptions, GroupOptions, total=False):
-    """Everything `OutboxBroker` takes beside its store."""
+    """Everything `OutboxBroker` takes besides its store."""
 
     session_factory: SessionFactory | None
     """Makes the sessions of handlers that ask for `OutboxSession`."""
@@ -212,11 +212,11 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 }
 """What other libraries call an option of ours: the option, and what to write."""
 _CLOSE: Final = 0.75
-"""How alike two names must be to be taken for each other: at 0.6 `max_retries` is a `max_workers`."""
+"""How similar a name must be to be suggested: at 0.6 `max_retries` would suggest `max_workers`."""
 
 
 def check_known(what: str, options: Mapping[str, Any], known: type[Any]) -> None:
-    """Refuse a misspelled option: taken in silence, it would look as if it had been obeyed."""
+    """Refuse a misspelled option: silently accepted, it would seem to work."""
     names = known.__annotations__.keys()
     for name in options:
         if name not in names:

@@ -19,7 +19,7 @@ from nightmail.outcome import Dead, Reason
 JSON: Final = ContentTypes.JSON.value
 
 Describe: TypeAlias = Callable[[Exception], str | None]
-"""What a dead letter says of an error."""
+"""What a dead letter says about an error."""
 
 
 async def parse_delivery(received: Received) -> OutboxMessage:
@@ -28,7 +28,7 @@ async def parse_delivery(received: Received) -> OutboxMessage:
 
 
 async def parse_batch(batch: ReceivedBatch, parse: AsyncCallable, describe: Describe) -> OutboxBatchMessage:
-    """Several messages as one, each of them as `parse` makes it. What cannot be parsed is left out, and buried."""
+    """Several messages as one, each as `parse` makes it. What cannot be parsed is left out, a dead letter."""
     if parse is not parse_delivery:
         return OutboxBatchMessage(batch, items=await _those_that_can(batch.items, parse, describe))
     unparsed = {}
@@ -46,7 +46,7 @@ async def decode_batch(
     describe: Describe,
     together: AsyncCallable | None = None,
 ) -> list[Any]:
-    """What each of the messages says. What cannot be decoded is left out of `items` too, and buried.
+    """The decoded bodies. What cannot be decoded is left out of `items` too, and becomes a dead letter.
 
     `together` decodes all at once. Where it fails they are decoded one by one, to find those that it fails for.
     """
@@ -95,7 +95,7 @@ def _bury(received: Received, error: Exception, describe: Describe) -> None:
 
 async def decode_body(message: StreamMessage[Any]) -> Any:
     """The body by its content type: JSON, text or bytes. Never anything that runs code."""
-    # It raises what FastStream's own raises: a decoder that falls back on something else catches that.
+    # It raises what FastStream's own raises: a custom decoder with a fallback catches that.
     return _decoded(message.body, message.content_type)
 
 
@@ -130,5 +130,5 @@ def _undecodable(error: Exception) -> Undecodable:
 
 def _decoded(body: bytes, content_type: str | None) -> Any:
     if content_type == JSON:
-        return json_loads(body)  # What FastStream comes to as well, by and by.
+        return json_loads(body)  # What FastStream does too, with more steps.
     return decode_message(StreamMessage(None, body, content_type=content_type, correlation_id="-"))

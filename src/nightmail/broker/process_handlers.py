@@ -36,7 +36,7 @@ def check_process_handler(handler: Callable[..., Any]) -> None:
         )
     try:
         hints = get_type_hints(handler, include_extras=True)
-    except Exception:  # noqa: BLE001 - of a name that is not known yet nothing can be said
+    except Exception:  # noqa: BLE001 - a name that is not defined yet cannot be checked
         hints = {}
     for parameter, told in inspect.signature(handler).parameters.items():
         asked = (told.default, *getattr(hints.get(parameter), "__metadata__", ()))

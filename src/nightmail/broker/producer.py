@@ -62,7 +62,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         message = await self._encoded(cmd, cmd.body)
         own = own_delivery(store, message.queue, message.timer_id)
         if own is not None and cmd.session is None and current_session() is not None:
-            # This publish would wait for its own handler until that handler's time is up.
+            # This publish would wait for its own handler until that times out.
             raise ValueError(
                 "this timer's own message is locked by your OutboxSession: publish it there, with session=session"
             )
@@ -73,7 +73,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         except (OtherDatabase, CannotJoin):
             if not cmd.may_leave_session:
                 raise
-            # Refused before anything was written: the handler's transaction goes on as if it had not been asked.
+            # Refused before anything was written: the handler's transaction is not affected.
             stored = await store.publish(message)
         if stored is not None:
             await self._stored([message], [stored])
@@ -104,7 +104,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         self._observer.published(messages[0].queue, len(ids))
 
     async def request(self, cmd: OutboxPublishCommand) -> Any:
-        """Not offered: a durable message may be handled days later, when nobody waits for an answer."""
+        """Not offered: a durable message may be handled days later, when nothing waits for an answer."""
         raise FeatureNotSupportedException(
             "OutboxBroker has no request(): give reply_to a queue and subscribe to the answers"
         )
@@ -117,7 +117,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
 @contextmanager
 def _naming(body: Any) -> Iterator[None]:
-    """What a codec raises, told without the body: that may hold secrets."""
+    """Report what a codec raises without the body, which may hold secrets."""
     try:
         yield
     except Exception as error:

@@ -42,7 +42,7 @@ class OutboxPrometheusMiddleware(PrometheusMiddleware[Any, PublishCommand]):
 
 
 class OutboxMetricsSettingsProvider(MetricsSettingsProvider[Any, PublishCommand]):
-    """What is told of a message. Of a command, only what those of every broker have."""
+    """Metric attributes of a message. From a command, only what every broker's has."""
 
     __slots__ = ("messaging_system",)
 

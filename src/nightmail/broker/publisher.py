@@ -53,7 +53,7 @@ class OutboxPublisher(PublisherWithAssertions):
         self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
     ) -> None:
         if is_answer(cmd.body):
-            return  # How the handler ended is for the worker, and for nobody else.
+            return  # An outcome is for the worker only, not to be published.
         command = OutboxPublishCommand.from_cmd(cmd).with_defaults(self._defaults)
         command.destination = self.queue
         command.join(current_session())
@@ -62,5 +62,5 @@ class OutboxPublisher(PublisherWithAssertions):
         )
 
     async def request(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not offered: nobody waits for an answer that may come in days."""
+        """Not offered: nothing waits for an answer that may come in days."""
         raise FeatureNotSupportedException("OutboxBroker has no request(): give reply_to a queue instead")

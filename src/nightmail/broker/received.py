@@ -19,12 +19,12 @@ from nightmail.store import FullStore
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """Failed, and the retry policy shall decide what follows; when, if it is tried again, may have been said."""
+    """Failed: the retry policy decides what follows; the handler may have given the delay of a retry."""
 
     delay: timedelta | None = None
 
     def outcome(self, decided: Outcome) -> Outcome:
-        """What the policy has made of it."""
+        """The policy's outcome, with that delay."""
         if isinstance(decided, Retry) and self.delay is not None:
             return replace(decided, after=self.delay)
         return decided
@@ -42,7 +42,7 @@ ANSWERS: Final = (*OUTCOMES, Exception)
 
 @dataclass(slots=True, eq=False, repr=False)
 class Received:
-    """A delivery in a handler's hands, with the first verdict given on it."""
+    """A delivery in its handler, with the first verdict given on it."""
 
     delivery: Delivery
     store: FullStore
@@ -50,16 +50,16 @@ class Received:
     write: Callable[[Verdict, bool], Awaitable[None]] | None = None
     """Writes a verdict when it is given, where no worker will write it afterwards."""
     failure: Exception | None = None
-    """What went wrong with this one alone: its own of a batch, or an acknowledgement that was refused."""
+    """The error of this one alone: its own within a batch, or an acknowledgement that was refused."""
 
     def __repr__(self) -> str:
-        # Short, and nothing that the message says: FastStream's errors quote it.
+        # Short, and without the message's content: FastStream's errors quote it.
         return f"message {self.delivery.id} of {self.delivery.queue}"
 
     def judge(self, verdict: Verdict) -> None:
         """Keep this verdict unless there is one already: the first wins.
 
-        A promise is no verdict yet: whoever fails after it takes it back.
+        `Promised` is not final: a failure after it takes it back.
         """
         if self.verdict is None or (isinstance(self.verdict, Promised) and not isinstance(verdict, Done)):
             self.verdict = verdict
@@ -74,7 +74,7 @@ class Received:
         return self.verdict is None or isinstance(self.verdict, Done | Promised)
 
     def settle(self) -> None:
-        """Nothing to share out: its verdict is its own."""
+        """Nothing to distribute: its verdict is its own."""
 
     def take_back(self) -> None:
         """Its handler's writes are undone, so it is not done either."""
@@ -82,7 +82,7 @@ class Received:
             self.verdict = Nacked()
 
     def fail(self, error: Exception) -> None:
-        """What its handler asked for, whatever it was, could not be written: no verdict stands, and it has failed."""
+        """Its handler's verdict, whatever it was, could not be written: it is void, and the message has failed."""
         self.failure, self.verdict = error, Nacked()
 
 
@@ -101,7 +101,7 @@ def refusing(items: Sequence[Received]) -> Iterator[None]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ReceivedBatch:
-    """Deliveries that one handler has together. Each may get a verdict of its own; for the rest the batch's counts."""
+    """Deliveries that one handler gets together. Each may get its own verdict; the batch's counts for the rest."""
 
     items: Sequence[Received]
     store: FullStore
@@ -113,7 +113,7 @@ class ReceivedBatch:
         return f"messages {', '.join(str(item.delivery.id) for item in self.items)}"
 
     def judge(self, verdict: Verdict) -> None:
-        """Keep this verdict for all that get none of their own. The first wins, but a promise can be taken back."""
+        """Keep this verdict for all that get none of their own. The first wins, but `Promised` can be taken back."""
         if self.verdict is None or (isinstance(self.verdict, Promised) and not isinstance(verdict, Done)):
             self.verdict = verdict
 
@@ -125,7 +125,7 @@ class ReceivedBatch:
             item.take_back()
 
     def fail(self, error: Exception) -> None:
-        """What its handler asked for could not be written: that is a failure of all."""
+        """Its handler's verdicts could not be written: all have failed."""
         self.verdict = Nacked()
         for item in self.items:
             if not (isinstance(item.verdict, Dead) and not item.verdict.ran):
@@ -137,7 +137,7 @@ class ReceivedBatch:
         return [item for item in self.items if item.verdict is None]
 
     def settle(self) -> None:
-        """Share out what counts for all, now that the handler has ended. Raises if what it returned makes no sense."""
+        """Apply the batch's verdict to the rest, now that the handler has ended. Raises if its answer is invalid."""
         returned, self.returned = self.returned, None
         if not isinstance(self.verdict, Nacked | Retry) and _are_outcomes(returned):
             handed = [item for item in self.items if not _was_left_out(item)]
@@ -176,7 +176,7 @@ def verdict_in(error: Exception | None) -> Verdict | None:
             return Dead(reason or Reason.REJECTED)
         case RejectMessage(extra_options=given) if not given:
             return Dead(Reason.REJECTED)
-    # Options that we do not know are a mistake, and a mistake is retried.
+    # Unknown options are a mistake, and a mistake is retried.
     return None
 
 
@@ -186,12 +186,12 @@ def _was_left_out(item: Received) -> bool:
 
 
 def is_answer(returned: Any) -> bool:
-    """Whether a handler says how it ended, for itself or for each of a batch: nothing that could be published."""
+    """Whether a handler returned an outcome, or one for each of a batch: nothing to publish."""
     return _is_outcome(returned) or _are_outcomes(returned)
 
 
 def senseless(returned: Any) -> str | None:
-    """What is wrong with an answer on one message that cannot be one; `None` if it is none, or can be."""
+    """What is wrong with an invalid answer for one message; `None` if it is valid, or not an answer."""
     if isinstance(returned, type) and issubclass(returned, ANSWERS):
         return f"the handler returned the class {returned.__name__}, and must return one: {returned.__name__}(...)"
     if _are_outcomes(returned):
@@ -204,5 +204,5 @@ def _are_outcomes(returned: Any) -> bool:
 
 
 def _is_outcome(returned: Any) -> bool:
-    """Also of a class: without the brackets an outcome was meant."""
+    """True for an outcome class too: only the parentheses were forgotten."""
     return isinstance(returned, ANSWERS) or (isinstance(returned, type) and issubclass(returned, ANSWERS))

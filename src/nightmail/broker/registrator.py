@@ -91,7 +91,7 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
     ) -> OutboxPublisher:
         """A publisher for this queue, to call or to decorate a handler with.
 
-        What `publish` takes may be given here too, and holds for each message that does not say otherwise.
+        What `publish` takes may be given here too, as the default for each message.
         """
         check_known("publisher()", options, PublisherOptions)
         _refuse_handlers("publisher", (queue,))
@@ -130,7 +130,7 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
 
 
 def _refuse_handlers(what: str, queues: Sequence[object]) -> None:
-    """Say what is missing to who decorates without brackets: the handler arrives as the name of a queue."""
+    """Explain a decorator without parentheses: the handler arrives as the name of a queue."""
     if queues and callable(queues[0]):
         raise TypeError(f'{what}() needs the name of a queue: write @broker.{what}("orders")')
 

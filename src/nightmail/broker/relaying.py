@@ -1,7 +1,7 @@
-"""Passing messages on to another broker as they are, acknowledged only after that has taken them.
+"""Passes messages on to another broker as they are; they are acknowledged only once it has taken them.
 
-What each system is given: body and headers untouched, and an id that is the same for every delivery of a message, in
-the place where the other side looks for one.
+Each system gets body and headers untouched, and an id that is the same for every delivery of a message, in the place
+where the other side looks for one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ NATS_ID: Final = "Nats-Msg-Id"
 """The header by which JetStream drops what it has seen."""
 
 _OURS: Final = ("content-type", "correlation_id", "reply_to", MESSAGE_ID)
-"""Headers of the envelope: they say what a message is, not what its publisher wanted to say with it.
+"""Headers of the envelope: they describe the message and are not its publisher's.
 
-The id too, from an earlier relay: two messages that bear one, because somebody copied the headers, would be taken for
-the same, and one of them dropped.
+The id from an earlier relay too: two messages with the same id, because the headers were copied, would be taken for
+one, and one of them dropped.
 """
 
 _COMMANDS_OF_OTHERS: Final = re.compile(
@@ -46,7 +46,7 @@ _COMMANDS_OF_OTHERS: Final = re.compile(
 )
 """Headers that the other side obeys: copies to other queues, delays, a stream that is emptied.
 
-A publisher here need not be allowed all that there, so they stay behind.
+A publisher here may not be permitted all that there, so they are not passed on.
 """
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,7 +56,7 @@ _LONGEST_PREFIX: Final = 64
 
 
 class RelayingOptions(WorkerOptions, total=False):
-    """Everything `relay` takes beside its queues and its publisher."""
+    """Everything `relay` takes besides its queues and its publisher."""
 
     id_prefix: str
     """Goes before the id that each message is given for the other side, to tell two stores apart ("")."""
@@ -81,19 +81,19 @@ def subscriber_options(options: RelayingOptions) -> SubscriberOptions:
         "ack_policy": AckPolicy.NACK_ON_ERROR,
         "parser": parse_delivery,
         "decoder": _undecoded,
-        # Whoever gets the message answers it.
+        # The receiver of the message answers it.
         "no_reply": True,
     }
 
 
 def passing_on(to: PublisherUsecase, id_prefix: str = "") -> Callable[[Any], Awaitable[Any]]:
-    """A handler that returns its message as `to` shall publish it."""
+    """A handler that returns its message as `to` is to publish it."""
     check_publisher(to)
     _check_prefix(id_prefix)
     system = system_of(to)
     command = _COMMANDS.get(system, partial(_command_with_an_id_in, MESSAGE_ID))
 
-    # `Any`: it is no business of FastStream's to validate what we hand to ourselves.
+    # `Any`: FastStream need not validate what we pass to ourselves.
     async def relay(message: Any) -> Any:
         return _Relayed(_Parcel.of(message, id_prefix), command)
 
@@ -120,7 +120,7 @@ def check_publisher(to: PublisherUsecase) -> None:
 
 
 async def _undecoded(message: OutboxMessage) -> OutboxMessage:
-    """The message itself: a body that nobody here reads need not be readable."""
+    """The message itself: a body that is not read here need not be readable."""
     return message
 
 
@@ -167,8 +167,8 @@ class _Relayed(Response):
 def relayed_id(delivery: Delivery, prefix: str = "", to: str = "") -> str:
     """Which message this is, for the other side: the same at every delivery, and never that of another message.
 
-    The moment of publishing is part of it. It tells the messages of two stores apart that feed one broker, those of a
-    store that was set up anew, and a timer from the one that replaced it. `to` tells apart what is made of one message.
+    It includes the publish time, which distinguishes the messages of two stores that feed one broker, those of a store
+    that was recreated, and a timer from its replacement. `to` distinguishes several results of one message.
     """
     number = delivery.message_id if isinstance(delivery, DeadDelivery) else delivery.id
     middle = f":{number}:{(delivery.published_at - _EPOCH) // _MICROSECOND}"
@@ -194,7 +194,7 @@ def _rabbit_command(parcel: _Parcel) -> PublishCommand:
     options: dict[str, Any] = {
         "content_type": parcel.content_type,
         "message_id": parcel.id,
-        # Else RabbitMQ confirms it and forgets it when it is restarted.
+        # Else RabbitMQ confirms it and loses it at a restart.
         "persist": True,
         "priority": parcel.priority or None,
     }

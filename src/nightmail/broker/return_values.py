@@ -34,8 +34,8 @@ def relaying_middlewares(
 ) -> tuple[Sequence[BrokerMiddleware[Any]], Sequence[BrokerMiddleware[Any]]]:
     """What a subscriber needs around and inside its own middlewares, for handlers whose return values these publish.
 
-    Headers are added where nobody else sees it: a middleware goes on getting what the handler returned. An id is given
-    where it is known that nobody else gave one, and the answer of the other broker is read where nobody can hide it.
+    Headers are added outside all other middlewares, which still get what the handler returned. An id is set innermost,
+    where it is known that there is none yet, and the other broker's answer is read where no middleware can hide it.
     """
     outermost = [PropagatesHeaders] if propagate_headers else []
     innermost = [ForeignPublish] if any(system_of(each) != "nightmail" for each in publishers) else []
@@ -43,7 +43,7 @@ def relaying_middlewares(
 
 
 class ForeignPublish(BaseMiddleware):
-    """Gives what leaves for another broker its id, and takes nothing for published that was not."""
+    """Sets the id of what goes to another broker, and fails when that did not take it."""
 
     def __init__(self, msg: Any, /, *, context: ContextRepo) -> None:
         super().__init__(msg, context=context)
@@ -52,14 +52,14 @@ class ForeignPublish(BaseMiddleware):
 
     async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: PublishCommand) -> Any:
         if is_answer(cmd.body):
-            return None  # How the handler ended is for the worker, and for nobody else.
+            return None  # An outcome is for the worker only, not to be published.
         self._identify(cmd)
         try:
             result = await call_next(cmd)
         except LeaseLost as lost:
             if any(item.delivery.id in lost.ids for item in self._message.items):
                 raise
-            # Somebody else's lease. As the loss of ours it would leave the message to nobody until its lease ends.
+            # Another lease. Taken for a lost lease of ours, it would leave the message unsettled until its lease ends.
             raise NotTaken("the other side has lost a lease of its own: the message is retried") from lost
         if system_of(cmd) == "rabbit" and isinstance(result, import_module("aiormq.abc").DeliveredMessage):
             # RabbitMQ confirms what it cannot route, after giving it back; aio-pika hands us that as a result.
@@ -67,9 +67,9 @@ class ForeignPublish(BaseMiddleware):
         return result
 
     def _identify(self, cmd: Any) -> None:
-        """Let it bear an id, where the other system has a place for one, unless somebody gave it one."""
-        # A batch may be another one when its messages come again, and whoever wants the message again has not said the
-        # last word on it: in both cases what comes next must not be taken for this.
+        """Set an id, where the other system has a place for one, unless it has one already."""
+        # A batch may be composed differently on redelivery, and a message that is to be redelivered is not finished: in
+        # both cases what is published next must not be taken for this.
         if isinstance(self._message, ReceivedBatch) or not self._message.may_be_done:
             return
         delivery = self._message.delivery
@@ -93,7 +93,7 @@ class ForeignPublish(BaseMiddleware):
         before = self._destinations.count(destination)
         self._destinations.append(destination)
         to = f"{destination}#{before + 1}" if before else destination
-        # What is made of a letter is not what was made of the message, perhaps just before that died.
+        # The result of a dead letter is not that of the message, which may have been published just before it died.
         return relayed_id(delivery, to=f"dead:{to}" if isinstance(delivery, DeadDelivery) else to)
 
 
@@ -103,7 +103,7 @@ def _routed(cmd: Any) -> str:
 
 
 class PropagatesHeaders(BaseMiddleware):
-    """Lets the headers of a message go on with what its handler returns; what that says itself counts.
+    """Copies the headers of a message to what its handler returns, whose own headers take precedence.
 
     What another system would take for a command stays behind. So does an id for JetStream, as ours does: it named the
     message that it came with, not what was made of it.

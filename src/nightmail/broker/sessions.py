@@ -105,7 +105,7 @@ class HandlersSession:
         if self._session is None:
             self._session = made = make()
             self._closings = Closings(made.session if isinstance(made, ThreadedSession) else made)
-            # Where there is one writer at a time the lock would keep everybody else out while the handler runs.
+            # With a single writer the lock would block all other writers while the handler runs.
             if self._received.store.capabilities.concurrent_writers:
                 await self._hold()
         return self._session
@@ -166,17 +166,17 @@ async def with_session(
 ) -> Exception | None:
     """Process a delivery whose handler may ask for a session; what went wrong, if anything did.
 
-    A message whose handler's writes are undone is not done either, unless its subscriber was told that failing is.
+    A message whose handler's writes are undone is not done either, unless its policy is to acknowledge failures.
     """
     mine = HandlersSession(make, received, failing_is_done=failing_is_done)
     token = _handlers.set(mine)
     try:
         error = await process(received)
         if isinstance(error, NoVerdict):
-            # The policy was not asked: a verdict that nobody understands is a mistake.
+            # The policy was not applied: an unknown verdict is a mistake.
             mine.failing_is_done = False
         if isinstance(error, AckMessage) and not error.extra_options:
-            received.judge(Done())  # Under MANUAL nobody else reads it, and what it acknowledges must commit.
+            received.judge(Done())  # Under MANUAL nothing else reads it, and its ack must commit.
         mine.handler_raised = mine.handler_raised or not (error is None or isinstance(error, AckMessage))
         await mine.conclude()
         return error

@@ -1,7 +1,7 @@
-"""A subscriber is a worker whose handler is FastStream's own pipeline, of which nothing is copied.
+"""A subscriber is a worker whose handler is FastStream's own pipeline.
 
-Two things of it are left out, because the worker knows better: its acknowledgements (see `acknowledging`) and its count
-of messages under way.
+Two parts of it are left out, because the worker knows better: its acknowledgements (replaced by `acknowledging`) and
+its count of messages in flight.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
             for call in self.calls:
                 refuse_sessions(call.handler._declared_call)
         await super().start()
-        # FastStream's counts the messages under way, for its own `stop`: the worker knows them, and costs nothing more.
+        # FastStream's lock counts the messages in flight, for its own `stop`: the worker already knows them.
         self.lock = nullcontext()
         self._post_start()
         if self.calls:
@@ -156,7 +156,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
 
     @property
     def takes_dead_letters(self) -> bool:
-        """Whether it looks after what died in its queues."""
+        """Whether it handles the dead letters of its queues."""
         return self._config.dead_letters
 
     @property
@@ -257,7 +257,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
             except Exception as senseless:  # noqa: BLE001 - whatever is wrong with what it returned
                 error = error or senseless
         return [
-            # What one of them was given as its own verdict stands, whatever became of the others.
+            # A message's own verdict stands, whatever happened to the others.
             self._answer(item, item.failure if item in own else error, batch)
             for item in received.items
         ]
@@ -273,7 +273,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
             and not is_own(cause, item.delivery)
             and any(is_own(cause, each) for each in batch)
         ):
-            # All or nothing was asked for, so this one did not fail and may go again at once.
+            # The batch was all or nothing: this one did not fail and may be redelivered at once.
             return Release()
         try:
             return self._outcome(item, item.failure or error)
@@ -300,8 +300,8 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 app.exit()
         except Exception as error:
             if await was_interrupted():
-                # Its time was up, or the shutdown came, whatever a driver or a task group made of that: no policy may
-                # bury or delete it for that.
+                # It timed out, or the shutdown came, whatever a driver or a task group raised instead: no policy may
+                # delete it or give it up for that.
                 raise asyncio.CancelledError from error
             failed(received, self.ack_policy)
             return error
@@ -312,7 +312,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
         return None
 
     async def _returned(self, received: Received | ReceivedBatch, returned: Any) -> Exception | None:
-        """It returned something: how it ended, if it is that, and otherwise merely what it wants published."""
+        """It returned something: an outcome, or else only what it wants published."""
         if isinstance(returned, HandlerException):
             return await self._obey(received, returned)
         if isinstance(returned, Exception):
@@ -349,7 +349,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
     def _outcome(self, received: Received, error: Exception | None) -> Outcome:
         """What the verdict means. None at all is never taken for success."""
         if error is None and received.failure is None and type(received.verdict) is Done:
-            return received.verdict  # By far the most; the rest is for all others.
+            return received.verdict  # The common case.
         if isinstance(error, HandlerDied) or (
             isinstance(error, LeaseLost) and is_own(error, received.delivery)
         ):
@@ -357,10 +357,10 @@ class OutboxSubscriber(SubscriberWithAssertions):
         if isinstance(error, Undecodable):
             return Dead(Reason.UNDECODABLE, self._described(error), ran=False)
         if error is not None and received.failure is error:
-            raise error  # An acknowledgement that was refused is nothing that any policy may take for done.
+            raise error  # No policy may treat a refused acknowledgement as done.
         verdict = received.verdict or verdict_in(error)
         if received.failure is not None and isinstance(verdict, Done):
-            raise received.failure  # Nor may a handler that kept it to itself.
+            raise received.failure  # Nor may a handler that swallowed it.
         match verdict:
             case Dead(error=None) if error is not None and not isinstance(
                 error, HandlerException | NoVerdict
@@ -391,7 +391,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
         return verdict.outcome(decide(self.settings, self._broker_config.observer, received.delivery, None))
 
     def _described(self, error: Exception) -> str | None:
-        # What could not be decoded is told by what the decoder raised.
+        # `Undecodable` is described by what the decoder raised.
         inner = error.__cause__ if isinstance(error, Undecodable) else None
         return self.settings.described(inner or error)
 
@@ -429,7 +429,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
     async def get_one(self, *, timeout: float = 5.0) -> OutboxMessage | None:  # type: ignore[override]
         """Take the next message by hand, waiting for one as long as `timeout`; `None` if none came.
 
-        A verdict is written when you give it. The lease is not renewed: whoever takes longer calls `extend`.
+        A verdict is written when you give it. The lease is not renewed: call `extend` if you take longer.
         """
         if self.calls:
             raise RuntimeError(
@@ -456,7 +456,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 ),
             )
         except BaseException as error:
-            # Nobody got it, so nobody can say what shall become of it.
+            # The caller never got it, so no verdict will come.
             outcome: Outcome = Release()
             if isinstance(error, Undecodable):
                 outcome = Dead(Reason.UNDECODABLE, settings.described(error.__cause__ or error), ran=False)
@@ -498,7 +498,7 @@ class _ReplyPublisher(FakePublisher):
         self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
     ) -> Any:
         if is_answer(cmd.body):
-            return None  # How the handler ended is for the worker, and for nobody else.
+            return None  # An outcome is for the worker only, not to be published.
         return await super()._publish(cmd, _extra_middlewares=_extra_middlewares)
 
     def patch_command(self, cmd: PublishCommand) -> OutboxPublishCommand:

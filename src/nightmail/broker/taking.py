@@ -1,7 +1,7 @@
 """Messages taken by hand, one at a time, instead of being delivered to a handler.
 
-No worker stands behind them: a verdict is written when it is given, and nobody renews the lease. Whoever takes longer
-than that lasts calls `extend`. Observers hear of them what they hear of a worker's, except that no handler runs.
+No worker is involved: a verdict is written when it is given, and the lease is not renewed. A caller that takes longer
+calls `extend`. Observers get the same events as from a worker, except those of a handler.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def take_one(
 
 
 class Taken(Received):
-    """A delivery that somebody took by hand."""
+    """A delivery that was taken by hand."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Taken(Received):
         self._observer = observer
 
     def judge(self, verdict: Verdict) -> None:
-        """See `Received`. A promise is told at once: nobody will be there to hear that the work has ended."""
+        """See `Received`. `Promised` is reported at once: nothing will report the end of the work."""
         before = self.verdict
         super().judge(verdict)
         if isinstance(self.verdict, Promised) and not isinstance(before, Promised):
@@ -81,7 +81,7 @@ class Taken(Received):
 
 
 async def settle(source: Source, observer: Observer, settlement: Settlement) -> WriteResult:
-    """Write how one that was taken ended, and tell how it stood: in the end one of these is heard of every claim."""
+    """Write the outcome of a taken message and report the result: every claim ends in one such event."""
     (result,) = await source.settle([settlement])
     match result:
         case WriteResult.WRITTEN:
@@ -96,7 +96,7 @@ async def settle(source: Source, observer: Observer, settlement: Settlement) -> 
 async def _claimed(
     source: Source, queues: Sequence[str], settings: WorkerSettings, observer: Observer
 ) -> Claimed:
-    """A claim that is not cut off: what it took would be nobody's until its lease ends."""
+    """A claim that is not cut off: what it took would have no holder until its lease ends."""
     claiming = asyncio.ensure_future(source.claim(queues, limit=1, lease=settings.lease, token=uuid4()))
     try:
         claimed = await asyncio.shield(claiming)

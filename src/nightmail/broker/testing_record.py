@@ -71,7 +71,7 @@ class Record:
                 timer_id=message.timer_id,
                 ordering_key=message.ordering_key,
                 priority=message.priority,
-                # Only for who looks: parsers and decoders may count how often they are called.
+                # Only on demand: parsers and decoders may count their calls.
                 decode=cache(partial(_decoded, broker, delivery)),
             )
         )
@@ -166,5 +166,5 @@ class RecordingProducer(OutboxProducer):
 
 
 def observer_of(broker: OutboxBroker) -> Observer:
-    """Who hears of what this broker does."""
+    """The observer of this broker."""
     return cast("OutboxBrokerConfig", broker.config.broker_config).observer

@@ -34,7 +34,7 @@ Answered: TypeAlias = Callable[[int, "Response"], None]
 
 
 class Overlay:
-    """An object of which some attributes are others than its own."""
+    """An object with some of its attributes replaced."""
 
     def __init__(self, beneath: object, **above: object) -> None:
         self.__dict__.update(above)
@@ -45,7 +45,7 @@ class Overlay:
 
 
 class Shadow(OutboxSubscriber):
-    """Tells what its handlers raised and answered. Made by `shadow_of` only."""
+    """Reports what its handlers raised and answered. Made by `shadow_of` only."""
 
     _raised: Raised
     _answered: Answered
@@ -59,7 +59,7 @@ class Shadow(OutboxSubscriber):
         settings = super()._worker_settings()
         retry: Any = settings.retry
         if getattr(retry, "chance", None) is random:
-            # Right in the middle: each retry at its nominal moment, and the same order every time.
+            # The middle of the jitter: each retry at its nominal moment, and the same order every time.
             return replace(settings, retry=replace(retry, chance=lambda: 0.5))
         return settings
 
@@ -70,7 +70,7 @@ class Shadow(OutboxSubscriber):
         except IgnoredException:
             raise  # A verdict, and no failure.
         except Exception as error:
-            # Told here, for an acknowledgement policy may decide that nobody else hears of it.
+            # Reported here: an acknowledgement policy may hide it from everything else.
             self._raised(error)
             raise
         except BaseException as error:

@@ -17,7 +17,7 @@ from nightmail.stores import open_store
 __all__ = ["URL_VARIABLE", "main"]
 
 INTERRUPTED: Final = 130
-"""What a shell expects of a command that was ended with Ctrl-C."""
+"""The exit code of a command that was ended with Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _said(error: Exception) -> str:
-    """What went wrong, in one line. Only our own errors speak for themselves."""
+    """What went wrong, in one line. Only our own errors need no type name."""
     text = " ".join(str(error).split())
     if isinstance(error, NightmailError | ValueError):
         return text

@@ -1,4 +1,4 @@
-"""What waits in another library's tables, brought into ours."""
+"""Moves what waits in another library's tables into ours."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from nightmail.moving import Census, Moved, OldTables
 
 SHOWN: Final = 20
-"""How many rows that stay are named."""
+"""How many of the rows that stay are listed."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """What it takes beside the store."""
+    """Its arguments, besides the store."""
     command.add_argument(
         "--from-table", default="outbox", help="their table, or schema.table (default: outbox)"
     )
@@ -45,7 +45,7 @@ async def move_from_faststream_outbox(store: FullStore, given: argparse.Namespac
         raise ValueError(
             "rows move inside one Postgres database: the store's URL must start with postgresql://"
         )
-    # Not above: it needs the driver, which whoever has another store need not have.
+    # Not at the top: it needs the driver, which other stores do not need.
     from nightmail.moving import Mover, OldTables
 
     lease_ttl = None if given.lease_ttl is None else timedelta(seconds=given.lease_ttl)

@@ -1,4 +1,4 @@
-"""The tables: made, brought up to date, compared."""
+"""Creates, migrates and checks the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nightmail.store import FullStore
 
 
 def add_migrate_arguments(command: argparse.ArgumentParser) -> None:
-    """What it takes beside the store."""
+    """Its arguments, besides the store."""
     command.add_argument(
         "--sql", action="store_true", help="print the statements that make the tables, and change nothing"
     )

@@ -15,7 +15,7 @@ URL_VARIABLE: Final = "NIGHTMAIL_URL"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """What names the store."""
+    """The arguments that name the store."""
     command.add_argument("url", nargs="?", help=f"the store's URL (default: the variable {URL_VARIABLE})")
     command.add_argument(
         "--tables", help="the prefix of the tables' names, or schema.prefix (default: nightmail)"
@@ -23,7 +23,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def url_of(given: argparse.Namespace) -> str:
-    """The URL that was given, or that the environment has."""
+    """The URL from the arguments, or from the environment."""
     url: str | None = given.url or os.environ.get(URL_VARIABLE)
     if not url:
         raise ValueError(f"which store? Give its URL, or set {URL_VARIABLE}")

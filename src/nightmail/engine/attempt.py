@@ -1,4 +1,4 @@
-"""One handler run, and how what it was given ended. Nothing unknown ever ends in `Done`."""
+"""One handler run, and the outcome of its deliveries. Nothing unknown ever ends in `Done`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ that all are done; what it raises applies to all.
 
 @dataclass(frozen=True, slots=True)
 class Batched:
-    """A handler that takes up to `limit` deliveries at once; fewer when no more are there, for it never waits."""
+    """A handler that takes up to `limit` deliveries at once. It never waits to fill a batch."""
 
     handler: BatchHandler
     limit: int = 100
@@ -44,7 +44,7 @@ class Batched:
             raise ValueError(f"limit must be at least 1, not {self.limit}")
 
 
-# An error, and not a hand-back: one that cancels itself would come round at full speed, for ever.
+# An error, not a hand-back: a handler that cancels itself would otherwise be retried at full speed, forever.
 CANCELLED_ITSELF: Final = "the handler raised CancelledError by itself"
 _DONE: Final = Done()
 
@@ -64,7 +64,7 @@ class Attempt:
         observer: Observer,
     ) -> None:
         self._source = source
-        # Of the two one is never called: a worker has handlers of one kind.
+        # One of the two is never called: a worker has handlers of one kind.
         self._handler = handler if not isinstance(handler, Batched) else _takes_batches
         self._batch_handler = handler.handler if isinstance(handler, Batched) else _takes_one
         self._settings = settings
@@ -72,7 +72,7 @@ class Attempt:
         self._give_up = settings.give_up_after
 
     def skip_outcome(self, delivery: Delivery) -> Outcome | None:
-        """How this ends without its handler, if it does."""
+        """The outcome of a delivery whose handler must not run; `None` if it runs."""
         if delivery.superseded:
             self._observer.superseded(delivery)
             return Done()
@@ -92,7 +92,7 @@ class Attempt:
         context = copy_context()
         context.run(enter, self._source, slot, delivery)
         self._observer.started(delivery)
-        error: Exception | None = None  # Of one that was cancelled: we know better why.
+        error: Exception | None = None  # None when cancelled: we know the cause better.
         try:
             result = await InContext(context, self._handler(delivery))
             return self._ended(delivery, _DONE if result is None else checked(result), slot)
@@ -106,7 +106,7 @@ class Attempt:
         cause = await self._cause(error, slot)
         if isinstance(cause, HandlerDied):
             self._observer.failed(delivery, cause)
-            return None  # As if we had died with it: it comes again when its lease ends, and that is counted.
+            return None  # As if we had died with it: redelivered, and counted, when its lease ends.
         return self._ended(delivery, self._failed(delivery, cause), slot)
 
     async def many(self, batch: Sequence[Delivery], slot: HandlerSlot) -> list[Settlement]:
@@ -121,7 +121,7 @@ class Attempt:
         except asyncio.CancelledError:
             answers = [await self._cause(None, slot)] * len(batch)
         except LeaseLost as lost:
-            # All or nothing was asked for, so the others did not fail and may go again at once.
+            # The batch was all or nothing: the others did not fail and may be redelivered at once.
             named = any(is_own(lost, each) for each in batch)
             answers = [Release() if named and not is_own(lost, each) else lost for each in batch]
         except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
@@ -159,11 +159,11 @@ class Attempt:
         if isinstance(outcome, Done):
             self._observer.promised(delivery)
             return None
-        # Its transaction may have been committed all the same: a message that is gone is no lost lease then.
+        # Its transaction may have committed all the same: then a missing message is no lost lease.
         return Settlement(delivery, outcome, repeated=True)
 
     async def _cause(self, error: Exception | None, slot: HandlerSlot) -> Exception:
-        """What made it fail: if we cancelled it then that did, whatever the handler or a driver made of it."""
+        """Why it failed. If we cancelled it, that is the cause, whatever the handler or a driver raised instead."""
         if await slot.was_interrupted():
             return self._timed_out(error) if slot.overdue else Interrupted()
         return error or RuntimeError(CANCELLED_ITSELF)
@@ -186,7 +186,7 @@ def decide(
 ) -> Outcome:
     """What the retry policy makes of a failed run."""
     try:
-        # Not as for a handler: of a policy, `None` is a branch that somebody forgot.
+        # Unlike a handler's, a policy's `None` is a forgotten branch.
         outcome = checked(settings.retry(delivery, error))
     except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
         observer.policy_failed(delivery, broken)
@@ -197,12 +197,12 @@ def decide(
 
 
 def is_own(lost: LeaseLost, delivery: Delivery) -> bool:
-    """Whether the lease that was lost is this delivery's. One that names none may be anybody's, so also this one's."""
+    """Whether the lost lease is this delivery's. An error that names no ids may be about any, so about this one too."""
     return not lost.ids or delivery.id in lost.ids
 
 
 def checked(outcome: Outcome) -> Outcome:
-    """An outcome that somebody else's code gave, if it is one."""
+    """The outcome that user code returned; raises if it is not one."""
     if isinstance(outcome, OUTCOMES):
         return outcome
     raise TypeError(f"expected an outcome, got {type(outcome).__name__}")
@@ -218,7 +218,7 @@ def this_task() -> asyncio.Task[Any]:
 def _one_each(
     answers: Sequence[Outcome | Exception | None] | None, count: int
 ) -> Sequence[Outcome | Exception | None]:
-    """The answers of a batch handler, if there is one for each."""
+    """The answers of a batch handler; raises unless there is one for each."""
     if answers is None:
         return [None] * count
     if len(answers) != count:
@@ -230,7 +230,7 @@ def _one_each(
 
 
 def _begun(delivery: Delivery) -> datetime:
-    """Since when somebody may have tried."""
+    """The earliest moment at which an attempt may have begun."""
     return delivery.died_at if isinstance(delivery, DeadDelivery) else delivery.published_at
 
 

@@ -1,7 +1,7 @@
-"""A coroutine in a context of its own, inside of a task that has another.
+"""Runs a coroutine in its own context, inside a task that has another.
 
-Runners take one message after the other in the same task. Without this a context variable that one handler sets, the
-correlation id of its log lines for instance, would still be set for the next.
+Runners take one message after the other in the same task. Without this, a context variable that one handler sets (the
+correlation id of its log lines, for instance) would still be set for the next.
 """
 
 from __future__ import annotations

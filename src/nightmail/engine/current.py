@@ -20,7 +20,7 @@ class Current(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether the handler has ended: a task that it left behind belongs to nothing any more."""
+        """Whether the handler has ended: a task that it left behind no longer belongs to a delivery."""
         return self.slot.delivery is not self.delivery
 
 
@@ -28,14 +28,14 @@ _current: Final[ContextVar[Current | None]] = ContextVar("nightmail_current", de
 
 
 def enter(store: Source, slot: HandlerSlot, delivery: Delivery) -> None:
-    """From here on, in this task and those it starts, code belongs to `delivery`, for as long as it runs."""
+    """Code in this task, and in tasks it starts, belongs to `delivery` until its handler ends."""
     _current.set(Current(store, slot, delivery))
 
 
 def own_delivery(store: Source, queue: str, timer_id: str | None) -> Delivery | None:
-    """The delivery whose handler is running, if it came from this store under this name.
+    """The delivery whose handler is running, if it came from this store and queue with this timer id.
 
-    A publish of that name inside its own handler re-arms the timer instead of meeting itself.
+    A publish of that timer id inside its own handler re-arms the timer instead of conflicting with itself.
     """
     current = _current.get()
     if current is None or timer_id is None or current.store is not store or current.is_over:
@@ -44,7 +44,7 @@ def own_delivery(store: Source, queue: str, timer_id: str | None) -> Delivery | 
         if (
             delivery.timer_id == timer_id
             and delivery.queue == queue
-            # What was acknowledged bears no name any more, and a dead letter never did.
+            # What was acknowledged no longer owns its timer id, and a dead letter never does.
             and delivery not in current.slot.promised
             and not isinstance(delivery, DeadDelivery)
         ):
@@ -59,9 +59,9 @@ async def was_interrupted() -> bool:
 
 
 def promise(deliveries: Iterable[Delivery]) -> None:
-    """These are acknowledged in the handler's own transaction: from here on its commit decides, and not its worker.
+    """These are acknowledged in the handler's own transaction: from here on its commit decides, not the worker.
 
-    Code that runs in no worker's hands has nobody to tell.
+    Does nothing outside a handler.
     """
     current = _current.get()
     if current is not None and not current.is_over:
@@ -69,6 +69,6 @@ def promise(deliveries: Iterable[Delivery]) -> None:
 
 
 def current_slot() -> HandlerSlot | None:
-    """The run that the code now running belongs to, unless that is over."""
+    """The handler slot that the running code belongs to, unless its handler has ended."""
     current = _current.get()
     return None if current is None or current.is_over else current.slot

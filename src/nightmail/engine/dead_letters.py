@@ -14,7 +14,7 @@ from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement, 
 
 
 class DeadLetters:
-    """What died in some queues of a store. A letter that was handled is gone; one that is given up stays, unoffered."""
+    """The dead letters of some queues. A handled one is deleted; one that is given up stays, never claimed again."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

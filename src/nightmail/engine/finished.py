@@ -16,12 +16,12 @@ from nightmail.store import Settlement
 
 
 class Finished:
-    """What was finished and is not yet settled."""
+    """Finished, not yet settled."""
 
     def __init__(self) -> None:
         self._waiting: deque[Settlement] = deque()
         self.bytes = 0
-        """How large the messages are that these settle."""
+        """The size of the messages that these settle, in bytes."""
         self._some = asyncio.Event()
         self._none = asyncio.Event()
         self._none.set()
@@ -50,12 +50,12 @@ class Finished:
             self._none.set()
 
     def ask_again(self, batch: Sequence[Settlement]) -> None:
-        """The reply for the oldest, `batch`, was lost: mark them as asked before."""
+        """The reply for the oldest, `batch`, was lost: mark them as repeated."""
         for index, settlement in enumerate(batch):
             self._waiting[index] = replace(settlement, repeated=True)
 
     def put_back(self, settlements: Iterable[Settlement]) -> None:
-        """These could not be written yet: behind all others."""
+        """These could not be written yet: queue them behind all others."""
         for settlement in settlements:
             self.put(settlement)
 
@@ -65,6 +65,6 @@ class Finished:
 
     async def wait_none(self) -> None:
         """Until everything is written."""
-        # What could not be written yet is put back in the same step in which the others leave.
+        # Checked again: what could not be written is put back in the same step in which the others leave.
         while self._waiting:
             await self._none.wait()

@@ -1,7 +1,7 @@
-"""Handlers that run longer than they may.
+"""Handlers that exceed `handler_timeout`.
 
-One timer for all of them: a timer of its own for every handler would be set and taken back once per message, which
-costs more than many a handler does.
+One timer for all of them: a timer per handler would be set and cancelled once per message, which costs more than many
+handlers do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nightmail.engine.slot import HandlerSlot
 
 
 class HandlerTimeouts:
-    """Cancels what has run longer than the limit, and marks it."""
+    """Cancels handlers that have run longer than the limit, and marks their slots."""
 
     def __init__(self, limit: float, slots: Collection[HandlerSlot]) -> None:
         self._limit = limit
@@ -22,7 +22,7 @@ class HandlerTimeouts:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Look after these runs from now on, for as long as there are any."""
+        """Watch these slots for as long as there are any."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._limit, self._look)
 
@@ -33,7 +33,7 @@ class HandlerTimeouts:
             self._timer = None
 
     def _look(self) -> None:
-        """Cancel what has run over, and look again when the next one could."""
+        """Cancel what has exceeded the limit, and look again when the next one could."""
         self._timer = None
         now = time.monotonic()
         next_look = self._limit

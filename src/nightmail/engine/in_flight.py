@@ -1,4 +1,4 @@
-"""What a worker has in hand: claimed and waiting, or running."""
+"""What a worker has in flight: claimed and waiting, or running."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class InFlight:
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
         self.slots: list[HandlerSlot] = []
-        """The runners, each with what it runs."""
+        """The handler slots, each with what it runs."""
         self.waiting_bytes = 0
-        """How large those are that have not started."""
+        """The size of those that have not started, in bytes."""
         self.running = 0
         """Started, not finished."""
         self.handlers = 0
@@ -51,12 +51,12 @@ class InFlight:
             self._empty.clear()
 
     def take_alone(self, delivery: Delivery, ended: Callable[[], object]) -> None:
-        """This one was claimed, and `ended` is called when it has left: it ran, was lost, or goes back."""
+        """This one was claimed to run alone; `ended` is called once it ran, was lost, or was handed back."""
         self._alone = delivery, ended
         self.take([delivery])
 
     def start_next(self, slot: HandlerSlot, now: float) -> Delivery:
-        """The next one, which runs here from now on."""
+        """Start the next one in this slot."""
         slot.delivery = delivery = self._pop()
         slot.begun = now
         slot.overdue = False
@@ -65,10 +65,10 @@ class InFlight:
         return delivery
 
     def start_batch(self, slot: HandlerSlot, now: float, limit: int) -> list[Delivery]:
-        """The next ones, at most `limit`, which run here together from now on.
+        """Start the next ones, at most `limit`, together in this slot.
 
-        What has failed before goes with fewer others, and soon alone: where one of them fails all, the innocent would
-        otherwise fail with it for ever.
+        What has failed before goes in smaller batches, and soon alone: one message that fails its whole batch would
+        otherwise fail the others with it forever.
         """
         attempts = self._waiting[0].attempts
         size = max(limit >> 3 * min(attempts, 10), 1)
@@ -83,12 +83,12 @@ class InFlight:
         return batch
 
     def narrow(self, slot: HandlerSlot, held: Sequence[Delivery]) -> None:
-        """Of the batch that runs here only these do, at least one: the others were lost before they could start."""
+        """Keep only these of the batch in this slot, at least one: the others were lost before they could start."""
         self.running -= len(slot.batch) - len(held)
         slot.delivery, slot.batch = held[0], held
 
     def finish(self, slot: HandlerSlot) -> None:
-        """What ran here runs no more."""
+        """What ran in this slot has ended."""
         self.running -= len(slot.batch) or 1
         self.handlers -= 1
         slot.delivery, slot.batch = None, ()
@@ -113,7 +113,7 @@ class InFlight:
         return True
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Those in which handlers run."""
+        """The tasks in which handlers run."""
         return [slot.task for slot in self.slots if slot.delivery is not None]
 
     async def wait_empty(self) -> None:

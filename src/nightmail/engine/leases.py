@@ -1,7 +1,7 @@
-"""Leases in hand, and the coroutine that renews them.
+"""The leases of what is in flight, and the coroutine that renews them.
 
 The worker adds a lease when it claims and drops it when it has settled; the keeper, which real stores run on a
-thread of its own, renews what is there. Both sides meet only in `Leases`.
+thread of its own, renews what is there. The two share nothing but `Leases`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from nightmail.store import RENEW_AGAIN_SECONDS, Extend
 
 _BATCH: Final = 1000
 SOONEST_SECONDS: Final = 0.02
-"""How soon to ask again for a lease that could not be renewed: a sixtieth of it, but no sooner than this."""
+"""How soon to retry a lease that could not be renewed: after a sixtieth of it, but no sooner than this."""
 
 
 class Leases:
     """The leases of one worker, shared with its keeper's thread.
 
-    A lease is known by its delivery: the same message may be in hand again under a newer one, which is another.
+    A lease is identified by its delivery: the same message may be in flight again under a newer lease.
     """
 
     def __init__(self) -> None:
         self._until: dict[Delivery, float] = {}
-        """Until when each surely holds, by our own monotonic clock."""
+        """Until when each is certain to hold, by our own monotonic clock."""
         self._lock = threading.Lock()
 
     def add(self, deliveries: Iterable[Delivery], until: float) -> None:
@@ -45,25 +45,25 @@ class Leases:
                 self._until.pop(delivery, None)
 
     def keep_only(self, deliveries: Iterable[Delivery]) -> int:
-        """Renew no others than these; how many of them are still in hand."""
+        """Renew only these; how many of them are still in flight."""
         with self._lock:
             self._until = {each: self._until[each] for each in deliveries if each in self._until}
             return len(self._until)
 
     def renewed(self, delivery: Delivery, until: float) -> None:
-        """This one holds until then, if it is still in hand."""
+        """This one holds until then, if it is still in flight."""
         with self._lock:
             if delivery in self._until:
                 self._until[delivery] = until
 
     def others_than(self, deliveries: Iterable[Delivery]) -> int:
-        """How many are in hand that are none of these."""
+        """How many others than these are in flight."""
         with self._lock:
             return len(self._until.keys() - set(deliveries))
 
     def surely_holds(self, delivery: Delivery, now: float) -> bool:
-        """Whether nobody can have taken this message over yet."""
-        return now < self._until.get(delivery, now)  # One look needs no lock.
+        """Whether no other worker can have taken this message over yet."""
+        return now < self._until.get(delivery, now)  # A single read needs no lock.
 
     def ending_before(self, moment: float) -> list[Delivery]:
         """What must be renewed to outlive that moment."""
@@ -75,9 +75,9 @@ class Leases:
 
 
 class Keeper:
-    """Renews each lease when a third of it is gone, until cancelled; tells of those that were lost, and of failures.
+    """Renews each lease when a third of it is gone, until cancelled; reports lost leases and failures.
 
-    A renewal that fails or is kept out is tried again soon, about forty times before the lease ends.
+    A renewal that fails or is `BUSY` is retried soon, about forty times before the lease ends.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Keeper:
         self._now = now
         self._sleep = sleep
         self._crowded_until = float("-inf")
-        """For a lease after a renewal that got nothing through: others write so much that it must begin earlier."""
+        """For a lease after a renewal in which all were `BUSY`: others write so much that it must begin earlier."""
         self._lingers = False
 
     def linger(self, deliveries: Iterable[Delivery]) -> bool:
-        """Renew only these from now on, and end when none of them is in hand any more; whether any is.
+        """Renew only these from now on, and end when none of them is in flight any more; whether any is.
 
-        They belong to threads that outlive their worker, which is told of nothing any more.
+        They belong to threads that outlive their worker, which gets no more reports.
         """
         if not self._leases.keep_only(deliveries):
             return False
@@ -112,7 +112,7 @@ class Keeper:
         return True
 
     async def keep(self, extend: Extend) -> None:
-        """Look six times per lease, and soon again after a renewal that failed or was kept out."""
+        """Look six times per lease, and again soon after a renewal that failed or was `BUSY`."""
         usual = self._lease.total_seconds() / 6
         soon = min(max(self._lease.total_seconds() / 60, SOONEST_SECONDS), RENEW_AGAIN_SECONDS, usual)
         pause, failing = usual, False
@@ -121,14 +121,14 @@ class Keeper:
             try:
                 pause = usual if await self.renew(extend) else soon
                 failing = False
-            except Exception as error:  # noqa: BLE001 - whatever it is, giving up would lose every lease in hand
+            except Exception as error:  # noqa: BLE001 - whatever it is, giving up would lose every lease in flight
                 pause = soon
-                if not failing:  # Said once: it is tried so often that the log would be full of it.
+                if not failing:  # Reported once: it is retried so often that it would flood the log.
                     self._failed(error, timedelta(seconds=soon))
                 failing = True
 
     async def renew(self, extend: Extend) -> bool:
-        """Renew what has less than two thirds of its lease left, or five sixths if nothing got through a while ago.
+        """Renew what has less than two thirds of its lease left, or five sixths if all were `BUSY` a while ago.
 
         Whether all of it could be renewed, or is known to be lost.
         """
@@ -142,7 +142,7 @@ class Keeper:
             for delivery, result in zip(batch, results, strict=True):
                 self._note(delivery, result, sent)
             busy += sum(result is WriteResult.BUSY for result in results)
-        # A row that is locked concerns that row alone. When all are, it may be the whole database.
+        # One locked row says nothing about the others. When all are locked, it may be the whole database.
         if 0 < busy == len(ending):
             self._crowded_until = begun + lease
         return not busy
@@ -154,7 +154,7 @@ class Keeper:
             self._leases.drop([delivery])
             self._lost(delivery)
         # Busy: an open transaction has locked the row, perhaps the handler's own ack, and then the lock protects it.
-        # But where one writer locks the whole database nothing does: it is asked for again soon.
+        # But where one writer locks the whole database nothing protects it: retry soon.
 
 
 def _batches(deliveries: list[Delivery]) -> Iterable[Sequence[Delivery]]:
@@ -162,4 +162,4 @@ def _batches(deliveries: list[Delivery]) -> Iterable[Sequence[Delivery]]:
 
 
 def _ignore(*_what: object) -> None:
-    """The worker that would have been told has stopped."""
+    """The worker that took these reports has stopped."""

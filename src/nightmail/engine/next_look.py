@@ -9,13 +9,13 @@ from typing import Final
 
 FIRST_BACKOFF: Final = 0.1
 LONGEST_BACKOFF: Final = 1.5
-"""Work must go on at most two seconds after the store is back: a look costs little while there is none."""
+"""Work must resume at most two seconds after the store is back; a look at a store that is down costs little."""
 
 
 def backoff(failures: int, chance: Callable[[], float] = random.random) -> float:
-    """Seconds to wait after so many failures in a row: doubling, at most one and a half, less up to half.
+    """Seconds to wait after so many failures in a row: doubling up to 1.5, minus a jitter of up to half.
 
-    Jitter keeps a fleet of workers from coming back to a recovering server all at once.
+    Jitter keeps a fleet of workers from hitting a recovering server all at once.
     """
     longest = min(FIRST_BACKOFF * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF)
     return longest * (0.5 + chance() / 2)
@@ -43,7 +43,7 @@ class Alarm:
 def next_look(sent: float, next_in: timedelta | None, interval: timedelta) -> float:
     """When to look again after a claim that was sent at `sent` and did not come back full.
 
-    Counted from before the claim was sent: a little early costs one query, late would be late.
+    Counted from before the claim was sent: a little early costs one query, a little late delays a message.
     """
     wait = interval if next_in is None else min(next_in, interval)
     return sent + wait.total_seconds()

@@ -1,9 +1,9 @@
 """How far ahead to fetch: by time, not by count.
 
 What is fetched and not yet started is out of every other process's reach. So a worker fetches only as much as it
-expects to start within a fraction of a second, from how long its handlers have lately been running and how many of
-them at once: handlers that await nothing run one after the other, however many might. Counting what finishes per
-second would not do: handlers that start together finish together, and look like a torrent.
+expects to start within a fraction of a second, judging by how long its recent handlers ran and how many ran at once:
+handlers that await nothing run one after the other, whatever the limit. Counting completions per second would not do:
+handlers that start together finish together, in bursts.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from nightmail.limits import CLAIM_BYTES
 AHEAD_SECONDS: Final = 0.2
 MOST_AHEAD: Final = 2000
 _NEWEST_COUNTS: Final = 0.1
-# Below this there is nothing left to decide: any number of workers fetches the most.
+# Below this nothing is left to decide: any number of workers fetches the maximum.
 _SHORTEST_RUN: Final = 0.000_001
 
 
 class ClaimSize:
     """How much to ask for in one claim.
 
-    Fewer bytes after one that failed, perhaps for its size, then more again. And not many more messages than fitted
-    into the bytes of the last one: of a limit that is never reached the share of the oldest would be all that is taken,
-    and priorities would count for nothing.
+    Fewer bytes after one that failed, perhaps for its size, then gradually more. And not many more messages than
+    fitted into the bytes of the last one: with a limit that is never reached, the share of the oldest would be all
+    that is taken, and priorities would count for nothing.
     """
 
     def __init__(self) -> None:
@@ -32,26 +32,26 @@ class ClaimSize:
         self._fitted: int | None = None
 
     def limit(self, room: int) -> int:
-        """How many messages to ask for where there is room for so many."""
+        """How many messages to ask for when there is room for `room`."""
         return room if self._fitted is None else min(room, 2 * self._fitted)
 
     def failed(self) -> None:
-        """A claim got no answer. Down to one message: a claim always takes that."""
+        """A claim got no answer. The size goes down to one message at least, which a claim always takes."""
         self.max_bytes = max(self.max_bytes // 4, 1)
 
     def went_well(self, taken: int, limit: int, *, full: bool) -> None:
-        """It took so many of as many as it was asked for."""
-        # By little at a time, or every other claim would fail over a line that cannot carry twice as much.
+        """A claim asked for `limit` messages and took `taken`."""
+        # In small steps: if it doubled, every other claim would fail on a line that cannot carry twice as much.
         self.max_bytes = min(self.max_bytes + CLAIM_BYTES // 16, CLAIM_BYTES)
         if not full:
             self._fitted = None
         elif 0 < taken < limit or self._fitted is not None:
-            # One that took nothing was stopped by something else, and says nothing about sizes.
+            # A full claim that took nothing was stopped by something else, and says nothing about sizes.
             self._fitted = taken or self._fitted
 
 
 class Prefetch:
-    """How long and how many handlers have lately been running, and what to fetch ahead because of it."""
+    """How long recent handlers ran, how many at once, and how much to fetch ahead because of it."""
 
     def __init__(self, batch: int = 1) -> None:
         self._batch = batch
@@ -61,14 +61,14 @@ class Prefetch:
         self._last_size = 1
 
     def started(self, now: float, running: int, size: int = 1) -> None:
-        """A handler starts with so many messages; so many handlers run now, this one included."""
+        """A handler starts with `size` messages; `running` handlers run now, this one included."""
         self._last_start = now
         self._last_size = size
-        # More than of late is believed at once, less only by and by.
+        # Rises at once, decays slowly.
         self._at_once = max(running, self._at_once + _NEWEST_COUNTS * (running - self._at_once))
 
     def ran(self, seconds: float) -> None:
-        """A handler ended, so long for each message after it was started."""
+        """A handler ended after so many seconds per message."""
         if self._mean is None:
             self._mean = seconds
         else:
@@ -78,8 +78,8 @@ class Prefetch:
         """How many messages to have waiting in memory."""
         if self._mean is None:
             return 0
-        # Since the last start every run has lasted at least as long as that start is ago, whatever the earlier took.
+        # Every handler now running has lasted at least since the last start, however short the earlier ones were.
         run = max(self._mean, (now - self._last_start) / self._last_size, _SHORTEST_RUN)
         ahead = int(min(self._at_once * AHEAD_SECONDS / run, MOST_AHEAD))
-        # Whole batches only: a handler does not wait for more, and what is left of one would go as a small one.
+        # Whole batches only: a handler does not wait for more, and a remainder would run as a small batch.
         return ahead - ahead % self._batch

@@ -1,8 +1,7 @@
 """Child processes in which the `def` handlers of one worker run, where its settings ask for that.
 
-Each has an interpreter of its own, so that handlers which compute do not stand in one another's way, and can be
-killed, so that a time-out really ends what it ends. They are spawned, not forked: a fork would take the parent's
-connections and locks with it.
+Each has an interpreter of its own, so that CPU-bound handlers do not block one another, and can be killed, so that a
+timeout really ends its handler. They are spawned, not forked: a fork would inherit the parent's connections and locks.
 
 A child handles one call after the other, and ends with its parent, however that ends.
 """
@@ -28,7 +27,7 @@ _living: Final[WeakSet[Child]] = WeakSet()
 
 
 class Children:
-    """The idle ones of one worker; as many others are busy as handlers run. Belongs to one event loop."""
+    """The idle children of one worker; each running handler has another. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._idle: list[Child] = []
@@ -38,7 +37,7 @@ class Children:
         return self._idle.pop() if self._idle else Child()
 
     def give_back(self, child: Child) -> None:
-        """It is through with its call."""
+        """Its call has ended."""
         if child.is_alive:
             self._idle.append(child)
 
@@ -64,7 +63,7 @@ class Child:
         return not self._killed and self._process is not None and self._process.is_alive()
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What the function returns or raises in the child, while this thread waits. `HandlerDied` if that dies."""
+        """What the function returns or raises in the child; this thread waits. `HandlerDied` if the child dies."""
         task = pickled("it cannot be handed to the handler's process", (function, args, kwargs))
         try:
             connection = self._started()
@@ -113,24 +112,24 @@ class Child:
 
 
 class _InChild(Exception):
-    """Where an error was raised in a child, as text: a traceback cannot be handed over."""
+    """Where an error was raised in a child, as text: a traceback cannot be pickled."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 def pickled(what: str, value: Any) -> bytes:
-    """The value as bytes, or an error that says what is the matter with it."""
+    """The value as bytes, or an error that says what is wrong with it."""
     try:
         return pickle.dumps(value)
     except Exception as error:
-        # Its type alone: the text may quote the message.
+        # Only its type: the text may quote the message.
         raise TypeError(f"{what}, because it cannot be pickled ({type(error).__name__})") from error
 
 
 @atexit.register
 def _kill_all() -> None:
-    # Before multiprocessing's own, which waits for them.
+    # Before multiprocessing's own exit hook, which waits for them.
     for child in list(_living):
         child.kill()
 
@@ -158,7 +157,7 @@ def is_child() -> bool:
 def _serve(connection: Connection) -> None:
     global _is_child  # noqa: PLW0603 - true of the process, and for good
     _is_child = True
-    # Meant for the parent, which decides when its handlers end: a terminal and a supervisor tell the whole group.
+    # For the parent, which decides when its handlers end: a terminal or supervisor signals the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -185,7 +184,7 @@ def _answered(task: bytes) -> bytes:
 
 
 def _surely_loads(error: BaseException) -> BaseException:
-    """The error, if it can be made again from what is pickled of it: not every class can."""
+    """The error, if it survives pickling: not every class does."""
     pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
     return error
 

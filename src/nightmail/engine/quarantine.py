@@ -1,12 +1,12 @@
-"""A message that may have killed its process runs alone, so that it takes no neighbours along.
+"""A message that may have killed its process is quarantined: it runs alone, so that it takes no others down with it.
 
-A process that dies takes everything in its hands with it, and each of those messages is one delivery closer to
-being buried. From its third unexplained loss on a message is a suspect: it starts only when nothing else is in
-hand, in its own worker and, as far as they come to rest in time, in the others of this process.
+A process that dies loses everything it has in flight, and each of those messages is one delivery closer to the dead
+letters. From its third unexplained loss on a message is quarantined: it starts only when nothing else is in flight,
+in its own worker and, as far as they become idle in time, in the other workers of this process.
 
-Others pay for that with a bounded time. Until a suspect starts, neighbours are kept from claiming for moments only. A
-neighbour that does not come to rest within the patience is not waited for again before it has. And a suspect that runs
-for long has the process to itself only at first.
+What that costs the other workers is bounded. Until a quarantined message starts, they are kept from claiming for
+moments only. A worker that does not become idle in time is not waited for again until it has been idle. And a
+quarantined message that runs for long has the process to itself only at first.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from nightmail.message import Delivery
 
 SUSPECT_FROM: Final = 3
 PATIENCE_SECONDS: Final = 10.0
-"""How long a suspect waits for others at most: one long handler must not keep it waiting for ever."""
+"""How long a quarantined message waits for others at most: one long handler must not keep it waiting forever."""
 CLOSED_SECONDS: Final = 0.25
-"""How long neighbours claim nothing so that they come to rest: enough for short handlers, and no use with long ones."""
+"""How long other workers claim nothing, to become idle: enough for short handlers, useless for long ones."""
 OPEN_SECONDS: Final = 1.0
 """How long they may claim before that is tried again."""
 ALONE_SECONDS: Final = 10.0
-"""For how long a suspect that runs keeps neighbours from claiming."""
-# Polled: a suspect is rare, and a message leaves its worker in too many places to ring a bell in each.
+"""For how long a running quarantined message keeps other workers from claiming."""
+# Polled: quarantine is rare, and a message leaves its worker in too many places to ring a bell in each.
 _POLL_SECONDS: Final = 0.005
 
 
 def is_suspect(delivery: Delivery) -> bool:
-    """Whether workers were lost with this message often enough to keep it away from others."""
+    """Whether workers were lost with this message often enough to quarantine it."""
     return delivery.deliveries >= SUSPECT_FROM
 
 
 class Peer(Protocol):
-    """A worker, as far as the others of its process are concerned."""
+    """A worker, as seen by the others of its process."""
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is leased to it that could be taken along."""
+        """Whether nothing is leased to it that a crash could lose."""
         ...
 
     @property
     def has_only_its_suspect(self) -> bool:
-        """Whether the suspect that it is about to start is all that is leased to it."""
+        """Whether the quarantined message that it is about to start is all that is leased to it."""
         ...
 
 
 class Quarantine:
-    """Shared by the workers of one process: one suspect at a time, and no claims while it begins to run."""
+    """Shared by the workers of one process: one quarantined message at a time, and no claims while it starts."""
 
     def __init__(self) -> None:
         self._workers: set[Peer] = set()
         self._waited_for: set[Peer] = set()
-        """Those that did not come to rest in time: they are not waited for again before they have."""
+        """Those that did not become idle in time: they are not waited for again until they have been idle."""
         self._occupant: Peer | None = None
         self._free = asyncio.Event()
         self._free.set()
@@ -64,7 +64,7 @@ class Quarantine:
         self._opening: asyncio.TimerHandle | None = None
 
     def join(self, worker: Peer) -> None:
-        """Count this worker among the neighbours."""
+        """Register this worker."""
         self._workers.add(worker)
 
     def leave(self, worker: Peer) -> None:
@@ -75,7 +75,7 @@ class Quarantine:
 
     @property
     def taken(self) -> bool:
-        """Whether a suspect runs, or is about to."""
+        """Whether a quarantined message runs, or is about to."""
         return not self._free.is_set()
 
     @property
@@ -84,7 +84,7 @@ class Quarantine:
         return not self._open.is_set()
 
     async def wait_free(self) -> None:
-        """Until no suspect runs."""
+        """Until no quarantined message runs."""
         while self.taken:
             await self._free.wait()
 
@@ -94,9 +94,9 @@ class Quarantine:
             await self._open.wait()
 
     async def take(self, worker: Peer) -> bool:
-        """Take the process for `worker`'s suspect, once everything else has come to rest; whether it could be had.
+        """Reserve the process for `worker`'s quarantined message, once all else is idle; `False` if another has it.
 
-        It is had until `free`. While it waits the worker claims nothing, and its neighbours little.
+        It is reserved until `free`. While it waits, the worker claims nothing, and the other workers little.
         """
         if self.taken:
             return False
@@ -112,7 +112,7 @@ class Quarantine:
         return True
 
     def free(self, worker: Peer) -> None:
-        """Its suspect has ended, if it had the process."""
+        """Its quarantined message has ended, if it had the process."""
         if self._occupant is worker:
             self._occupant = None
             if self._opening is not None:
@@ -133,7 +133,7 @@ class Quarantine:
             await self._at_rest(min(time.monotonic() + OPEN_SECONDS, until))
 
     async def _at_rest(self, until: float) -> bool:
-        """Wait until all are, or until then; whether they are."""
+        """Wait until all are idle, or until then; whether they are."""
         while self._busy():
             if time.monotonic() >= until:
                 return False
@@ -141,7 +141,7 @@ class Quarantine:
         return True
 
     def _busy(self) -> set[Peer]:
-        """Those that have something in hand and are worth waiting for."""
+        """Those that have something in flight and are worth waiting for."""
         busy = {worker for worker in self._workers if not self._rests(worker)}
         self._waited_for &= busy
         return busy - self._waited_for

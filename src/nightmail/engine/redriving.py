@@ -1,4 +1,4 @@
-"""Bringing dead letters back, and deleting them: many at a time, in chunks that no store minds."""
+"""Redriving and deleting dead letters: many at a time, in chunks small enough for every store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import Inspection
 
 CHUNK: Final = 500
-"""How many letters move, or are deleted, in one step."""
+"""How many dead letters move, or are deleted, in one step."""
 STEPS_A_SECOND: Final = 10
-"""At a given rate so many chunks go in a second, so that what comes back comes evenly."""
+"""At a given rate, how many chunks go per second, so that the load is even."""
 
 
 async def redrive(
@@ -30,9 +30,9 @@ async def redrive(
 ) -> int:
     """Move these dead letters back among the messages, to the queue `to` or where they died; how many moved.
 
-    Those that are there when it begins, the oldest first; at most `limit`, and at most `rate` a second. A letter that
-    somebody holds stays, and so does one whose timer id is taken by a message; of several letters of one timer id
-    only the newest goes. With `keep_timer_ids=False` they give up their timer ids, and all go.
+    Those that are there when it begins, oldest first; at most `limit`, and at most `rate` a second. A dead letter that
+    is held stays, and so does one whose timer id is taken by a message; of several dead letters with one timer id only
+    the newest goes. With `keep_timer_ids=False` they go without their timer ids, so none stays for that.
 
     When the store fails half-way, what has moved has moved: the same call again moves the rest.
     """
@@ -45,7 +45,7 @@ async def redrive(
     letters_left = deque(await _oldest_first(store, which, to, keep_timer_ids=keep_timer_ids))
     moved, next_at = 0, monotonic()
     while chunk := _next_chunk(letters_left, most if limit is None else min(most, limit - moved)):
-        # Without a rate only so that a store which answers at once does not keep everybody else waiting.
+        # Without a rate this only yields: a store that answers at once would otherwise block the event loop.
         await sleep(max(next_at - monotonic(), 0))
         begun = monotonic()
         letters = await store.dead(DeadFilter(ids=chunk), limit=len(chunk))
@@ -73,7 +73,7 @@ async def purge(store: Inspection, which: DeadFilter, *, limit: int | None = Non
 async def _oldest_first(
     store: Inspection, which: DeadFilter, to: str | None, *, keep_timer_ids: bool
 ) -> list[tuple[int, int]]:
-    """These letters as they are now, by id and size, but of those that would have one name only the newest."""
+    """These dead letters as they are now, by id and size, but of those with the same timer id only the newest."""
     found: list[tuple[int, int]] = []
     names: set[tuple[str, str]] = set()
     cursor: int | None = None
@@ -90,7 +90,7 @@ async def _oldest_first(
 
 
 def _next_chunk(letters: deque[tuple[int, int]], limit: int) -> tuple[int, ...]:
-    """The ids of the next letters, taken off the front: as many as fit into one page."""
+    """The ids of the next dead letters, taken off the front: as many as fit into one page."""
     budget = ByteBudget(CLAIM_BYTES)
     chunk: list[int] = []
     while len(chunk) < limit and letters and budget.take(letters[0][1]):
@@ -99,7 +99,7 @@ def _next_chunk(letters: deque[tuple[int, int]], limit: int) -> tuple[int, ...]:
 
 
 def _name(letter: DeadLetter, to: str | None) -> tuple[str, str] | None:
-    """Under which name this letter would come back, and in which queue."""
+    """The queue and timer id with which this dead letter would come back, if it has a timer id."""
     return None if letter.timer_id is None else (to or letter.queue, letter.timer_id)
 
 

@@ -1,4 +1,4 @@
-"""Taking the same step again and again, through outages."""
+"""Repeating a step, through outages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Step: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 class RetryLoop:
-    """Takes steps whenever it is time to; a store that is down slows them, it does not stop them."""
+    """Repeats a step whenever it is time; a store that is down slows it, but does not stop it."""
 
     def __init__(self, observer: Observer, after_failure: Callable[[], None]) -> None:
         self.is_failing = False
-        """Whether the last thing asked of the store failed."""
+        """Whether the last call to the store failed."""
         self._observer = observer
         self._after_failure = after_failure
 
     async def repeat(self, step: Step, *, when: Step, until: asyncio.Event) -> None:
-        """Take the step each time `when` has come, until then."""
+        """Take the step each time `when()` completes, until `until` is set."""
         failures = 0
         while not until.is_set():
             if not await happens_before(when(), until):  # Waiting may be interrupted,
@@ -33,17 +33,17 @@ class RetryLoop:
                 await happens_before(asyncio.sleep(backoff(failures)), until)
 
     async def until_well(self, step: Step, until: asyncio.Event) -> None:
-        """Take the step until it goes well once, or until then."""
+        """Take the step until it succeeds once, or until `until` is set."""
         failures = await self.tried(step)
         while failures:
             await happens_before(asyncio.sleep(backoff(failures)), until)
             failures = 0 if until.is_set() else await self.tried(step, failures)
 
     async def tried(self, step: Step, failures: int = 0) -> int:
-        """Take a step; 0 when it went well, otherwise how many times in a row it has failed now."""
+        """Take a step; 0 on success, otherwise how many times in a row it has now failed."""
         try:
             await step()
-        except Exception as error:  # noqa: BLE001 - whatever it is, stopping would strand every message in hand
+        except Exception as error:  # noqa: BLE001 - whatever it is, stopping would strand every message in flight
             self.is_failing = True
             self._after_failure()
             self._observer.store_unavailable(error, timedelta(seconds=backoff(failures + 1, lambda: 1.0)))
@@ -55,7 +55,7 @@ class RetryLoop:
 
 
 async def happens_before(waiting: Awaitable[None], until: asyncio.Event) -> bool:
-    """Wait for one of the two; whether the first came, and the second had not."""
+    """Wait for one of the two; whether the first came before the second."""
     first = asyncio.ensure_future(waiting)
     second = asyncio.ensure_future(until.wait())
     try:
@@ -64,7 +64,7 @@ async def happens_before(waiting: Awaitable[None], until: asyncio.Event) -> bool
             first.result()
         return not until.is_set()
     finally:
-        # Of the event nobody need know how its end came: to wait for that costs two turns of the event loop each time.
+        # The cancelled wait for the event is not awaited: that would cost two turns of the event loop each time.
         second.cancel()
         if not first.done():
             first.cancel()

@@ -1,4 +1,4 @@
-"""Long-lived tasks in which handlers run: a task for each message would cost twice what the engine does."""
+"""Long-lived tasks in which handlers run: a task for each message would cost twice as much as the engine itself."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from nightmail.engine.slot import HandlerSlot
 from nightmail.engine.threads import HandlerThreads
 
 TURN_SECONDS: Final = 0.003
-"""How long runners go on before they let others have their turn: handlers that await nothing never would."""
+"""How long runners go on before they yield the event loop: handlers that await nothing never would."""
 STEPS: Final = 4
-"""How many turns others get then: a claim needs several until it is sent, and again until its answer is there."""
+"""How many turns others get then: a claim needs several to be sent, and several more to receive its answer."""
 
 Handle: TypeAlias = Callable[[InFlight, HandlerSlot, float], Awaitable[float]]
-"""Runs the next message or batch in hand, which begins at that moment; when it has ended."""
+"""Starts the next waiting message or batch at the given moment and runs it; the moment it ended."""
 
 
 async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
     """A handler that cancelled its own task has ended; the next one is not cancelled."""
     while task.cancelling():
         task.uncancel()
-    # One that was asked for and not yet thrown would still hit the next handler at its first await.
+    # A cancellation requested and not yet raised would still hit the next handler at its first await.
     with suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
 
@@ -96,18 +96,18 @@ class Runners:
                     turn_over = now + TURN_SECONDS
         finally:
             in_flight.slots.remove(slot)
-            # Here, and not when its callback is called: what comes in between would wait for a runner that is gone.
+            # Here, not in its done callback: what comes in between would wait for a runner that is gone.
             self._tasks.discard(slot.task)
 
     def _ended(self, runner: asyncio.Task[None]) -> None:
-        self._tasks.discard(runner)  # One that was cancelled before its first step is still there.
+        self._tasks.discard(runner)  # Still there if cancelled before its first step.
         if not self._tasks and self._in_flight.waiting and not self._stopping.is_set():
             self.start()
 
     async def _rest(self) -> None:
-        """Let others have their turn.
+        """Yield the event loop to others.
 
-        Of runners whose handlers await nothing one does it for all, and the others leave: their turns would add up,
+        Among runners whose handlers await nothing, one yields for all and the others end: their turns would add up,
         and everything else on the event loop would wait for the sum.
         """
         self._resting = True
@@ -116,10 +116,10 @@ class Runners:
                 await asyncio.sleep(0)
         finally:
             self._resting = False
-        # In case that the next handler does await something.
+        # In case the next handler does await something.
         asyncio.get_running_loop().call_soon(self._reinforce)
 
     def _reinforce(self) -> None:
-        """Start further runners if all there are wait inside of handlers."""
+        """Start more runners if all existing ones wait inside handlers."""
         if self._in_flight.handlers == len(self._tasks) and not self._stopping.is_set():
             self.start()

@@ -1,4 +1,4 @@
-"""How a worker works. The defaults are the fast ones; nothing here needs turning for throughput."""
+"""Worker settings. The defaults are the fast ones; nothing here needs tuning for throughput."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class WorkerSettings:
     """How long until a dead process's messages go to another; a live one renews its leases by itself."""
     retry: RetryPolicy = field(default_factory=ExponentialRetry)
     max_deliveries: int = 10
-    """How many times in a row a worker may be lost with a message before it is buried."""
+    """How many times in a row a worker may be lost with a message before it becomes a dead letter."""
     handler_timeout: timedelta = timedelta(hours=1)
     """How long a handler may run before it is cancelled and the message retried."""
     give_up_after: timedelta | None = None
-    """For how long after its publish a message may be retried and postponed at all."""
+    """For how long after its publish a message may be retried or postponed."""
     graceful_timeout: timedelta = timedelta(seconds=15)
     """How long `stop` waits for running handlers before it cancels them and hands their messages back."""
     isolated: bool = False
-    """Whether what blocks runs in child processes: a message that kills its own takes nothing else with it."""
+    """Whether blocking handlers run in child processes: a message that kills its process takes nothing else down."""
     describe_error: Callable[[BaseException], str | None] = describe
-    """What a dead letter and the log say of an error: the place to redact."""
+    """What a dead letter and the log say about an error: the place to redact."""
 
     def described(self, error: BaseException) -> str | None:
-        """What a dead letter says of this error, whatever `describe_error` makes of it."""
+        """What a dead letter says about this error, even if `describe_error` raises."""
         try:
             text = self.describe_error(error)
         except Exception as broken:  # noqa: BLE001 - an error whose repr raises still has a name
@@ -57,7 +57,7 @@ class WorkerSettings:
         if self.graceful_timeout < _NOTHING:
             raise ValueError(f"graceful_timeout must not be negative, not {spoken(self.graceful_timeout)}")
         if isinstance(self.retry, type):
-            # A class is callable too, and would bury each message that fails.
+            # A class is callable too, and would send every failed message to the dead letters.
             raise TypeError(f"retry must be a policy, not its class: {self.retry.__name__}()")
         if not callable(self.retry):
             raise TypeError(

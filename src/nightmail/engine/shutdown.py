@@ -1,6 +1,6 @@
-"""By when a stopping worker must be done with what, and how to leave behind what will not end.
+"""The deadlines of a stopping worker, and how to leave behind what will not end.
 
-All moments are fixed when the stop is asked for, so that whatever a store or a handler does, the sum is bounded:
+All deadlines are fixed when the stop is requested, so that the total is bounded whatever a store or a handler does:
 
     stop ── handlers may end ── cancelled ── last writes ── done
             ╰─ graceful_timeout ─╯╰──── LAST_WRITES_SECONDS ───╯
@@ -17,13 +17,13 @@ from typing import Any, Final
 LAST_WRITES_SECONDS: Final = 2.5
 """How long after the grace period a worker may take: cancelled handlers, a claim under way, the last settlements."""
 FOR_HANDLERS: Final = 0.6
-"""What part of that cancelled handlers may take: others must still be written."""
+"""How much of that cancelled handlers may take: others must still be written."""
 A_MOMENT: Final = 0.1
-"""What anything may take that is asked for past its time."""
+"""How long anything may take that starts past its deadline."""
 
 
 class Stopping:
-    """Whether a worker shall stop, and by when."""
+    """Whether a worker is to stop, and by when."""
 
     def __init__(self, grace: timedelta) -> None:
         self.asked = asyncio.Event()
@@ -55,7 +55,7 @@ class Stopping:
         return self._grace_ends + LAST_WRITES_SECONDS * FOR_HANDLERS
 
     def last_writes_end(self) -> float:
-        """When what is to be written from now on must be: a dead store need not use up the grace period too."""
+        """The deadline for writes from now on: a dead store need not use up the grace period too."""
         return min(self.ends, time.monotonic() + LAST_WRITES_SECONDS)
 
     @property
@@ -67,7 +67,7 @@ class Stopping:
 async def ends_by(moment: float, waiting: Awaitable[Any]) -> bool:
     """Wait for this until then; whether it has ended. If not, it is cancelled and left behind.
 
-    Unlike with `asyncio.timeout`, what does not heed its cancellation holds nothing up.
+    Unlike with `asyncio.timeout`, what ignores its cancellation holds nothing up.
     """
     task = asyncio.ensure_future(waiting)
     try:
@@ -79,13 +79,13 @@ async def ends_by(moment: float, waiting: Awaitable[Any]) -> bool:
 
 
 def leave_behind(task: asyncio.Future[Any]) -> None:
-    """Cancel this and do not wait for it. What it still raises is of no interest to anyone."""
+    """Cancel this and do not wait for it. What it still raises is ignored."""
     task.add_done_callback(_ignored)
     task.cancel()
 
 
 async def undisturbed(task: asyncio.Task[Any]) -> None:
-    """Wait until this has ended, however often we are cancelled meanwhile: anyio does so at every step.
+    """Wait until this has ended, however often we are cancelled meanwhile: anyio cancels at every step.
 
     How it ended is for the caller to ask.
     """
@@ -98,6 +98,6 @@ async def undisturbed(task: asyncio.Task[Any]) -> None:
 
 
 def _ignored(task: asyncio.Future[Any]) -> None:
-    """Ask how it ended, or asyncio would log that it was not asked."""
+    """Retrieve its exception, or asyncio would log that it was never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""What a runner is at: one delivery, or one batch of them, after the other, in one task."""
+"""What a runner is handling: one delivery, or one batch of them, after the other, in one task."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _TURNS: Final = 5
 
 @dataclass(slots=True, eq=False)
 class HandlerSlot:
-    """A runner's place. Lives as long as its task; what it holds changes with every message."""
+    """A runner's handler slot. Lives as long as its task; its contents change with every message."""
 
     task: asyncio.Task[Any]
     leases: Leases
-    """Those of its worker."""
+    """The leases of its worker."""
     delivery: Delivery | None = None
-    """What it runs now; of a batch, the first."""
+    """What it runs now; the first of a batch."""
     batch: Sequence[Delivery] = ()
-    """All of it, where handlers take batches."""
+    """The whole batch, where handlers take batches."""
     promised: set[Delivery] = field(default_factory=set)
-    """What the handler has acknowledged in a transaction of its own: whether that commits, we are not told."""
+    """What the handler has acknowledged in its own transaction: we never learn whether that commits."""
     begun: float = 0.0
-    """When that began, by the monotonic clock."""
+    """When its handler started, by the monotonic clock."""
     overdue: bool = False
     """Cancelled for running too long."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Whether its worker stops."""
+    """Whether its worker is stopping."""
     threads: HandlerThreads | None = None
-    """Where its worker runs what blocks."""
+    """Where its worker runs blocking code."""
     call: ThreadCall[Any] | None = None
-    """What runs there now, if anything."""
+    """The call that runs there now, if any."""
     left_behind: bool = False
-    """Its worker has stopped, and a thread of this still runs: nothing of it may be written or given away."""
+    """Its worker has stopped, and its thread still runs: its messages may be neither settled nor handed back."""
 
     @property
     def deliveries(self) -> Sequence[Delivery]:
@@ -49,12 +49,12 @@ class HandlerSlot:
         return self.batch or (() if self.delivery is None else (self.delivery,))
 
     async def was_interrupted(self) -> bool:
-        """Whether its handler was cancelled by us: its time was up, or its worker stops."""
+        """Whether we cancelled its handler: it timed out, or its worker is stopping."""
         if self.overdue:
             return True
         if not self.task.cancelling():
             return False
-        # When `asyncio.run` ends it cancels all tasks at once: this one may hear of it before its worker does.
+        # When `asyncio.run` ends it cancels all tasks at once: this one may be cancelled before its worker is.
         for _ in range(_TURNS):
             if self.stopping.is_set():
                 break

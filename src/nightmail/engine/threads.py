@@ -1,8 +1,8 @@
 """Threads in which the `def` handlers of one worker run, one for each of its `max_workers`.
 
 A thread cannot be cancelled. So its caller waits until it has ended, whatever happens meanwhile, and its message stays
-in hand for as long: given to another worker, it would run twice at once. What is cancelled is asked to end, in three
-steps:
+in flight for as long: given to another worker, it would run twice at once. A cancelled handler is asked to end, in
+three steps:
 
     cancelled ──▶ `stopping` is set ──0.5 s──▶ HandlerTimeout is raised in the thread ──0.5 s──▶ reported as overdue
 
@@ -42,9 +42,9 @@ class HandlerThreads:
     def __init__(
         self, size: int, name: str, *, overdue: Callable[[HandlerSlot], object], isolated: bool = False
     ) -> None:
-        """`overdue` is told of what did not end though `HandlerTimeout` was raised in its thread."""
+        """`overdue` is called for what did not end although `HandlerTimeout` was raised in its thread."""
         self.isolated = isolated
-        """Whether what blocks shall run in a child process, while its thread waits for that."""
+        """Whether blocking handlers run in a child process, while their thread waits for it."""
         self._children = Children()
         self._size = size
         self._name = name
@@ -57,7 +57,7 @@ class HandlerThreads:
     async def run(
         self, slot: HandlerSlot, function: Callable[[], T], *, interrupt: Callable[[], object] | None = None
     ) -> T:
-        """What `function` returns or raises, once its thread is through with it: cancelling only asks it to end.
+        """What `function` returns or raises, once its thread has finished it: cancelling only asks it to end.
 
         It has a copy of the caller's context variables. If it ends because it was asked to, `CancelledError` is raised.
         With `interrupt` that is how it is made to end, at once.
@@ -85,7 +85,7 @@ class HandlerThreads:
     ) -> Any:
         """The same in a child process, which is killed when it is cancelled. `HandlerDied` if the child dies.
 
-        A new one calls `prepare` first. That, and its start, do not count as time of the handler's.
+        A new child calls `prepare` first. That, and its start, do not count against the handler's time.
         """
         child = self._children.take()
 
@@ -105,7 +105,7 @@ class HandlerThreads:
                 self._children.give_back(child)
 
     def close(self) -> None:
-        """Nothing will run here any more; a thread that is still busy ends when it is through."""
+        """Nothing will run here any more; a busy thread ends after its call."""
         self._closed = True
         self._children.close()
         for thread in self._idle:
@@ -142,7 +142,7 @@ class ThreadCall(Generic[T]):
         self.stopping = False
         """Whether the function was asked to end."""
         self.is_over = False
-        """Whether the thread is through with it. Set by the thread, before anybody is told."""
+        """Whether the thread has finished it. Set by the thread, before it notifies the event loop."""
         self._run = slot
         self._overdue = overdue
         self._kill = interrupt
@@ -164,7 +164,7 @@ class ThreadCall(Generic[T]):
     # ── on the event loop ──────────────────────────────────────────────────────────────────────────────────
 
     async def wait(self) -> None:
-        """Until the thread is through with it, or its worker has left it behind."""
+        """Until the thread has finished it, or its worker has left it behind."""
         try:
             while not self._is_known_over:
                 try:
@@ -189,11 +189,11 @@ class ThreadCall(Generic[T]):
             raise self._cancelled from error
         if not isinstance(error, HandlerTimeout | StopIteration):
             raise error
-        # Neither may be raised inside of a coroutine.
+        # Neither may be raised inside a coroutine.
         raise RuntimeError(f"the handler raised {type(error).__name__} by itself") from error
 
     def leave_behind(self, when_over: Callable[[], object]) -> None:
-        """Nothing waits for it any more. Tell this when the thread is through with it, on that thread."""
+        """Nothing waits for it any more. Call `when_over` when the thread has finished it, on that thread."""
         self._when_over = when_over
         if self.is_over:
             when_over()
@@ -201,9 +201,9 @@ class ThreadCall(Generic[T]):
             self._report()
 
     def afterwards(self, work: Callable[[], object]) -> bool:
-        """Have the thread do this once it is through with it, before anybody is told; whether it still can."""
+        """Have the thread do this once it has finished, before it notifies the event loop; whether it still can."""
         self._afterwards.append(work)
-        # The thread says that it is over before it looks, and we the other way round: one of the two does it.
+        # The thread sets `is_over`, then looks for work; we add work, then read `is_over`: one of the two does it.
         return not self.is_over or self._next_to_do() is None
 
     def _next_to_do(self) -> Callable[[], object] | None:
@@ -230,8 +230,8 @@ class ThreadCall(Generic[T]):
         self._overdue(self._run)
 
     def _raise_in_thread(self) -> None:
-        # The thread says that it has begun, and later that it is over, before it looks whether we are raising, and we
-        # the other way round: one of the two notices the other. So what is raised never reaches another call.
+        # The thread marks its begin, and later its end, before it checks whether we are raising; we do it the other way
+        # round. So one of the two notices the other, and the exception never reaches another call.
         self._raising = True
         if self._ident and not self.is_over and not _stalls_when_raising():
             _raise_in(self._ident, HandlerTimeout)
@@ -245,7 +245,7 @@ class ThreadCall(Generic[T]):
     # ── in the thread ──────────────────────────────────────────────────────────────────────────────────────
 
     def carry_out(self, free: Callable[[], object]) -> bool:
-        """Call the function, and tell the event loop, which lets `free` know first; whether there is still one."""
+        """Call the function, and notify the event loop, which calls `free` first; whether there is still a loop."""
         self._ident = threading.get_ident()
         _here.call = self
         ended = False
@@ -260,7 +260,7 @@ class ThreadCall(Generic[T]):
                 ended = True
             self._come_to_rest()
         except HandlerTimeout as late:
-            # It is raised once, between any two steps, and so perhaps between two of ours.
+            # It is raised once, between any two bytecodes, so perhaps in our own code.
             if not ended:
                 self._error = late
             self._come_to_rest()
@@ -286,8 +286,8 @@ class ThreadCall(Generic[T]):
         if self._raising:
             while not self._raised:
                 time.sleep(0.001)  # No lock: one that is interrupted while it is taken may stay taken.
-            # Perhaps it is still to come. Taking it back would leave the interpreter looking for it for good, in every
-            # thread; so it is replaced by one that is caught here.
+            # It may be still pending. Clearing it would leave the interpreter checking for it forever, in every thread;
+            # so it is replaced by one that is caught here.
             with suppress(HandlerTimeout):
                 _raise_in(self._ident, HandlerTimeout)
                 while True:
@@ -303,7 +303,7 @@ def _raise_in(ident: int, error: type[BaseException]) -> None:
 
 
 def _stalls_when_raising() -> bool:
-    """Whether this thread would stand still until the other one has noticed, even one that waits for a server.
+    """Whether this thread would block until the other one has noticed, even one that waits for a server.
 
     So it is with a debugger or a coverage tool on Python 3.11: a traced function cannot begin while an exception for
     another thread is pending.
@@ -340,7 +340,7 @@ _here: Final = _Here()
 
 
 def current_call() -> ThreadCall[Any] | None:
-    """The call that this thread is making, if it is one of a worker's; `None` on an event loop."""
+    """The call that this thread is making, if it is a worker's thread; `None` on an event loop."""
     return _here.call
 
 

@@ -4,12 +4,12 @@
                         ╰───────────── lease expires ─────────────▶ store (due again)
 
 Three loops and a keeper run at once. *Claim* looks when there is room and something may be due. *Settle* writes what
-has finished, as much as has gathered. Handlers run in tasks, at most `max_workers` at a time. The *keeper*
-renews every lease in hand, on a thread of the store's, and is the last to stop.
+has finished, in batches. Handlers run in tasks, at most `max_workers` at a time. The *keeper* renews the lease of
+everything in flight, on a thread of the store, and is the last to stop.
 
 A lease is the only right to settle: the store refuses a settlement whose lease was taken over.
 A finished message leaves `Finished` only after the store has answered: an outage delays, it never loses.
-Only waiting is interrupted: a claim cut off half-way would strand messages that nobody holds.
+Only waiting is interrupted: a claim cut off half-way would leave messages leased with no worker to run them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from nightmail.store import Settlement, Source
 
 SETTLE_BATCH: Final = 1000
 UNSETTLED: Final = 3 * SETTLE_BATCH
-"""How many finished messages may wait to be written before fewer are claimed: a claim need not wait for them."""
+"""How many finished messages may wait to be written before fewer are claimed: up to here a claim need not wait."""
 GATHER_SECONDS: Final = 0.010
-"""How long a finished message waits for others, while others are in hand."""
+"""How long a finished message waits for others, while others are in flight."""
 FEW: Final = 16
 BUSY_SECONDS: Final = 0.1
-"""How long before asking again for a row that somebody's transaction has locked."""
+"""How long before retrying a row that an open transaction has locked."""
 REVIEW_SECONDS: Final = 1.0
-"""How often to ask, while there is no room, whether what was fetched ahead will still start soon."""
+"""How often to check, while there is no room, whether what was fetched ahead will still start soon."""
 FEWEST_BYTES: Final = CLAIM_BYTES // 4
 """How many bytes there must be room for before more is claimed: one at a time would be slow."""
 
@@ -93,7 +93,7 @@ class Worker:
         self._alarm = Alarm()
         self._suspect: Delivery | None = None
         self._most: int | None = None
-        """How many to claim at most, after one brought a suspect: the others of its kind would all go back again."""
+        """How many to claim at most, after a claim brought a quarantined message: more of them would be handed back."""
         self._unconfirmed: tuple[UUID, float] | None = None
         self._looked = False
         self._lacks_bytes = False
@@ -125,7 +125,7 @@ class Worker:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last thing asked of the store failed."""
+        """Whether the last call to the store failed."""
         return self._retry_loop.is_failing
 
     @property
@@ -135,13 +135,13 @@ class Worker:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is in hand, and no claim under way that could change that."""
-        # What a handler has acknowledged itself has no lease here any more, and yet may still run.
+        """Whether nothing is in flight, and no claim under way that could change that."""
+        # What a handler has acknowledged itself has no lease here any more, but may still run.
         return not self.in_hand and self._in_flight.is_empty and self._unconfirmed is None
 
     @property
     def has_only_its_suspect(self) -> bool:
-        """Whether nothing is in hand but for a suspect that has not started."""
+        """Whether nothing is in flight except a quarantined message that has not started."""
         return self.in_hand <= 1 and self._in_flight.is_empty and not self._finished
 
     def run(self) -> Coroutine[Any, Any, None]:
@@ -149,7 +149,7 @@ class Worker:
         return self._begin(self._claim_until_stopped)
 
     def run_until_idle(self) -> Coroutine[Any, Any, None]:
-        """Work until nothing is due any more and nothing is in hand."""
+        """Work until nothing is due any more and nothing is in flight."""
         return self._begin(self._claim_until_idle)
 
     async def stop(self) -> None:
@@ -185,7 +185,7 @@ class Worker:
         try:
             await asyncio.shield(ran)
         except asyncio.CancelledError:
-            # Cancelled ourselves, not the work: it must not leave leases behind that nobody holds.
+            # We were cancelled, not the work: it must not leave leases behind without a holder.
             self._stopping.hurry()
             await undisturbed(ran)
             ran.result()
@@ -225,7 +225,7 @@ class Worker:
         try:
             await happens_before(_first_ended(claims, settling), self._stopping.asked)
         except asyncio.CancelledError:
-            # When `asyncio.run` ends it cancels every task by itself: what is in hand must go back all the same.
+            # When `asyncio.run` ends it cancels every task: what is in flight must be handed back all the same.
             cancelled = True
             self._stopping.hurry()
         self._stopping.ask()
@@ -256,7 +256,7 @@ class Worker:
                 return
 
     async def _come_to_rest(self) -> None:
-        """Until nothing is in hand, and claims are allowed."""
+        """Until nothing is in flight, and claims are allowed."""
         if self._suspect is not None:
             await self._run_suspect()
         await self._in_flight.wait_empty()
@@ -273,11 +273,11 @@ class Worker:
                 self._observer.woken()
                 break
             self._review()
-        # Last: a neighbour's suspect may have come while we waited for the others.
+        # Last: another worker may have quarantined a message while we waited for the rest.
         await self._wait_for_suspects()
 
     async def _wait_for_suspects(self) -> None:
-        """Until claims are allowed; and if suspects come here, until none of another worker has the process."""
+        """Until claims are allowed; and if this worker gets quarantined messages, until no other worker runs one."""
         await self._quarantine.wait_open()
         if self._most is not None:
             await self._quarantine.wait_free()
@@ -293,7 +293,7 @@ class Worker:
                 self._review()
 
     def _review(self) -> None:
-        """Hand back what will not start soon: handlers take longer than those before them did, others may be free."""
+        """Hand back what will not start soon: handlers take longer than before, and other workers may be free."""
         now = time.monotonic()
         if now >= self._review_at:
             self._review_at = now + REVIEW_SECONDS
@@ -306,7 +306,7 @@ class Worker:
     def _space(self, ahead: int) -> int:
         """How many more to claim. A handler with half a batch is as busy as one with a whole one."""
         free = (self._settings.max_workers - self._in_flight.handlers) * self._batch
-        # What the store has not taken back yet counts too, or a store that cannot write would fill our memory.
+        # What is not settled yet counts too, or a store that cannot write would fill our memory.
         return free + ahead - self._in_flight.waiting - max(len(self._finished) - UNSETTLED, 0)
 
     def _bytes_left(self) -> int:
@@ -315,7 +315,7 @@ class Worker:
 
     async def _claim(self) -> None:
         if self._quarantine.closed or (self._most is not None and self._quarantine.taken):
-            return  # A suspect came just now: wait again.
+            return  # A message was quarantined just now: wait again.
         self._bell.clear()
         await self._recall()
         sent = time.monotonic()
@@ -378,14 +378,14 @@ class Worker:
             self._review_at = time.monotonic() + REVIEW_SECONDS
             self._in_flight.take(ready)
             self._runners.start()
-        # Last: an observer that raises against its promise must not leave a message leased that nobody runs.
+        # Last: an observer that raises although it must not may not leave a message leased and never run.
         if deliveries:
             self._observer.claimed(deliveries)
         if broken is not None:
             raise broken
 
     def _sort_out(self, suspects: Sequence[Delivery], *, full: bool) -> None:
-        """Keep one suspect and hand the others back. While suspects come, claim one at a time, then ever more again."""
+        """Keep one quarantined message, hand the others back. While they come, claim singly, then gradually more."""
         if suspects:
             self._most = 1
             if self._suspect is None and not self._quarantine.taken and not self._stopping.asked.is_set():
@@ -395,7 +395,7 @@ class Worker:
             self._most = self._most * 2 if full and self._most < MOST_AHEAD else None
 
     async def _run_suspect(self) -> None:
-        """Run the suspect when nothing else is in hand; if another worker's suspect has the process, hand it back."""
+        """Run the quarantined message when nothing else is in flight; if another worker runs one, hand it back."""
         alone = await self._quarantine.take(self)
         suspect, self._suspect = self._suspect, None
         if suspect is None:
@@ -407,7 +407,7 @@ class Worker:
             self._runners.start()
             await self._quarantine.wait_open()
             if self._quarantine.taken:
-                self._most = None  # It runs for long. Others may run beside it by now, but no other suspect.
+                self._most = None  # It runs for long. Others may run now, but no other quarantined one.
 
     # ── handle ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -425,7 +425,7 @@ class Worker:
                 self._prefetch.ran(ended - now)
                 self._observer.ended((delivery,), ended - now)
             else:
-                # The claim or a pause took longer than a lease. If no other worker has it by now, it goes back.
+                # The claim or a pause took longer than the lease. Hand it back, unless another worker has it by now.
                 settlement = Settlement(delivery, Release())
         finally:
             if slot.left_behind:
@@ -435,7 +435,7 @@ class Worker:
             else:
                 self._finished.put(settlement)
             in_flight.finish(slot)
-            # While many wait, every eighth time is often enough to ask.
+            # While many wait, every eighth time is often enough to check.
             waiting = in_flight.waiting
             if (waiting < FEW or waiting % 8 == 0) and self._wants_more():
                 self._room.set()
@@ -455,7 +455,7 @@ class Worker:
                 in_flight.narrow(slot, held)
                 settlements = await self._attempt.many(held, slot)
                 ended = time.monotonic()
-                # Fetching ahead counts messages, so it wants to know how long one of them took.
+                # Prefetch counts messages, so it needs the time per message.
                 self._prefetch.ran((ended - now) / len(held))
                 self._observer.ended(held, ended - now)
         finally:
@@ -473,7 +473,7 @@ class Worker:
             self._observer.lease_lost(delivery)
 
     def _note_room(self) -> None:
-        """What starts does not wait any more: if its bytes kept a claim from being made, it can be made now."""
+        """A started message frees its bytes: a claim that had no room for bytes can go now."""
         if self._lacks_bytes and self._bytes_left() >= FEWEST_BYTES:
             self._lacks_bytes = False
             self._room.set()
@@ -489,12 +489,12 @@ class Worker:
             try:
                 await self._retry_loop.repeat(self._settle, when=self._gathered, until=self._drained)
             except asyncio.CancelledError:
-                # When `asyncio.run` ends it cancels every task by itself. Until all is handed back this one is needed.
+                # When `asyncio.run` ends it cancels every task. This one is needed until all is handed back.
                 if self._drained.is_set():
                     raise
 
     async def _gathered(self) -> None:
-        """Until something is finished and, while others are in hand, a moment longer so that they go together."""
+        """Until something is finished and, while others are in flight, a moment longer so that they go together."""
         await self._finished.wait_some()
         if not self._in_flight.is_empty and len(self._finished) < SETTLE_BATCH:
             with suppress(TimeoutError):
@@ -511,14 +511,14 @@ class Worker:
         busy = [each for each, result in zip(batch, results, strict=True) if result is WriteResult.BUSY]
         self._finished.drop_first(len(batch))
         self._finished.put_back(busy)
-        # With nothing in hand any more, no handler is left to say that there is room again.
+        # With nothing in flight any more, no handler is left to signal that there is room again.
         self._room.set()
         self._report(batch, results)
         if busy:
             await asyncio.sleep(BUSY_SECONDS)
 
     def _report(self, batch: Sequence[Settlement], results: Sequence[WriteResult]) -> None:
-        """Let go of what the store has answered for, and say how it stood."""
+        """Drop what the store has answered for, and report the write results."""
         answered = [
             (each, result)
             for each, result in zip(batch, results, strict=True)
@@ -582,7 +582,7 @@ class Worker:
             await asyncio.wait(left, timeout=A_MOMENT)
 
     def _report_overdue(self, slot: HandlerSlot) -> None:
-        """A thread does not end though it was told to."""
+        """A thread does not end although it was told to."""
         for delivery in slot.deliveries:
             self._observer.overdue(delivery, time.monotonic() - slot.begun)
 
@@ -592,7 +592,7 @@ async def _first_ended(*tasks: asyncio.Task[None]) -> None:
 
 
 def check_queues(queues: Sequence[str]) -> tuple[str, ...]:
-    """The queues of one worker, if they can be."""
+    """The queues of one worker; raises if they are not valid."""
     if isinstance(queues, str):
         raise TypeError("queues must be a list of names, not one str")
     if not queues:

@@ -1,4 +1,4 @@
-"""Moving in: what waits in the tables of another library becomes ours."""
+"""Moves what waits in the tables of another library into ours."""
 
 from nightmail.moving.faststream_outbox import Mover
 from nightmail.moving.records import Census, Moved, OldTables, QueueCensus, Stuck

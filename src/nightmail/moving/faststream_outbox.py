@@ -1,8 +1,8 @@
-"""What waits in the tables of faststream-outbox becomes ours, while they are in use.
+"""Moves what waits in the tables of faststream-outbox into ours, while they are in use.
 
-A batch is one transaction: rows that nobody holds are locked, published here, and deleted there. Whenever this process
+A batch is one transaction: rows that are not held are locked, published here, and deleted there. Whenever this process
 dies, a row is there or here, never in both and never in neither, and the next run goes on with what is left. Old
-workers pass over the rows that we have locked, and we pass over theirs.
+workers skip the rows that we have locked, and we skip theirs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Tell: TypeAlias = Callable[[Moved], object]
 
 
 def _nobody(_: Moved) -> None:
-    """Nobody wants to know."""
+    """No callback."""
 
 
 class Mover(AbstractAsyncContextManager["Mover"]):
@@ -60,16 +60,14 @@ class Mover(AbstractAsyncContextManager["Mover"]):
     ) -> None:
         """`tables` names those of the store.
 
-        Without `lease_ttl` no row that bears a lease is touched: an old worker takes it up again, or it stays. With it,
+        Without `lease_ttl` no row that has a lease is touched: an old worker takes it up again, or it stays. With it,
         a row is taken once its lease is older than that, as an old worker would: it must be the longest
         `lease_ttl_seconds` of all old subscribers.
         """
         if batch < 1:
             raise ValueError(f"batch must be at least 1, not {batch}")
         if lease_ttl is not None and lease_ttl <= timedelta(0):
-            raise ValueError(
-                f"lease_ttl must be longer than nothing, not {lease_ttl}: live leases would be taken"
-            )
+            raise ValueError(f"lease_ttl must be positive, not {lease_ttl}: live leases would be taken")
         self._lane = Lane(MOVE, connector(url))
         self._store = store
         self._old = old
@@ -86,13 +84,13 @@ class Mover(AbstractAsyncContextManager["Mover"]):
         await self._lane.close()
 
     async def check(self) -> None:
-        """Raise `ValueError` unless the old tables are there and look like theirs."""
+        """Raise `ValueError` unless the old tables exist and have the expected columns."""
         await self._check(self._old.messages, COLUMNS)
         if self._old.dead is not None:
             await self._check(self._old.dead, DEAD_COLUMNS)
 
     async def count(self) -> Census:
-        """How the old tables stand. Changes nothing."""
+        """What the old tables contain. Changes nothing."""
         queues = {
             row["queue"]: QueueCensus(waiting=row["waiting"], taken=row["taken"], leased=row["leased"])
             for row in await self._ask("count", lease=self._lease)
@@ -101,9 +99,9 @@ class Mover(AbstractAsyncContextManager["Mover"]):
         return Census(queues, dead)
 
     async def move(self, tell: Tell = _nobody) -> Moved:
-        """Pass once through the old tables and move what nobody holds; `tell` hears of every batch.
+        """Pass once through the old tables and move what is not held; `tell` is called for every batch.
 
-        What is published there meanwhile is for the next pass: this one has an end.
+        What is published there meanwhile is left for the next pass, so that this one ends.
         """
         return await self._pass(Moved(), tell)
 
@@ -136,11 +134,11 @@ class Mover(AbstractAsyncContextManager["Mover"]):
 
     async def _move_messages(self, connection: Connection, after: int, last: int) -> tuple[int, Moved]:
         try:
-            # No savepoint for each name: more than 64 of them slow down every other session of the server.
+            # No savepoint per timer id: more than 64 of them slow down every other session of the server.
             async with connection.transaction(isolation="read_committed"):
                 return await self._move_batch(connection, after, last)
         except _NameIsBusy as busy:
-            # The rows before it go without it. When there are none, it is passed over until the next pass.
+            # The rows before it go without it. When there are none, it is skipped until the next pass.
             if busy.id - 1 == after:
                 return busy.id, Moved()
             return await self._move_messages(connection, after, busy.id - 1)
@@ -163,7 +161,7 @@ class Mover(AbstractAsyncContextManager["Mover"]):
         return seen, Moved(len(gone), 0, tuple(stuck))
 
     async def _publish(self, connection: Connection, group: _Group) -> bool:
-        """Publish these in the transaction of the batch; `False` when the name of the only one is taken."""
+        """Publish these in the transaction of the batch; `False` when it is a single one whose timer id is taken."""
         (row, message), *_ = group
         if message.timer_id is None:
             await self._store.publish_batch([message for _, message in group], transaction=connection.driver)
@@ -206,7 +204,7 @@ _Step: TypeAlias = Callable[[Connection, int, int], Awaitable[tuple[int, Moved]]
 
 
 class _NameIsBusy(Exception):
-    """Somebody's open transaction wants the name of this row here."""
+    """Another open transaction is taking the timer id of this row here."""
 
     def __init__(self, id_: int) -> None:
         super().__init__()
@@ -218,7 +216,7 @@ def _next(step: _Step, after: int, last: int) -> Callable[[Connection], Awaitabl
 
 
 def _groups(rows: Sequence[Mapping[str, Any]], stuck: list[Stuck]) -> Iterator[_Group]:
-    """What can be published at once, in the order of the rows: a name alone, and together what has none."""
+    """Groups to publish, in the order of the rows: one with a timer id alone, those without together."""
     group: _Group = []
     for row in rows:
         try:
@@ -239,6 +237,6 @@ def _named(statement: Statement, names: Mapping[str, str]) -> Statement:
 
 
 def _refuse_unless(all_gone: bool, table: str) -> None:
-    """Roll back when the old table has kept what it was to give, as with a trigger on it: it would be in both."""
+    """Roll back if rows stayed in the old table (a trigger may keep them): they would be in both."""
     if not all_gone:
         raise NightmailError(f"{table!r} does not let its rows be deleted: nothing of this batch was moved")

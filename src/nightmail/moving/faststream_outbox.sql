@@ -1,5 +1,5 @@
 -- The tables of faststream-outbox are `old_outbox` and `old_dead` here; loading this puts in their true names.
--- An old lease has no end of its own: a row counts as held for :lease after `acquired_at`, and for ever without one.
+-- An old lease has no end of its own: a row counts as held for :lease after `acquired_at`, and forever without one.
 
 -- name: missing
 -- Which of these columns the table does not have; all of them if there is no such table.
@@ -10,7 +10,7 @@ where not exists (
     where a.attrelid = to_regclass(:table::text) and a.attname = given.name and not a.attisdropped);
 
 -- name: count
--- How each queue of the old table stands: what nobody holds, and how much of that bears a name that is taken here.
+-- For each queue of the old table: what is not held, and how much of that has a timer id that is taken here.
 select o.queue,
        count(*) filter (where o.free) as waiting,
        count(*) filter (where o.free and o.timer_id is not null and exists (
@@ -29,8 +29,8 @@ order by o.queue;
 select max(id) as id from old_outbox;
 
 -- name: take
--- Lock the next rows that nobody holds, as they will be published. What an old worker claims or an old publisher
--- cancels at this moment is passed over. No due time lies further ahead than a message's may.
+-- Lock the next rows that are not held, as they will be published. What an old worker claims or an old publisher
+-- cancels at this moment is skipped. Due times are capped at what a message may have.
 select o.id, o.queue, o.payload, o.headers::text as headers, o.timer_id,
        least(greatest(o.next_attempt_at, timestamptz '0001-01-03 00:00:00+00'),
              now() + interval '199 years') as due_at
@@ -54,7 +54,7 @@ select count(*) as dead from old_dead;
 select max(id) as id from old_dead;
 
 -- name: move_dead
--- Move the next dead letters. The old table does not know how often the handler ran, only how often it was tried to.
+-- Move the next dead letters. The old table does not know how often the handler ran, only how often it was delivered.
 with chosen as materialized (
     select d.id from old_dead as d
     where d.id > :after::bigint and d.id <= :last::bigint

@@ -1,4 +1,4 @@
-"""Which old tables are meant, how they stand, and what has moved."""
+"""Which old tables are meant, what they contain, and what has moved."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ class OldTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCensus:
-    """How a queue of the old table stands."""
+    """What a queue of the old table contains."""
 
     waiting: int
-    """What nobody holds: it would be moved."""
+    """Not held: they would be moved."""
     taken: int
-    """How many of these bear a timer id that is taken here: they would stay."""
+    """How many of these have a timer id that is taken here: they would stay."""
     leased: int
-    """What an old worker holds."""
+    """Held by an old worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """How the old tables stand."""
+    """What the old tables contain."""
 
     queues: Mapping[str, QueueCensus]
     dead: int
 
     @property
     def rows(self) -> int:
-        """All there are, whoever holds them."""
+        """All of them, held or not."""
         return sum(queue.waiting + queue.leased for queue in self.queues.values()) + self.dead
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A row that stays where it is until somebody decides about it."""
+    """A row that stays where it is until an operator decides about it."""
 
     id: int
     queue: str

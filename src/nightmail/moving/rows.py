@@ -1,4 +1,4 @@
-"""A row of faststream-outbox as the message that our handlers get as theirs would have."""
+"""A row of faststream-outbox as a message that our handlers get as theirs would have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from nightmail.message import Message
 
 ORIGIN: Final = "faststream-outbox-id"
-"""A header with the id that the row had: for handlers that know by `message_id` what they have done already."""
+"""A header with the row's old id: for handlers that deduplicate by `message_id`."""
 COLUMNS: Final = (
     "id",
     "queue",
@@ -46,7 +46,7 @@ def as_message(row: Mapping[str, Any]) -> Message:
     if not isinstance(headers, dict):
         raise ValueError("its headers are not a JSON object")  # noqa: TRY004 - bad data, not a bad argument
     origin = str(row["id"])
-    # There, a row without a correlation id is correlated by its own id. Whatever has noted that must find it again.
+    # There, a row without a correlation id is correlated by its own id: what has recorded that must still match.
     headers = {"correlation_id": origin, ORIGIN: origin} | headers
     return Message(
         queue=row["queue"],
@@ -58,7 +58,7 @@ def as_message(row: Mapping[str, Any]) -> Message:
 
 
 def quoted(table: str) -> str:
-    """`table` or `schema.table`, quoted: whoever made it may have called it anything."""
+    """`table` or `schema.table`, quoted: the names may be anything."""
     schema, dot, name = table.rpartition(".")
     parts = [schema, name] if dot else [name]
     if not all(parts) or "\x00" in table:

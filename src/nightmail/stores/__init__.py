@@ -38,10 +38,9 @@ def open_store(
 ) -> FullStore:
     """A store for a URL, an SQLAlchemy `AsyncEngine`, or a `Redis` or `RedisCluster` client of redis-py.
 
-    Nothing is connected before `open`. `tables` is the prefix of the tables' (in Redis, the keys') names, or
-    `schema.prefix`. With `keep_delivered` a message that is done
-    goes into the delivered history instead of vanishing. A body over `max_body_bytes` is refused at publish; give every
-    process the same limit.
+    Nothing connects before `open`. `tables` is the prefix of the tables' (in Redis, the keys') names, or
+    `schema.prefix`. With `keep_delivered` a message that is done goes into the delivered history instead of being
+    deleted. A body over `max_body_bytes` is refused at publish; give every process the same limit.
     """
     dialect = _dialect(source)
     build = _STORES.get(dialect)
@@ -58,7 +57,7 @@ def open_store(
 
 
 def public_url(source: object, store: FullStore) -> str:
-    """A URL of the store to show to people: no user, no password, no options, for those may have one too."""
+    """The store's URL for display: no user, no password, and no options, which may contain a password too."""
     url = source if isinstance(source, str) else str(getattr(source, "url", f"{store.capabilities.name}://"))
     scheme, separator, rest = url.partition("://")
     shown, *options = _OPTIONS.split(rest, maxsplit=1)
@@ -66,7 +65,7 @@ def public_url(source: object, store: FullStore) -> str:
         return f"{scheme}{separator}{shown}"  # A file: it has no user.
     hosts, slash, path = shown.rpartition("@")[2].partition("/")
     if not _HOSTS.fullmatch(hosts) or any("@" in each for each in options if "@" not in shown):
-        # A password may have a character that ends it where it should not: better nothing than half of it.
+        # An unescaped character in a password may end it too early: show nothing rather than half of it.
         return f"{scheme}{separator}"
     return f"{scheme}{separator}{hosts}{slash}{path}"
 
@@ -79,10 +78,10 @@ def _dialect(source: StoreSource) -> str:
     if isinstance(source, str):
         scheme, separator, _ = source.partition("://")
         if not separator:
-            # Not echoed: what was meant as a URL may hold a password.
+            # Not echoed: it may contain a password.
             raise ValueError(f"a store's URL looks like {DEFAULT_URL} or postgresql://host/database")
         return scheme.partition("+")[0].lower()
-    # Told by their looks: neither SQLAlchemy nor redis-py need be installed.
+    # By module and attribute names: neither SQLAlchemy nor redis-py need be installed.
     if type(source).__module__.startswith("redis."):
         return "redis"
     dialect = getattr(getattr(source, "dialect", None), "name", None)

@@ -1,7 +1,7 @@
-"""Messages that are published at the same time go into the database together.
+"""Coalesces concurrent publishes into one statement.
 
-Each publish is a commit, and a commit waits for the disk. What arrives while one is being written goes along with the
-next, in one statement and one commit: sixteen publishers cost little more than one.
+Each publish is a commit, and a commit waits for the disk. Messages that arrive while one is being written go together
+into the next statement and commit: sixteen publishers cost little more than one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ MOST_MESSAGES: Final = 500
 C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 Send: TypeAlias = Callable[[C, Sequence[Message]], Awaitable[list[int]]]
-"""Stores messages on a connection; their ids."""
+"""Stores messages on a connection and returns their ids."""
 
 
 class Lane(Protocol[C_co]):
-    """The connection on which it is done."""
+    """The connection that publishes."""
 
     async def run_patiently(
         self, work: Callable[[C_co], Awaitable[list[int]]], *, lost: type[StoreUnavailable]
     ) -> list[int]:
-        """Do this when it is its turn; a connection that is lost meanwhile is told as `lost`."""
+        """Run `work` when its turn comes; raise `lost` if the connection is lost meanwhile."""
         ...
 
 
@@ -41,7 +41,7 @@ class _Waiting:
 
 
 class PublishCoalescer(Generic[C]):
-    """Publishes by their own commit, of messages without a timer id; at most `most_bytes` of bodies at once."""
+    """Publishes messages without a timer id outside a caller's transaction, at most `most_bytes` of bodies at once."""
 
     def __init__(
         self, lane: Lane[C], send: Send[C], *, is_refusal: Callable[[Exception], bool], most_bytes: int
@@ -54,7 +54,7 @@ class PublishCoalescer(Generic[C]):
         self._sender: asyncio.Task[None] | None = None
 
     async def publish(self, message: Message) -> int:
-        """Store this message, with others or alone. Cancelled before it is its turn, it is not stored."""
+        """Store this message, with others or alone. If cancelled before its turn, it is not stored."""
         waiting = _Waiting(message, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._sender is None:
@@ -75,7 +75,7 @@ class PublishCoalescer(Generic[C]):
         batch: list[_Waiting] = []
 
         async def send(connection: C) -> list[int]:
-            # Chosen only now that it is our turn: more have come meanwhile.
+            # Taken only when our turn comes: more may have arrived meanwhile.
             batch.extend(self._take())
             return await self._store(connection, batch) if batch else []
 
@@ -85,11 +85,11 @@ class PublishCoalescer(Generic[C]):
         try:
             ids = await self._lane.run_patiently(send, lost=PublishUncertain)
             if len(ids) != len(batch):
-                # Never so. Whose they are is not known, and an id must not go to another's message.
+                # Should never happen. Which id is whose is unknown, and a message must not get another's id.
                 raise PublishUncertain(f"the store answered with {len(ids)} ids for {len(batch)} messages")
         except Exception as error:  # noqa: BLE001 - it is the publishers'
             if self._is_refusal(error) and len(batch) > 1:
-                # One of them is refused, and all were rolled back: each for itself then.
+                # One of them was refused, and all were rolled back: send each on its own.
                 for waiting in batch:
                     await self._answer([waiting], partial(self._store, batch=[waiting]))
             else:
@@ -125,7 +125,7 @@ def _fail(batch: Sequence[_Waiting], error: Exception) -> None:
         if waiting.stored.done():
             continue
         if isinstance(error, StoreError):
-            # One for each: raised in several tasks, a single error would gather all their tracebacks.
+            # One error each: a single one raised in several tasks would collect all their tracebacks.
             own = type(error)(str(error))
             own.__cause__ = error.__cause__
             waiting.stored.set_exception(own)

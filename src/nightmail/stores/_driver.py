@@ -1,4 +1,4 @@
-"""Errors that a driver raises by mistake: they tell nothing but that its connection is in doubt."""
+"""Unexpected errors from a driver: all they say is that its connection is in doubt."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 class Broken(Exception):
-    """The driver failed in a way of which the server told nothing: the connection is in doubt."""
+    """The driver failed without an answer from the server: the connection is in doubt."""
 
 
 async def driven(call: Awaitable[T], *known: type[Exception]) -> T:
-    """What the driver answers. It raises these errors, and `Broken` from any other."""
+    """Await a driver call. Known errors pass through; any other is raised as `Broken`."""
     try:
         return await call
     except known:

@@ -1,4 +1,4 @@
-"""A statement changes a row once: the same message twice in a batch goes into two."""
+"""A statement updates a row only once, so a batch with the same message twice is split into two statements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nightmail.message import Delivery
 
 
 def apart(deliveries: Sequence[Delivery]) -> list[list[int]]:
-    """Places in groups within which no message occurs twice: nearly always one group."""
+    """Indexes into `deliveries`, in groups without duplicate messages: nearly always one group."""
     groups: list[dict[int, int]] = []
     for place, delivery in enumerate(deliveries):
         for group in groups:

@@ -1,7 +1,7 @@
-"""What a store has opened belongs to one process and to one event loop.
+"""What a store opens belongs to one process and one event loop.
 
 A forked child has copies of its parent's connections: whatever it sends over them mixes with what the parent sends,
-and closing them, or only forgetting them, may end the parent's. So the child keeps them, and touches them never.
+and closing or garbage-collecting them may end the parent's. So the child keeps them and never touches them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from nightmail.errors import NotOpen, WrongEventLoop, WrongProcess
 Runtime = TypeVar("Runtime")
 
 _inherited: Final[list[object]] = []
-"""What the parent had opened. Never closed here, not even by the garbage collector."""
+"""What the parent process opened. Never closed here, not even by the garbage collector."""
 
 
 class Origin:
-    """The process in which something was made."""
+    """The process in which something was created."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
 
     @property
     def is_here(self) -> bool:
-        """Whether it was made in this process, and not in the one this was forked from."""
+        """Whether it was created in this process, and not in the one this was forked from."""
         return self._process == os.getpid()
 
     def refuse_elsewhere(self) -> None:
@@ -37,10 +37,10 @@ class Origin:
 
 
 class Opening(Generic[Runtime]):
-    """What exists while a store is open, and who may use it."""
+    """What exists while a store is open, and the process and event loop that may use it."""
 
     def __init__(self, make: Callable[[], Runtime]) -> None:
-        """`make` opens; it is called on the event loop that will use what it returns, and waits for nothing."""
+        """`make` opens; it is called on the event loop that will use its result, and does not block."""
         self._make = make
         self._opened: Runtime | None = None
         self._origin = Origin()
@@ -48,11 +48,11 @@ class Opening(Generic[Runtime]):
 
     @property
     def now(self) -> Runtime | None:
-        """What is open, wherever that was done."""
+        """What is open, whichever process or event loop opened it."""
         return self._opened
 
     def open(self) -> None:
-        """Open, unless it is open here. What a parent process or an ended event loop has opened is left alone."""
+        """Open, unless already open here. What a parent process or a closed event loop opened is left alone."""
         if self._opened is not None and self._origin.is_here and not self._loop_has_ended():
             self._refuse_on_another_loop()
             return
@@ -62,18 +62,18 @@ class Opening(Generic[Runtime]):
         self._loop = _running_loop()
 
     def here(self) -> Runtime:
-        """What is open, to be used now."""
+        """What is open, for use in this process and on this event loop."""
         if self._opened is None:
             raise NotOpen
         self._origin.refuse_elsewhere()
         if self._loop_has_ended():
-            # As after `asyncio.run`: its connections ended with the event loop.
+            # As after `asyncio.run`: the connections ended with their event loop.
             self.open()
         self._refuse_on_another_loop()
         return self._opened
 
     def end(self) -> Runtime | None:
-        """What is to be closed, once: nothing of a parent process, or of an event loop that has ended."""
+        """What to close, returned once: nothing from a parent process or a closed event loop."""
         if self._opened is not None and self._origin.is_here and not self._loop_has_ended():
             self._refuse_on_another_loop()
             opened, self._opened = self._opened, None

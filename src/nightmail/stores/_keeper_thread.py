@@ -1,6 +1,6 @@
-"""A thread with an event loop and a connection of its own, on which leases are renewed.
+"""A thread with its own event loop and connection that renews leases.
 
-A handler that blocks the event loop for a minute keeps its messages all the same.
+A handler that blocks the main event loop for a minute still keeps its messages.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LAST_SECONDS: Final = 0.5
 
 
 class Line(Protocol):
-    """A connection that connects when it is first used."""
+    """A connection that opens on first use."""
 
     async def close(self) -> None:
-        """Give it back."""
+        """Close it."""
         ...
 
 
@@ -36,26 +36,26 @@ L = TypeVar("L", bound=Line)
 
 
 class _Thread(Generic[L]):
-    """An event loop on a thread, and a connection that only the thread uses."""
+    """An event loop on a thread, and a connection that only this thread uses."""
 
     def __init__(self, line: L) -> None:
         self.line = line
         self._loop = asyncio.new_event_loop()
         self._lingering: set[asyncio.Task[None]] = set()
-        # A daemon: a program that forgets to close the store must still be able to end.
+        # A daemon: a program that forgets to close the store must still be able to exit.
         self._thread = threading.Thread(target=self._serve, name="nightmail-keeper", daemon=True)
         self._thread.start()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this there, to its end, whether or not we are still waited for."""
+        """Run this on the thread, to its end, even if the caller is cancelled."""
         return await asyncio.shield(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop)))
 
     def leave(self, task: asyncio.Task[None]) -> None:
-        """This goes on until it ends by itself."""
+        """Let this task run until it ends by itself."""
         self._lingering.add(task)
 
     async def stop(self) -> None:
-        """Close the connection, end the loop and the thread; if something lingers, when that has ended."""
+        """Close the connection, the loop and the thread; if a task lingers, once that has ended."""
         if not all(task.done() for task in self._lingering):
             asyncio.run_coroutine_threadsafe(self._stop_later(), self._loop)
             return
@@ -76,17 +76,17 @@ class _Thread(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class _Running(Generic[L]):
-    """A piece of work, and where it runs."""
+    """A task, and the thread it runs on."""
 
     thread: _Thread[L]
     task: asyncio.Task[None]
 
 
 class KeeperThread(Generic[L]):
-    """Work beside the event loop: one thread and one connection for all of it, stopped with the last.
+    """Work off the main event loop: one thread and one connection for all of it, stopped with the last task.
 
-    Work begins, ends and is closed one at a time. A thread that is stopped while something is being asked of it
-    answers never, and whoever closes the store must find the thread gone, also when somebody else was stopping it.
+    Starting, ending and closing happen one at a time. A thread that is stopped while a call to it is pending never
+    answers, and after `close` the thread must be gone, even if another task was already stopping it.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class KeeperThread(Generic[L]):
         running = await beginning
         async with self._turn:
             if self._thread is not running.thread:
-                return  # The store was closed meanwhile, and all of it ended with it.
+                return  # The store was closed meanwhile, which ended this work too.
             self._tasks.remove(running.task)
             stays = lingers is not None and lingers()
             try:
@@ -171,7 +171,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 
 async def _end_the_rest() -> None:
-    """End what is still under way on this loop, such as a statement that a hanging server never answered."""
+    """Cancel what still runs on this loop, such as a statement that a hanging server never answered."""
     if rest := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in rest:
             task.cancel()
@@ -179,7 +179,7 @@ async def _end_the_rest() -> None:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait until this is done, even if we are cancelled meanwhile."""
+    """Wait until this is done, even if cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

@@ -1,17 +1,17 @@
-"""Where a claim starts to look.
+"""Where a claim starts to scan.
 
-A claim that always begins at the oldest due time walks over whatever it may not take: followers of an ordering key that
-is held and, where the database cannot remove at once what was settled, all of that too. So it begins where the last one
-found something: at the mark, a place in the order of due times, one for each queue and level.
+A claim that always starts at the oldest due time scans rows it cannot take: followers of an ordering key that is held
+and, where the database cannot remove settled rows at once, all of those too. So it starts where the last one found
+something: at the mark, a place in the order of due times, one for each queue and level.
 
-Something may become available behind the mark: the commit of a slow transaction, an expired lease, a row that was
-locked, a follower whose ordering key was freed, a clock set back. Hence a mark goes down as easily as up, a look that
-comes back short goes on behind the marks, and once a second there are no marks.
+Messages can become available behind the mark: the commit of a slow transaction, an expired lease, a row that was
+locked, a follower whose ordering key was freed, a clock set back. So a mark moves down as easily as up, a look that
+comes back short goes on behind the marks, and once a second a look ignores the marks.
 
-What was settled cannot be removed while another session holds an old snapshot, and a look behind the marks then walks
-over all of it. Where that is dear, a store may have looks that come back short go only a little behind the marks, until
-it is time for the next look without marks. And where that never ends in time, there are looks that go back for a while,
-and the next for twice as long.
+Settled rows cannot be removed while another session holds an old snapshot, and a look behind the marks then scans all
+of them. Where that is expensive, a store may let looks that come back short go only a little behind the marks, until
+the next look without marks is due. Where even that one never finishes in time, looks without marks go back only for a
+limited time, doubled with each look.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 P = TypeVar("P", bound=Any)
-"""A place in the order in which messages are due, as the store writes it."""
+"""A place in the order of due times, as the store represents it."""
 
 LEVELS: Final = tuple(range(9, -1, -1))
 
 LOOK_BEHIND_EVERY: Final = 1.0
-"""Seconds: for so long at most may something wait behind a mark."""
+"""Seconds: the longest a message may wait behind a mark."""
 WORTH: Final = 10
-"""A look without marks may take a tenth of the time: when each takes longer than that, they get rarer."""
+"""Looks without marks may take a tenth of the time: if they take longer, they become rarer."""
 CHEAP: Final = 0.01
-"""Seconds: a look without marks that takes no longer is made by every look that comes back short."""
+"""Seconds: while looks without marks take no longer than this, every look that comes back short goes all the way."""
 LATE: Final = 1.0
-"""Seconds behind the marks: so far goes every look that comes back short."""
+"""Seconds behind the marks: every look that comes back short goes at least this far."""
 EVER: Final = 1e9
-"""Seconds behind the marks: no look need go further."""
+"""Seconds behind the marks: no look needs to go further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range(Generic[P]):
-    """What to look through: a level of a queue, from a place (inclusive) or up to a place (exclusive), or all of it."""
+    """What to scan: a level of a queue, from a place (inclusive) or up to a place (exclusive), or all of it."""
 
     queue: str
     level: int
@@ -48,27 +48,27 @@ class Range(Generic[P]):
 
 
 class Marks(Generic[P]):
-    """The marks of one process. Times are seconds of any clock that goes on."""
+    """The marks of one process. Times are seconds of any monotonic clock."""
 
     def __init__(self, back: Callable[[P, float], P] | None = None) -> None:
-        """`back` gives the place so many seconds before another. Without it, looks behind the marks go all the way."""
+        """`back` returns the place some seconds before another. Without it, looks behind the marks go all the way."""
         self._back = back
         self._marks: dict[tuple[str, int], P] = {}
         self._looked_behind: dict[str, float] = {}
         self._under_way: dict[str, float] = {}
-        """When the look without marks began that is under way."""
+        """When the current look without marks started."""
         self._cost: dict[str, float] = {}
         self._interval: dict[str, float] = {}
         self._lowered: dict[tuple[str, int], P] = {}
         self._dear: set[str] = set()
-        """Queues in which looks without marks are not cheap."""
+        """Queues in which looks without marks are expensive."""
         self._dropped: dict[str, dict[int, P]] = {}
-        """The marks there were before the last look without marks."""
+        """The marks before the last look without marks."""
         self._reach: dict[str, float] = {}
         """Queues in which a look without marks took too long, and how many seconds the next one goes back instead."""
 
     def forward(self, queue: str, now: float) -> list[Range[P]]:
-        """From the marks on, the highest level first; from the beginning when it is time to look behind them."""
+        """From the marks on, the highest level first; from the beginning when a look without marks is due."""
         for level in LEVELS:
             lowered = self._lowered.pop((queue, level), None)
             mark = self._marks.get((queue, level))
@@ -83,14 +83,14 @@ class Marks(Generic[P]):
         return [Range(queue, level, start=self._marks.get((queue, level))) for level in LEVELS]
 
     def behind(self, queue: str, now: float | None = None) -> Iterator[Range[P]]:
-        """What lies behind the marks: for a look that found too little before it. Without `now`, all of it."""
+        """The ranges behind the marks, for a look that found too little in front of them. Without `now`, all of it."""
         back = self._back if now is not None and self._goes_not_all_the_way(queue, now) else None
         for level in LEVELS:
             if (mark := self._marks.get((queue, level))) is not None:
                 yield Range(queue, level, start=None if back is None else back(mark, LATE), end=mark)
 
     def spares(self, queue: str, now: float) -> bool:
-        """Whether the look that begins now goes only a little behind the marks. Asked after `forward`."""
+        """Whether the look that starts now goes only a little behind the marks. Call it after `forward`."""
         return (
             self.is_dear(queue)
             and self._under_way.get(queue) != now
@@ -98,11 +98,11 @@ class Marks(Generic[P]):
         )
 
     def is_dear(self, queue: str) -> bool:
-        """Whether looks without marks cost so much in this queue that others may be spared them."""
+        """Whether looks without marks are so expensive in this queue that other looks should skip them."""
         return self._back is not None and (queue in self._dear or queue in self._reach)
 
     def until_look_behind(self, queues: Iterable[str], now: float) -> float | None:
-        """Seconds until one of these has the look without marks of which the look at `now` was spared, if any was."""
+        """Seconds until the next look without marks of those queues where the look at `now` skipped it, if any did."""
         left = [
             self._looked_behind[queue] + self._interval.get(queue, LOOK_BEHIND_EVERY) - now
             for queue in queues
@@ -111,13 +111,13 @@ class Marks(Generic[P]):
         return min(left, default=None)
 
     def found(self, taken: Iterable[tuple[str, int, P]]) -> None:
-        """The last look took these messages, each with its queue and level: the next begins at the first of them."""
+        """The last look took these messages, each with its queue and level: the next starts at the first of them."""
         self._marks.update(_lowest(taken))
 
     def lower(self, available: Iterable[tuple[str, int, P]]) -> None:
-        """These became available again, each with its queue and level: the next look does not begin behind them.
+        """These became available again, each with its queue and level: the next look starts no later than at them.
 
-        A look that is under way may have missed them, so this counts from the next one on, whatever that one finds.
+        The current look may have missed them, so this applies from the next one on, whatever the current one finds.
         """
         for where, place in _lowest(available).items():
             before = self._lowered.get(where)
@@ -125,19 +125,19 @@ class Marks(Generic[P]):
                 self._lowered[where] = place
 
     def looked(self, queues: Iterable[str], up_to: P) -> None:
-        """The last look came back short and has seen what there was up to this place: the mark, where looks are dear.
+        """The last look came back short and saw everything up to this place: the mark, where looks are expensive.
 
-        Otherwise a level in which nothing was found would be looked through from the beginning each time.
+        Otherwise a level in which nothing was found would be scanned from the beginning each time.
         """
         for queue in queues:
             if self.is_dear(queue):
                 self._marks.update(((queue, level), up_to) for level in LEVELS)
 
     def gave_up(self, queues: Iterable[str], started: float, ended: float, place: P) -> None:
-        """The look that began at `started` took until `ended`, too long, and found nothing.
+        """The look that started at `started` took until `ended`, too long, and found nothing.
 
-        The next begin where it would have begun, or shortly before `place`, the end. Looks behind that go back for a
-        while, each for twice as long as the last.
+        The next looks start at the marks from before it, or shortly before `place`, the end. Looks behind that go back
+        for a limited time, each twice as long as the last.
         """
         if self._back is None:
             return
@@ -161,10 +161,10 @@ class Marks(Generic[P]):
     def took(
         self, queues: Iterable[str], started: float, ended: float, *, came_back_short: bool = False
     ) -> None:
-        """The look that began at `started` took until `ended`. One that came back short has been behind the marks too.
+        """The look that started at `started` took until `ended`. One that came back short went behind the marks too.
 
-        Looks without marks that are slow are made less often. One alone says nothing: the server, the network or this
-        process may have stood still. So of the last two the quicker one counts.
+        Slow looks without marks are made less often. A single slow one says nothing: the server, the network or this
+        process may have stalled. So the faster of the last two counts.
         """
         for queue in queues:
             if came_back_short and not self.spares(queue, started):
@@ -176,12 +176,12 @@ class Marks(Generic[P]):
                     self._reach_further(queue)
 
     def drop(self, queues: Iterable[str]) -> None:
-        """Begin at the beginning in these queues: something came back to its old place."""
+        """Start at the beginning in these queues: a message came back to its old place."""
         for queue in queues:
             self._drop(queue)
 
     def forget(self) -> None:
-        """Begin again: after an error or a new connection nothing is known."""
+        """Start over: after an error or a new connection nothing is known."""
         self._marks.clear()
         self._looked_behind.clear()
         self._under_way.clear()
@@ -194,7 +194,7 @@ class Marks(Generic[P]):
 
     def _time_to_look_behind(self, queue: str, now: float) -> bool:
         last = self._looked_behind.get(queue)
-        # A clock set back counts as well: what it was later than is behind the mark now.
+        # A clock set back counts as well: messages due now may lie behind the mark.
         return last is None or now < last or now - last >= self._interval.get(queue, LOOK_BEHIND_EVERY)
 
     def _goes_not_all_the_way(self, queue: str, now: float) -> bool:
@@ -222,13 +222,13 @@ class Marks(Generic[P]):
             self._dear.discard(queue)
 
     def _drop(self, queue: str) -> dict[int, P]:
-        """Forget the marks of a queue; what they were."""
+        """Forget the marks of a queue and return them."""
         dropped = {level: self._marks.pop((queue, level), None) for level in LEVELS}
         return {level: mark for level, mark in dropped.items() if mark is not None}
 
 
 def _lowest(places: Iterable[tuple[str, int, P]]) -> dict[tuple[str, int], P]:
-    """The first of these in each queue and level."""
+    """The first of these places in each queue and level."""
     lowest: dict[tuple[str, int], P] = {}
     for queue, level, place in places:
         before = lowest.get((queue, level))

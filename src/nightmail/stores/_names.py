@@ -8,13 +8,13 @@ from typing import Final, Self
 
 DEFAULT_PREFIX: Final = "nightmail"
 TABLES: Final = frozenset({"messages", "dead", "delivered", "dedup", "meta"})
-# 40 characters leave room for the longest name we derive from it in every database (63 bytes on Postgres).
+# 40 characters leave room for the longest name we derive, in every database (63 bytes on Postgres).
 _PART: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """Where our tables are: a prefix, and a schema where the database has them."""
+    """Where our tables are: a prefix, and a schema if the database has schemas."""
 
     prefix: str = DEFAULT_PREFIX
     schema: str | None = None
@@ -28,7 +28,7 @@ class TableNames:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Read `prefix` or `schema.prefix`; `None` is the default."""
+        """Parse `prefix` or `schema.prefix`; `None` is the default."""
         if text is None:
             return cls()
         schema, dot, prefix = text.rpartition(".")

@@ -1,4 +1,4 @@
-"""Where a message that was a dead letter comes from, told in its headers."""
+"""Headers that say which dead letter a redriven message comes from."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ REASON: Final = "nightmail-dead-reason"
 MOMENT: Final = "nightmail-died-at"
 TIMES: Final = "nightmail-redriven"
 _DIGITS: Final = 10
-"""Python refuses to read a number of very many."""
+"""A number with at least this many digits is not read: Python refuses very long ones."""
 
 
 def redriven_headers(letter: DeadLetter) -> str:
-    """The letter's headers, as the message that it becomes has them.
+    """The headers of the message that this dead letter becomes.
 
-    Headers that cannot be decoded, which may be what it died of, stay as they are: an operator may have mended
-    whoever reads them. So do headers that could not be written again.
+    Headers that cannot be decoded, perhaps the reason it died, stay as they are: their reader may have been fixed
+    meanwhile. So do headers that could not be encoded again.
     """
     try:
         before = letter.headers
@@ -34,14 +34,14 @@ def redriven_headers(letter: DeadLetter) -> str:
             MOMENT: letter.died_at.isoformat(),
             TIMES: str(_times(before.get(TIMES)) + 1),
         }
-        # What a letter came with must not keep it from going back.
+        # The headers a dead letter came with must not keep it from being redriven.
         return encode_headers(headers, limit=len(letter.encoded_headers) + MAX_HEADERS_BYTES)
     except (ValueError, RecursionError):
         return letter.encoded_headers
 
 
 def _times(told: object) -> int:
-    """How many times a message was redriven before, by its own account; other software may have written anything."""
+    """How often a message was redriven before, by its own header; other software may have written anything there."""
     return (
         int(told)
         if isinstance(told, str) and len(told) < _DIGITS and told.isascii() and told.isdecimal()

@@ -1,8 +1,7 @@
 """Statements live in `.sql` files, named, described, and pasteable into the database's own client.
 
-A file is written with the default table names (`nightmail_messages`) and named parameters (`:queue`). Loading it
-puts in the configured names and, for drivers that count parameters, the numbers. Callers' drivers that want `%(queue)s`
-get that.
+A file uses the default table names (`nightmail_messages`) and named parameters (`:queue`). Loading it substitutes the
+configured names and, for drivers with numbered parameters, the numbers. Callers' drivers that need `%(queue)s` get it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement: its text, and its parameters in the order in which they are numbered."""
+    """One statement: its text, and its parameters in the order of their numbers."""
 
     name: str
     text: str
@@ -33,7 +32,7 @@ class Statement:
 
     @property
     def formatted(self) -> str:
-        """The text of a numbered statement for drivers that take `%(queue)s`, and its values by name."""
+        """The text of a numbered statement for drivers that take `%(queue)s` and values by name."""
         return _formatted(self.text, self.parameters)
 
     def arguments(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -46,7 +45,7 @@ def load(
 ) -> dict[str, Statement]:
     """The statements of a file by name, with our table names, and `$1` for the first parameter if `numbered`.
 
-    `parts` are pieces of SQL that stand for a parameter of that name.
+    `parts` are pieces of SQL that replace the parameters of those names.
     """
     return dict(_loaded(package, file, names, numbered, tuple((parts or {}).items())))
 
@@ -74,7 +73,7 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _prepared(name: str, body: str, names: TableNames, *, numbered: bool) -> Statement:
-    # Without indentation: drivers keep only statements up to a certain length prepared (asyncpg: 15 KB).
+    # Without indentation: drivers cache prepared statements only up to a certain length (asyncpg: 15 KB).
     lines = [line.strip() for line in body.splitlines() if not line.lstrip().startswith("--")]
     text = _named("\n".join(lines).strip().removesuffix(";"), names)
     order = tuple(dict.fromkeys(_PARAMETER.findall(text)))
@@ -85,7 +84,7 @@ def _prepared(name: str, body: str, names: TableNames, *, numbered: bool) -> Sta
 
 @cache
 def _formatted(text: str, parameters: tuple[str, ...]) -> str:
-    # To such a driver every other % has to be written twice.
+    # For such a driver every other % must be doubled.
     return _NUMBER.sub(lambda match: f"%({parameters[int(match[1]) - 1]})s", text.replace("%", "%%"))
 
 

@@ -1,7 +1,6 @@
 """What a caller may pass as "my transaction", as far as SQLAlchemy and Django are concerned.
 
-Neither is ever imported here: whoever holds an object of theirs has imported it already, and whoever has not cannot
-hold one.
+Neither is imported here: a caller that has an object of theirs has imported it already.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 async def sqlalchemy_connection(transaction: object) -> AsyncConnection | None:
     """The connection of an `AsyncSession` or `AsyncConnection`; `None` for what is neither SQLAlchemy's nor Django's.
 
-    Statements must go through it and not through the driver below: SQLAlchemy tells the driver to begin only
-    with the first statement it sends itself, and a message sent past it would commit on its own.
+    Statements must go through it and not through the driver below: SQLAlchemy begins the driver's transaction only
+    with the first statement it sends itself, and a message that bypasses it would commit on its own.
     """
     asyncio_side: Any = sys.modules.get("sqlalchemy.ext.asyncio")
     if asyncio_side is not None:
@@ -47,9 +46,9 @@ async def sqlalchemy_connection(transaction: object) -> AsyncConnection | None:
 
 
 def blocking_connection(session: object) -> Connection | None:
-    """The connection of a `Session`, `scoped_session` or `Connection`; `None` for anything not of SQLAlchemy.
+    """The connection of a `Session`, `scoped_session` or `Connection`; `None` for anything not from SQLAlchemy.
 
-    Whether the engine as a whole is in AUTOCOMMIT only the driver below can tell: that is for the store to ask.
+    Whether the whole engine is in AUTOCOMMIT only the driver below can tell: the store checks that.
     """
     sqlalchemy: Any = sys.modules.get("sqlalchemy")
     if sqlalchemy is None:
@@ -71,10 +70,10 @@ def blocking_connection(session: object) -> Connection | None:
 
 
 def django_connection(session: object) -> Any | None:
-    """Django's wrapper of a connection, inside an atomic block; `None` for anything not of Django.
+    """Django's wrapper of a connection, inside an atomic block; `None` for anything not from Django.
 
-    `django.db.connection` and `django.db.connections["..."]` are what callers have. Without an atomic block each
-    statement would commit on its own.
+    Callers pass `django.db.connection` or `django.db.connections["..."]`. Without an atomic block each statement would
+    commit on its own.
     """
     wrapper = _django_wrapper(session)
     if wrapper is not None and not wrapper.in_atomic_block:
@@ -85,7 +84,7 @@ def django_connection(session: object) -> Any | None:
 
 
 def synchronous(transaction: object) -> CannotJoin:
-    """The refusal of a synchronous session where an asynchronous one belongs."""
+    """The error for a synchronous session where an asynchronous one is needed."""
     return CannotJoin(
         f"a {type(transaction).__name__} is synchronous: publish with a SyncPublisher there, "
         "or pass an asynchronous session or connection here"
@@ -93,7 +92,7 @@ def synchronous(transaction: object) -> CannotJoin:
 
 
 def asynchronous(session: object) -> CannotJoin:
-    """The refusal of an asynchronous session where a synchronous one belongs."""
+    """The error for an asynchronous session where a synchronous one is needed."""
     return CannotJoin(
         f"a {type(session).__name__} is no synchronous session: await the broker's own publish with it"
     )
@@ -103,7 +102,7 @@ def _django_wrapper(session: object) -> Any | None:
     backends: Any = sys.modules.get("django.db.backends.base.base")
     proxies: Any = sys.modules.get("django.utils.connection")
     if proxies is not None and isinstance(session, proxies.ConnectionProxy):
-        # `django.db.connection`: whichever connection this thread has under that name.
+        # `django.db.connection`: the connection this thread has under that alias.
         found: Any = session
         session = found._connections[found._alias]
     if backends is not None and isinstance(session, backends.BaseDatabaseWrapper):

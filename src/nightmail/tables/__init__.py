@@ -1,6 +1,6 @@
 """The tables as SQLAlchemy knows them, for those who make theirs with Alembic.
 
-`nightmail migrate` makes the same ones from each store's own `schema.sql`, and tests hold the two together.
+`nightmail migrate` makes the same ones from each store's own `schema.sql`, and tests keep the two in sync.
 """
 
 from __future__ import annotations

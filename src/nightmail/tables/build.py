@@ -1,4 +1,4 @@
-"""What the descriptions of the three databases share."""
+"""What the tables of the three databases share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.schema import conv
 from nightmail.stores import TableNames
 
 LEASE: Final = "(token is null) = (lease_until is null) and (token is null) = (claimed_at is null)"
-"""A lease is there as a whole or not at all."""
+"""The columns of a lease are all set or all null."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ _MESSAGES_STORAGE: Final[dict[str, Any]] = {
 
 
 def _times(*columns: str) -> str:
-    """The years 1 to 9999, which every client can read. Infinity cannot be reckoned with."""
+    """The years 1 to 9999, which every client can read. Infinity cannot be computed with."""
     return " and ".join(
         f"{column} between to_timestamp(-62135510400) and to_timestamp(253402214400)" for column in columns
     )

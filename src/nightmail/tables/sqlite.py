@@ -1,4 +1,4 @@
-"""The SQLite tables: see the SQLite store's `schema.sql`, whose checks stand here word by word.
+"""The SQLite tables: see the SQLite store's `schema.sql`, whose checks are repeated here verbatim.
 
 Triggers are not here: SQLAlchemy cannot describe them. The store adds them when it is checked for the first time.
 """
@@ -242,5 +242,5 @@ def _text(name: str, *, required: bool = False) -> Column[str]:
 
 
 def _checks(build: Builder, table: str, conditions: dict[str, str]) -> list[CheckConstraint]:
-    # Of the whole table, not of a column: Alembic leaves out those of columns.
+    # On the table, not on a column: Alembic leaves out column checks.
     return [build.check(f"{table}_{name}", condition.format(name)) for name, condition in conditions.items()]

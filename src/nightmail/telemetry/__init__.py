@@ -1,4 +1,4 @@
-"""Metrics of what happens, and of how the queues stand. Spans are made by the broker's middlewares."""
+"""Metrics of events and of queue depths. Spans are made by the broker's middlewares."""
 
 from nightmail.telemetry.watch import QueueWatch
 

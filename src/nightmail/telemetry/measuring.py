@@ -1,4 +1,4 @@
-"""From events to numbers."""
+"""Turns events into numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nightmail.store import Settlement
 from nightmail.telemetry.tally import MOST_QUEUES, OTHER, Deliveries, Ending, Kind
 
 Begin: TypeAlias = Callable[[str, Kind], Deliveries]
-"""Makes the numbers of one queue, all at nothing."""
+"""Makes the numbers of one queue, all at zero."""
 
 _ENDINGS: Final[dict[type[Any], Ending]] = {
     Done: Ending.DONE,
@@ -29,11 +29,11 @@ _ENDINGS: Final[dict[type[Any], Ending]] = {
 }
 _NOTHING: Final = QueueStats()
 RELEARN_SECONDS: Final = 60.0
-"""For how long we go by what we learned of the store's clock: it may be set back, or be another server's."""
+"""For how long an estimate of the store's clock is used: it may be set back, or be another server's."""
 
 
 class Measuring(Observer):
-    """Counts what happens. Meant for one event loop: only `published` may be told from anywhere."""
+    """Counts events. For one event loop: only `published` may be called from any thread."""
 
     def __init__(self, begin: Begin) -> None:
         self._messages = _ByQueue(begin, Kind.MESSAGE)
@@ -45,14 +45,14 @@ class Measuring(Observer):
         self.drain_timeouts = 0
         self.abandoned = 0
         self.stats: Mapping[str, QueueStats] = {}
-        """How the queues stood when somebody last looked. Replaced, never changed."""
+        """The queues' statistics as last read. Replaced, never changed."""
 
     # ── what was counted ───────────────────────────────────────────────────────────────────────────────────
 
     @property
     def deliveries(self) -> list[Deliveries]:
         """The numbers of each queue that anything was claimed from."""
-        # Copies, for whoever exports may ask on a thread of its own while a queue is added.
+        # Copies: an exporter may read on its own thread while a queue is added.
         return [*self._messages.copy().values(), *self._letters.copy().values()]
 
     def published_by_queue(self) -> list[tuple[str, int]]:
@@ -79,7 +79,7 @@ class Measuring(Observer):
     def started(self, delivery: Delivery) -> None:
         queue = self._of(delivery)
         queue.in_flight += 1
-        # By the store's clock, on which it is due: ours may be minutes off.
+        # By the store's clock, which decides when it is due: ours may be minutes off.
         late = monotonic() + queue.store_ahead - delivery.due_at.timestamp()
         queue.late(late if late > 0 else 0.0)
 
@@ -98,7 +98,7 @@ class Measuring(Observer):
             ending = Ending.SUPERSEDED if delivery.superseded else _ENDINGS[type(outcome)]
             queue.endings[ending] += 1
             if isinstance(outcome, Dead):
-                # A reason of a handler's own may be anything, and anything must not become a label.
+                # A handler's own reason may be any text, and any text must not become a label.
                 queue.reasons[outcome.reason if outcome.reason in queue.reasons else OTHER] += 1
 
     def promised(self, delivery: Delivery) -> None:
@@ -126,7 +126,7 @@ class Measuring(Observer):
 
     def counted(self, stats: Mapping[str, QueueStats] | None) -> None:
         if stats is None:
-            # Old numbers would look like a queue that stands still.
+            # Stale numbers would look like a queue that is stuck.
             self.stats = {}
             return
         emptied = dict.fromkeys(self.stats.keys() - stats.keys(), _NOTHING)
@@ -154,10 +154,10 @@ class _ByQueue(dict[str, Deliveries]):
 
 
 def _learn(queue: Deliveries, delivery: Delivery, now: float) -> None:
-    """Learn what the store's clock shows, from a claim whose answer has just arrived.
+    """Estimate the store's clock from a claim whose answer has just arrived.
 
-    It showed `claimed_at` some time ago, so we never take it for later than it is; and the greatest difference that
-    we have seen is the nearest to the truth. That of a claim whose first answer got lost is far from it.
+    It showed `claimed_at` some time ago, so the estimate is never ahead of it, and the greatest difference seen is the
+    most accurate. That of a claim whose first answer was lost is far off.
     """
     ahead = delivery.claimed_at.timestamp() - now
     if ahead > queue.store_ahead or now - queue.learned_at > RELEARN_SECONDS:

@@ -1,4 +1,4 @@
-"""Every metric there is: what it is called, what it means, and where its numbers are read."""
+"""Every metric: its name, its meaning, and where its numbers are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric's name as OpenTelemetry writes it, and the rest as its readers need it."""
+    """A metric: its name as OpenTelemetry writes it, and the rest as the exporters need it."""
 
     name: str
     meaning: str
@@ -24,7 +24,7 @@ class Metric:
 
     @property
     def prometheus_name(self) -> str:
-        """The name that Prometheus knows it by, as OpenTelemetry's exporters translate it; a counter adds `_total`."""
+        """The Prometheus name, as OpenTelemetry's exporters translate it; a counter adds `_total`."""
         name = self.name.replace(".", "_")
         return f"{name}_seconds" if self.unit == "s" else name
 

@@ -15,10 +15,10 @@ from nightmail.telemetry.thinned import Thinned
 
 
 class OpenTelemetryObserver(Measuring):
-    """Counts what happens, for the readers of a meter provider. One for each event loop.
+    """Counts events, for the readers of a meter provider. One for each event loop.
 
-    Counters are read when they are collected and cost a message next to nothing. To record a value of a histogram
-    takes the SDK longer than the engine takes for a message: of a busy queue they get a fair sample, see `Thinned`.
+    Counters are read when they are collected and cost a message next to nothing. Recording one histogram value takes
+    the SDK longer than the engine takes for a message: for a busy queue they get a fair sample, see `Thinned`.
     """
 
     def __init__(self, *, meter_provider: MeterProvider | None = None, meter: Meter | None = None) -> None:

@@ -16,10 +16,10 @@ from nightmail.telemetry.tally import Deliveries, Distribution, Kind
 
 
 class PrometheusObserver(Measuring):
-    """Counts what happens, for whoever scrapes `registry`. One for each registry and event loop.
+    """Counts events, for scrapes of `registry`. One for each registry and event loop.
 
-    A scrape reads plain numbers and never asks the database. Multiprocess mode is not supported: let each process be
-    scraped on a port of its own.
+    A scrape reads plain numbers and never queries the database. Multiprocess mode is not supported: scrape each process
+    on its own port.
     """
 
     def __init__(self, *, registry: CollectorRegistry = REGISTRY) -> None:
@@ -32,11 +32,11 @@ class _Collector(Collector):
         self._measured = measured
 
     def describe(self) -> list[Family]:
-        """Every metric without its numbers, so that a registry can tell which names are taken."""
+        """Every metric without its numbers, so that a registry knows which names are taken."""
         return [*(_family(metric) for metric in NUMBERS), *(_histogram(metric) for metric in HISTOGRAMS)]
 
     def collect(self) -> Iterator[Family]:
-        """Every metric as it stands."""
+        """Every metric with its current numbers."""
         for metric in NUMBERS:
             family = _family(metric)
             for labels, value in metric.read(self._measured):

@@ -1,4 +1,4 @@
-"""What was counted. Plain numbers: whoever exports them reads them when asked, and costs a message nothing."""
+"""What was counted. Plain numbers: exporters read them on demand, at no cost per message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Observe: TypeAlias = Callable[[float], None]
 """Takes one value of a distribution."""
 
 MOST_QUEUES: Final = 1000
-"""How many queues get numbers of their own; further ones are counted together, as `OTHER`."""
+"""How many queues get their own numbers; further ones are counted together, as `OTHER`."""
 OTHER: Final = "other"
 
 
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 class Ending(StrEnum):
-    """How a delivery ended that was not lost."""
+    """How a delivery ended, unless it was lost."""
 
     DONE = "done"
     PROMISED = "promised"
@@ -40,7 +40,7 @@ class Ending(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Deliveries:
-    """What became of the deliveries of one queue, of one kind."""
+    """The outcomes of the deliveries of one queue, of one kind."""
 
     queue: str
     kind: Kind
@@ -53,14 +53,14 @@ class Deliveries:
     failures: int = 0
     lost_leases: int = 0
     overdue: int = 0
-    # From nothing on, and not from the first that happens: nobody could see that one as an increase.
+    # From zero, not from the first event: that one would not show as an increase.
     endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
     reasons: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*Reason, OTHER), 0))
     """Why messages died, and how many of each."""
     store_ahead: float = float("-inf")
-    """What the store's clock shows, less our monotonic one: what is known of it is never more than the truth."""
+    """The store's clock minus our monotonic clock: an estimate that is never too high."""
     learned_at: float = float("-inf")
-    """When that was learned, by our clock."""
+    """When that was estimated, by our clock."""
 
 
 class Distribution:

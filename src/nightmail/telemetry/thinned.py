@@ -15,7 +15,7 @@ class Thinned:
     """Passes on every value while they come slowly, and every n-th when they come faster than 100 a second.
 
     Every n-th and not the first hundred, which would be those that waited least: quantiles stay true, counts do not.
-    Only in the first second of a burst, before it is known for one, the early ones weigh more.
+    Only in the first second of a burst, before it is detected, do the early ones weigh more.
     """
 
     __slots__ = ("_begun", "_every", "_now", "_record", "_recorded", "_seen")
@@ -39,7 +39,7 @@ class Thinned:
             self._record(value)
             self._recorded += 1
             if self._recorded >= 2 * MOST_A_SECOND:
-                # More than this second was thought to bring: as if only half had been recorded so far.
+                # More than expected for this second: count as if only half had been recorded so far.
                 self._every *= 2
                 self._recorded = MOST_A_SECOND
         self._seen += 1

@@ -1,4 +1,4 @@
-"""Looking every so often at how the queues stand."""
+"""Reads the queues' statistics periodically."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nightmail.store import Inspection
 
 
 class QueueWatch:
-    """Asks the store every so often how its queues stand, and tells `observer`: `start` until `stop`.
+    """Reads the store's queue statistics periodically and passes them to `observer`: `start` until `stop`.
 
-    The store is asked once each `every` and never by a scrape, however many there are. The answer is the same wherever
-    one looks, so one process of many is enough.
+    The store is queried once per `every`, never by a scrape. The answer is the same in every process, so one of many is
+    enough.
     """
 
     def __init__(
@@ -27,13 +27,13 @@ class QueueWatch:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Look now, and then every so often. Does nothing when it is running already."""
+        """Read now, then periodically. Does nothing when it is already running."""
         if self._running is None:
             await self.look()
             self._running = asyncio.create_task(self._look_on(), name="nightmail queue watch")
 
     async def stop(self) -> None:
-        """Look no more, and take back what was told last: nobody keeps it true from now on."""
+        """Stop reading, and withdraw the last statistics: they would go stale."""
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
@@ -41,10 +41,10 @@ class QueueWatch:
             self._observer.counted(None)
 
     async def look(self) -> None:
-        """Look once. A store that does not answer is told of, and no error."""
+        """Read once. A store that does not answer is reported, not raised."""
         try:
             stats = await self._store.stats()
-        except Exception as error:  # noqa: BLE001 - nobody's messages depend on this
+        except Exception as error:  # noqa: BLE001 - no message depends on this
             self._failing = True
             self._observer.counted(None)
             self._observer.store_unavailable(error, self._every)

@@ -11,7 +11,7 @@ __all__ = ["TestOutboxBroker"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late: the test broker imports modules of this package.
+    # Imported late: the test broker imports modules of this package.
     if name == "TestOutboxBroker":
         from nightmail.broker.testing import TestOutboxBroker
 

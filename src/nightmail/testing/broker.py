@@ -1,4 +1,4 @@
-"""Brokers on virtual time: for each a store that stands in for its own, and shadows of its subscribers."""
+"""Brokers on virtual time: each gets a stand-in for its store, and copies of its subscribers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """Some brokers, their messages, and the time."""
+    """A set of brokers, their messages and their clock."""
 
     def __init__(self, brokers: tuple[OutboxBroker, ...], clock: ManualClock) -> None:
         self.timeline = Timeline(clock, self._parties)
@@ -43,12 +43,12 @@ class Stage:
         self._answers: dict[int, Response] = {}
 
     def close(self) -> None:
-        """Hear of nothing any more."""
+        """Stop listening."""
         for data in self._data.values():
             data.close()
 
     def add(self, broker: OutboxBroker) -> VirtualStore:
-        """A store to stand in for this broker's. Brokers with the same URL share their messages, as in earnest."""
+        """A stand-in for this broker's store. Brokers with the same URL share their messages, as in production."""
         data = self._data.setdefault(_address(broker), VirtualData())
 
         async def published(message: Message, id_: int) -> None:
@@ -74,10 +74,10 @@ class Stage:
         timeout: float = 30.0,
         **options: Unpack[TimerOptions],
     ) -> OutboxMessage:
-        """Publish, run, and return what the handler answered; raise what it raised."""
+        """Publish, run, and return what the handler returned; raise what it raised."""
         check_known("request()", options, TimerOptions)
         if not any(queue in party.queues and party.place is Place.QUEUE for party in self._parties()):
-            raise SubscriberNotFound(f"nobody subscribes to {queue!r}")
+            raise SubscriberNotFound(f"no subscriber of {queue!r}")
         options["correlation_id"] = correlation_from(options, broker.config.id_generator)
         producer = self.producer(broker)
         cmd = OutboxPublishCommand.of((message,), queue, options)
@@ -89,7 +89,7 @@ class Stage:
         return await self._answer(broker, self._answers.pop(stored, None), producer)
 
     def producer(self, broker: OutboxBroker) -> OutboxProducer:
-        """A producer that only publishes, to the store which stands in for the broker's."""
+        """A producer that only publishes, to the stand-in for the broker's store."""
         config = broker.config.broker_config
         producer = OutboxProducer(
             lambda: self._stores[broker],

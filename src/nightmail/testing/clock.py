@@ -24,5 +24,5 @@ class ManualClock:
         return self._now
 
     def move_to(self, moment: datetime) -> None:
-        """Show this moment from now on."""
+        """Set the time shown."""
         self._now = moment

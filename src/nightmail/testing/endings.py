@@ -1,6 +1,6 @@
-"""How a transaction of SQLAlchemy's begins and ends.
+"""How a SQLAlchemy transaction begins and ends.
 
-SQLAlchemy is never imported here: whoever holds a session has imported it already.
+SQLAlchemy is never imported here: code that has a session has imported it already.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 Tell: TypeAlias = Callable[[bool], None]
-"""Called at each end of a transaction, with whether it was committed."""
+"""Called at the end of each transaction, with whether it was committed."""
 
 
 class Ending:
-    """Listeners for one session or connection, which stays alive as long as this does."""
+    """Listeners for one session or connection, which this keeps alive."""
 
     def __init__(self, target: object, listeners: dict[str, Callable[..., None]]) -> None:
         self._target = target
@@ -23,7 +23,7 @@ class Ending:
             _sqlalchemy().event.listen(target, event, listener)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         for event, listener in self._listeners.items():
             _sqlalchemy().event.remove(self._target, event, listener)
 
@@ -41,7 +41,7 @@ def sync_session_of(transaction: object) -> object:
 
 
 async def begun(transaction: object) -> None:
-    """Have it begin, as the first statement of a real store would: one that never began does not tell how it ends."""
+    """Begin it, as the first statement of a real store would: a transaction never begun fires no event at its end."""
     heart: Any = sync_session_of(transaction)
     if not _is_of_sqlalchemy(heart) or heart.in_transaction():
         return
@@ -53,7 +53,7 @@ async def begun(transaction: object) -> None:
 
 
 def ending_of(heart: object, tell: Tell) -> Ending | None:
-    """Listen to the ends of this one's transactions; `None` if it is not of SQLAlchemy's."""
+    """Listen for the ends of its transactions; `None` if it is not SQLAlchemy's."""
     if not _is_of_sqlalchemy(heart):
         return None
     if isinstance(heart, _sqlalchemy().Connection):
@@ -68,7 +68,7 @@ def _ending_of_session(session: object, tell: Tell) -> Ending:
 
     def after_commit(session: Any) -> None:
         nonlocal committed
-        # Releasing a savepoint is called a commit too.
+        # The event also fires when a savepoint is released.
         committed = session.get_nested_transaction() is None
 
     def after_transaction_end(_session: Any, transaction: Any) -> None:

@@ -1,4 +1,4 @@
-"""The memory store as test brokers use it: on a clock that is moved by hand, and in anybody's transaction."""
+"""The memory store as test brokers use it: on a clock moved by hand, and in any transaction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Place(Enum):
 
 
 class VirtualStore(MemoryStore):
-    """Stands in for another store, whose capabilities it shows; tells of everything that is published."""
+    """Stands in for another store, whose capabilities it shows; reports everything that is published."""
 
     def __init__(
         self, data: VirtualData, clock: ManualClock, *, instead_of: Capabilities, on_publish: OnPublish
@@ -42,13 +42,13 @@ class VirtualStore(MemoryStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the store that it stands in for: what is refused there is refused here."""
+        """Those of the store it stands in for: what that one refuses, this one refuses."""
         return self._shown
 
     async def publish(
         self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
     ) -> int | None:
-        """Store a message, and tell of it."""
+        """Store a message, and report it."""
         stored = await super().publish(message, transaction=transaction, own=own)
         if stored is not None:
             await self._on_publish(message, stored)
@@ -57,14 +57,14 @@ class VirtualStore(MemoryStore):
     async def publish_batch(
         self, messages: Sequence[Message], *, transaction: object | None = None
     ) -> list[int]:
-        """Store messages, and tell of each."""
+        """Store messages, and report each."""
         stored = await super().publish_batch(messages, transaction=transaction)
         for message, id_ in zip(messages, stored, strict=True):
             await self._on_publish(message, id_)
         return stored
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
-        """Lock these messages in the caller's transaction, if it is one that will tell how it ends."""
+        """Lock these messages in the caller's transaction, if its end can be observed."""
         await begun(transaction)
         await super().hold(deliveries, transaction=transaction)
         self._virtual.conclude(transaction)
@@ -86,7 +86,7 @@ class VirtualStore(MemoryStore):
         token: UUID,
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
-        """Lease available messages, as it was agreed with who is being served."""
+        """Lease available messages, within the limits that `serving` set."""
 
         async def claim(limit: int) -> Claimed:
             with self._virtual.committed_only():
@@ -105,7 +105,7 @@ class VirtualStore(MemoryStore):
         token: UUID,
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
-        """The same for dead letters."""
+        """Like `claim`, for dead letters."""
 
         async def claim(limit: int) -> Claimed:
             return await MemoryStore.claim_dead(
@@ -122,15 +122,15 @@ class VirtualStore(MemoryStore):
         claimed = await claim(min(limit, most))
         while not claimed.deliveries and more():
             claimed = await claim(min(limit, most))
-        # As much as was agreed: the test broker asks again when it is time to.
+        # Full only by the caller's own limit: the test broker claims again when it is time.
         return replace(claimed, full=len(claimed.deliveries) >= limit)
 
     @contextmanager
     def serving(self, most: int, more: Callable[[], bool]) -> Iterator[None]:
-        """A claim of a worker that runs in the block takes at most `most`, and looks again if there is `more`.
+        """Claims of the worker that runs in the block take at most `most`, and look again if there is `more`.
 
-        How many a worker asks for depends on the real clock. And one that claims again has nothing in hand: time may
-        pass then, which is much faster than to let the worker come to its end at every moment.
+        How many a worker asks for depends on the real clock. And a worker that claims again has nothing in flight: time
+        may pass then, which is much faster than running the worker to its end at every step.
         """
         token = _serving.set({**_serving.get(), self: (most, more)})
         try:
@@ -139,7 +139,7 @@ class VirtualStore(MemoryStore):
             _serving.reset(token)
 
     def ready(self, queues: Sequence[str], place: Place) -> tuple[datetime, int] | None:
-        """Since when the first of what could be taken now is due, and its id."""
+        """The due time and id of the first message that could be claimed now."""
         now = self._now()
         found: list[tuple[datetime, int]] = []
         with self.data.step, self._virtual.committed_only():
@@ -153,7 +153,7 @@ class VirtualStore(MemoryStore):
         return min(found, default=None)
 
     def next_moment(self, queues: Sequence[str], place: Place) -> datetime | None:
-        """When something will next be due there, or a lease end."""
+        """When something there is next due, or a lease expires."""
         with self.data.step:
             boxes = (queue.letters if place is Place.DEAD_LETTERS else queue for queue in self._known(queues))
             moments = (box.next_moment() for box in boxes)
@@ -161,11 +161,11 @@ class VirtualStore(MemoryStore):
 
 
 class VirtualPipelines(VirtualStore):
-    """The same in place of Redis, where a handler's transaction is a pipeline."""
+    """Stands in for Redis, where a handler's transaction is a pipeline."""
 
     @asynccontextmanager
     async def transaction(self, deliveries: Sequence[Delivery], client: Any) -> AsyncIterator[Any]:
-        """A pipeline of this client's, executed at the end of the block, with which these deliveries are done."""
+        """A pipeline of this client, executed at the end of the block, which also acks these deliveries."""
         async with client.pipeline() as pipeline:
             with self._virtual.lasting(pipeline):
                 await self.hold(deliveries, transaction=pipeline)
@@ -174,7 +174,7 @@ class VirtualPipelines(VirtualStore):
                 await pipeline.execute()
 
 
-# For its own worker only, which runs in the block's context: time must not pass because of what others claim.
+# Only for the worker that runs in the block's context: time must not pass because of what others claim.
 _serving: Final[ContextVar[Mapping[VirtualStore, tuple[int, Callable[[], bool]]]]] = ContextVar(
     "nightmail_serving",
     default={},  # noqa: B039 - never changed

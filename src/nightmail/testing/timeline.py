@@ -1,4 +1,4 @@
-"""Virtual time: from one moment at which something happens to the next, with workers at rest in between."""
+"""Virtual time: jumps from one event to the next, with all workers idle in between."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class Party:
     queues: tuple[str, ...]
     place: Place
     name: str = ""
-    """Of two parties that could take the same message, the first by name does."""
+    """Of two parties that could claim the same message, the first by name does."""
     at_once: int = 1
-    """How many messages it takes at a time. One, or one batch: the order is then the same every time."""
+    """How many messages it claims at a time. One, or one batch: so the order is always the same."""
 
     def ready(self) -> tuple[datetime, int] | None:
-        """Since when the first of what it could take now is due, and its id."""
+        """The due time and id of the first message that it could claim now."""
         return self.store.ready(self.queues, self.place)
 
     def next_moment(self) -> datetime | None:
-        """When there will next be something for it."""
+        """When there is next something for it."""
         return self.store.next_moment(self.queues, self.place)
 
     async def run_until_idle(self, more: Callable[[], bool]) -> None:
-        """Take and handle everything that is there, and again when there is `more`."""
+        """Claim and handle everything that is available, and again while there is `more`."""
         with self.store.serving(self.at_once, more):
             await self.worker.run_until_idle()
 
 
 class Timeline:
-    """Runs workers at the moments of a clock, one after the other: whose message has been due longest goes first."""
+    """Runs workers one after the other on a moved clock: the one whose message has been due longest goes first."""
 
     def __init__(self, clock: ManualClock, parties: Callable[[], Iterable[Party]]) -> None:
         self.errors: list[Exception] = []
@@ -67,14 +67,14 @@ class Timeline:
             self.errors.append(error)
 
     async def run(self) -> list[Exception]:
-        """Handle all that is due now, and what becomes due by that; what handlers raised meanwhile."""
+        """Handle everything that is due now or becomes due meanwhile; what handlers raised."""
         async with self._alone():
             before = len(self.errors)
             await self._come_to_rest(self._clock.now())
             return self.errors[before:]
 
     async def advance(self, by: timedelta) -> list[Exception]:
-        """Let so much time pass, and handle what is due at its own moment; what handlers raised meanwhile."""
+        """Let this much time pass, handling each message at its due time; what handlers raised."""
         if by < _NOTHING:
             raise ValueError(f"time only moves forward, not by {by}")
         async with self._alone():
@@ -97,22 +97,22 @@ class Timeline:
                 _running.reset(token)
 
     async def _come_to_rest(self, target: datetime) -> None:
-        """Let workers run, each in its turn, until nothing is left to do up to that moment."""
+        """Let workers run, in turn, until nothing is left to do up to the target."""
         while (party := self._first()) is not None or self._passed(target):
             if party is not None:
                 await party.run_until_idle(partial(self._is_next, party, target))
 
     def _is_next(self, party: Party, target: datetime) -> bool:
-        """Whether this one, which has nothing left to do now, is the next to have something. Asking lets time pass."""
+        """Whether this party, which is idle now, is the next to have something to do. Asking lets time pass."""
         if party.worker.in_hand:
-            return False  # It is its handler that asks, which took a message by hand: no time passes while one runs.
+            return False  # A handler asks, claiming a message by hand: no time passes while it runs.
         first = self._first()
         while first is None and self._passed(target):
             first = self._first()
         return first is party
 
     def _passed(self, target: datetime) -> bool:
-        """Let time pass to the next moment at which something happens, if that is not after the target."""
+        """Let time pass until the next event, if that is not after the target."""
         now = self._clock.now()
         moments = (party.next_moment() for party in self._parties())
         moment = min((each for each in moments if each is not None and each > now), default=None)

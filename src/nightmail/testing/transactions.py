@@ -1,8 +1,7 @@
-"""The memory store's data, written to in whatever the code under test calls its transaction.
+"""The memory store's data, written in whatever the code under test uses as its transaction.
 
-A session or connection of SQLAlchemy tells how its transaction ends: what was written with it is hidden until it
-commits, and taken back when it rolls back. Anything else, a fake for instance, cannot tell: what is written with it is
-written at once.
+A SQLAlchemy session or connection tells how its transaction ends: what was written in it is hidden until it commits,
+and undone when it rolls back. Anything else, a fake for instance, cannot tell: writes take effect at once.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from nightmail.testing.endings import Ending, begun, ending_of, sync_session_of
 
 
 class VirtualData(MemoryData):
-    """Takes every object for a transaction."""
+    """Accepts any object as a transaction."""
 
     def __init__(self) -> None:
         super().__init__()
         self._enlisted: dict[int, MemoryTransaction] = {}
-        """What was written in each transaction that has not ended, by its identity."""
+        """What was written in each open transaction, by its `id()`."""
         self._endings: dict[int, Ending] = {}
-        """Those that tell how they end. Kept, so that no other object gets the identity of one of them."""
+        """Those whose end can be observed. Kept alive, so that no other object gets the same `id()`."""
 
         self._lasting: set[int] = set()
 
     def close(self) -> None:
-        """Hear of no transaction's end any more."""
+        """Stop listening for the ends of transactions."""
         for ending in self._endings.values():
             ending.close()
         self._endings.clear()
@@ -63,14 +62,14 @@ class VirtualData(MemoryData):
         return self._enlisted[key]
 
     def conclude(self, transaction: object) -> None:
-        """The write is done. A transaction that will not tell when it commits counts as committed."""
+        """The write is done. A transaction whose end cannot be observed counts as committed."""
         key = id(sync_session_of(transaction))
         if key not in self._endings and key not in self._lasting:
             self._ended(key, committed=True)
 
     @contextmanager
     def lasting(self, transaction: object) -> Iterator[None]:
-        """This transaction, which would not tell, commits when the block ends, and rolls back when the block raises."""
+        """This transaction, whose end cannot be observed, commits when the block ends, or rolls back if it raises."""
         key = id(transaction)
         self._lasting.add(key)
         try:
@@ -82,7 +81,7 @@ class VirtualData(MemoryData):
 
     @contextmanager
     def committed_only(self) -> Iterator[None]:
-        """Within the block, queues are without the rows that open transactions have written or locked."""
+        """Within the block, hide the rows that open transactions have written or locked."""
         hidden = [
             (queue, row)
             for name, id_ in self._locked()

@@ -1,4 +1,4 @@
-"""What a claim may take: as many bytes as its budget has, and no body that is too large."""
+"""What a claim may take: bytes up to its budget, and no body that is too large."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Admission:
     bury: Callable[[Row], None]
 
     def bury_if_too_large(self, row: Row) -> bool:
-        """Give this row up if its body is too large; whether that was done."""
+        """Give this row up if its body is too large; returns whether it did."""
         if len(row.body) <= self.max_body_bytes:
             return False
         self.bury(row)

@@ -1,4 +1,4 @@
-"""Keys in order of their moments."""
+"""A priority queue of keys by time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ _SLACK: Final = 64
 
 
 class Agenda(Generic[Moment, Key]):
-    """Keys, each with its moment; the earliest comes up first, and of equals the lowest key.
+    """Keys, each with its moment; the earliest comes first, and of equals the lowest key.
 
-    The dictionary is the truth. Moving or dropping a key leaves its old entry in the heap, to be passed over
-    when it comes up: a timer moved a thousand times costs no search. Once most of the heap is such leftovers it
-    is made anew.
+    The dictionary is the truth. Moving or dropping a key leaves its old entry in the heap, to be skipped when it
+    comes up: a timer moved a thousand times costs no search. Once most of the heap is stale it is rebuilt.
     """
 
     __slots__ = ("_heap", "_moments")
@@ -37,7 +36,7 @@ class Agenda(Generic[Moment, Key]):
         return self._moments.get(key)
 
     def put(self, key: Key, moment: Moment) -> None:
-        """Note this key, or move it to this moment."""
+        """Add this key, or move it to this moment."""
         self._moments[key] = moment
         heappush(self._heap, (moment, key))
         if len(self._heap) > 2 * len(self._moments) + _SLACK:

@@ -1,4 +1,4 @@
-"""What one transaction changes, and how to take it back."""
+"""What one transaction changes, and how to roll it back."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from nightmail.stores.memory.rows import Delivered, Row
 from nightmail.stores.memory.tables import Tables
 
 HORIZON: Final = timedelta(seconds=60)
-"""How soon a message must be due for a write to wake anybody: later ones are found by looking."""
+"""How soon a message must be due for a write to wake workers: later ones are found by polling."""
 
 
 class Changes:
     """Every write of a transaction goes through here.
 
-    A row it touched counts as locked: nobody else changes it before the transaction ends. So putting back what
-    the row was cannot overwrite what others did.
+    A row it touched counts as locked: nothing else changes it before the transaction ends. So restoring the row
+    cannot overwrite what others did.
     """
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self.before: dict[tuple[str, int], Row | None] = {}
-        """The locked rows as they were, `None` for a new one: what others see until this is committed."""
+        """The locked rows as they were, `None` for a new one: what others see until the commit."""
         self._windows: dict[tuple[str, str], datetime | None] = {}
         self.locked_letters: set[int] = set()
         self._new_letters: list[Letter] = []
-        # Gone once this is committed: until then others see a letter as it is, and a rollback has nothing to do.
+        # Deleted at commit: until then others see the dead letter as it is, and a rollback has nothing to do.
         self._letters_to_remove: dict[int, Letter] = {}
         self._delivered: list[Delivered] = []
         self._to_ring: set[str] = set()
@@ -101,7 +101,7 @@ class Changes:
             self._to_ring.add(queue.name)
 
     def open_window(self, queue: str, timer_id: str, until: datetime, now: datetime) -> None:
-        """Let this timer id count as taken until then; never for a shorter time than it already does."""
+        """Let this timer id count as taken until then; never shortens an open window."""
         windows = self.queue(queue).windows
         windows.drop_until(now)
         before = windows.moment(timer_id)
@@ -109,7 +109,7 @@ class Changes:
         windows.put(timer_id, until if before is None else max(before, until))
 
     def close_window(self, queue: str, timer_id: str) -> None:
-        """Let this timer id count as taken only while somebody bears it."""
+        """Let this timer id count as taken only while a message owns it."""
         windows = self.queue(queue).windows
         self._windows.setdefault((queue, timer_id), windows.moment(timer_id))
         windows.drop(timer_id)
@@ -135,12 +135,12 @@ class Changes:
         self._delivered.append(row.delivered(now))
 
     def ring_if_soon(self, queue: str, due_at: datetime, now: datetime) -> None:
-        """Wake those who listen to this queue, once this is committed, if that is soon."""
+        """Wake this queue's listeners at commit, if the message is due soon."""
         if due_at - now < HORIZON:
             self._to_ring.add(queue)
 
     def commit(self) -> None:
-        """Let it stand, and wake those whom it concerns."""
+        """Commit, and wake the listeners concerned."""
         for letter in self._letters_to_remove.values():
             self.queue(letter.queue).letters.remove(letter)
         for letter in self._new_letters:
@@ -151,7 +151,7 @@ class Changes:
 
     def roll_back(self) -> None:
         """Put everything back."""
-        # All out before any is back: a name may have moved from one of these rows to another.
+        # Remove all before restoring any: a timer id may have moved from one of these rows to another.
         for name, id_ in self.before:
             if row := self.queue(name).rows.get(id_):
                 self.queue(name).remove(row)
@@ -166,7 +166,7 @@ class Changes:
 
 
 def _frees_key(before: Row, after: Row) -> bool:
-    """Whether another message of the key that this row had may go now, be it one that is about to commit."""
+    """Whether another message of this row's former ordering key may run now, even one that is about to commit."""
     if before.ordering_key is None or after.head_key is not None:
         return False
     return (

@@ -16,7 +16,7 @@ from nightmail.stores.memory.rows import Row
 
 
 class Claiming:
-    """The claims of one store: whose turn it is among the queues, and among the priorities of each."""
+    """The claims of one store: the rotation among queues, and among the priorities of each."""
 
     def __init__(self) -> None:
         self._share = FairShare()
@@ -36,7 +36,7 @@ class Claiming:
         """Lease up to `limit` available messages of these queues, as far as their size allows."""
         claim = next(self._claims)
         rows: list[Row] = []
-        # Whichever queue has gone longest without giving anything comes first.
+        # The queue least recently claimed from comes first.
         for queue in sorted(queues, key=lambda queue: self._served[queue.name]):
             room = limit - len(rows)
             oldest = self._share.reserved(queue.name, room)
@@ -54,7 +54,7 @@ class Claiming:
         return rows
 
     def _in_order(self, queue: str, taken: list[Row]) -> list[Row]:
-        """All there was, in order: the share of the oldest is one of so many claimed, not of so many asked for."""
+        """What was claimed, in order: the share of the oldest is a fraction of those claimed, not of the limit."""
         by_age = sorted(taken, key=attrgetter("due_at", "id"))
         share = self._share.reserved(queue, len(taken))
         return by_age[:share] + sorted(by_age[share:], key=attrgetter("priority"), reverse=True)

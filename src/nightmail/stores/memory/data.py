@@ -1,4 +1,4 @@
-"""What several memory stores may share, as processes share a database, and whose turn it is to write."""
+"""What several memory stores may share, as processes share a database, and the lock for writing."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _NO_LETTERS: Final[Set[int]] = frozenset()
 class MemoryData:
     """The messages of one or several memory stores, all on one event loop at a time.
 
-    One transaction is open at a time, and who comes next waits, first come, first served. Only a caller's own
-    transaction is ever seen open: a verb does all it does between two steps of the event loop. What needs no
-    turn works around the open transaction: it sees the rows it locked as they were, and changes the others.
+    One transaction is open at a time, and others wait, first come, first served. Only a caller's own transaction
+    is ever seen open: a verb does all its work between two steps of the event loop. What needs no turn works
+    around the open transaction: it sees locked rows as they were, and changes the others.
 
     Synchronous code may write from threads of its own. So whatever looks at the data or changes it, with a turn or
     without, does so in a `step`; nothing waits for anything during one.
@@ -48,7 +48,7 @@ class MemoryData:
 
     @property
     def delivered(self) -> Sequence[Delivered]:
-        """What was handled, in order, by stores that keep it."""
+        """Delivered messages, in order, from stores that keep them."""
         return self.tables.delivered
 
     @asynccontextmanager
@@ -75,7 +75,7 @@ class MemoryData:
 
     @asynccontextmanager
     async def writing(self, transaction: object | None) -> AsyncIterator[Changes]:
-        """Take part in the caller's transaction; or, without one, write in one of our own. The block is a step."""
+        """Join the caller's transaction; or, without one, open our own. The block is a step."""
         if transaction is None:
             async with self.transaction() as own:
                 with self.step:
@@ -85,7 +85,7 @@ class MemoryData:
                 yield self.either_joined(transaction).changes
 
     def either_joined(self, transaction: object) -> OpenTransaction:
-        """The caller's transaction, be it of synchronous code or not."""
+        """The caller's transaction, synchronous or not."""
         if isinstance(transaction, Blocking):
             return self._joined_blocking(transaction.session)
         return self.joined(transaction)
@@ -120,7 +120,7 @@ class MemoryData:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait until nobody writes, and keep others from writing during the block, which is a step."""
+        """Wait until no transaction is open, and keep others out during the block, which is a step."""
         self._refuse_to_wait_for_itself()
         await self._turns.come()
         try:
@@ -130,7 +130,7 @@ class MemoryData:
             self._turns.go()
 
     def leased(self, delivery: Delivery) -> Row | WriteResult:
-        """The row of this delivery, to be changed without a turn; or why that cannot be."""
+        """The row of this delivery, to be changed without a turn; or the write result that says why not."""
         queue = self.tables.queue(delivery.queue)
         locked = self._locked()
         row = locked.get((queue.name, delivery.id), queue.rows.get(delivery.id))
@@ -147,7 +147,7 @@ class MemoryData:
         return WriteResult.BUSY if letter.id in locked else letter
 
     def committed(self, queue: Queue) -> Iterator[Row]:
-        """The rows of a queue without what the open transaction has done to them."""
+        """The rows of a queue, without the open transaction's changes."""
         locked = self._locked()
         yield from (row for row in queue.rows.values() if (queue.name, row.id) not in locked)
         yield from (row for (name, _), row in locked.items() if row is not None and name == queue.name)

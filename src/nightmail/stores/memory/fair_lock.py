@@ -1,4 +1,4 @@
-"""Whose turn it is: one at a time, first come, first served, for tasks and for threads."""
+"""A fair lock: first come, first served, for tasks and for threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Turns:
         self._waiting: deque[tuple[AbstractEventLoop | None, Future[None]]] = deque()
 
     async def come(self) -> None:
-        """Have the turn until `go`; while it is somebody else's, other tasks run."""
+        """Acquire the lock until `go`; while it is taken, other tasks run."""
         turn = self._ask(asyncio.get_running_loop())
         if turn is None:
             return
@@ -36,36 +36,36 @@ class Turns:
             await asyncio.wrap_future(turn)
         except asyncio.CancelledError:
             if not turn.cancel():
-                # It came as we gave up: whoever is next would wait for a turn that nobody has.
+                # Acquired as we were cancelled: without this the next waiter would wait forever.
                 self.go()
             raise
 
     def come_blocking(self) -> None:
-        """The same; while it is somebody else's, this thread stands still."""
+        """The same; while it is taken, this thread blocks."""
         turn = self._ask(None)
         if turn is not None:
             turn.result()
 
     def go(self) -> None:
-        """Let the next one have it."""
+        """Release the lock to the next waiter."""
         with self._guard:
             while self._waiting:
                 loop, turn = self._waiting.popleft()
-                # Who gave up waiting, or whose loop is no more, will not take it.
+                # Skip waiters that gave up, or whose loop is closed.
                 if not (loop and loop.is_closed()) and turn.set_running_or_notify_cancel():
                     turn.set_result(None)
                     return
             self._taken = False
 
     def _ask(self, loop: AbstractEventLoop | None) -> Future[None] | None:
-        """Take the turn; or, when somebody has it, what to wait for."""
+        """Take the lock; or, when it is taken, return what to wait for."""
         with self._guard:
             if not self._taken:
                 self._taken = True
                 return None
             if loop is None and running_loop() is not None:
                 raise StoreUnavailable(
-                    "somebody has a transaction open, and waiting for it here would keep the event loop from ending it:"
+                    "another transaction is open, and waiting for it here would keep the event loop from ending it:"
                     " call synchronous code on a thread of its own"
                 )
             turn: Future[None] = Future()

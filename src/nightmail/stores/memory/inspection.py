@@ -1,4 +1,4 @@
-"""What an operator asks: pending messages, dead letters, counts."""
+"""Operator queries: pending messages, dead letters, counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nightmail.stores.memory.rows import Row
 def pending(
     rows: Iterable[Row], *, timer_id: str | None, due_before: datetime | None, limit: int, now: datetime
 ) -> list[PendingMessage]:
-    """Those that wait, by due time."""
+    """Waiting messages, by due time."""
     waiting = (
         row
         for row in rows
@@ -30,7 +30,7 @@ def pending(
 def letters(
     dead: Iterable[Letter], which: DeadFilter, *, limit: int, cursor: int | None, now: datetime
 ) -> list[DeadLetter]:
-    """Those that every given condition applies to, newest first."""
+    """Dead letters that match every given condition, newest first."""
     found = (
         letter.record
         for letter in dead
@@ -40,7 +40,7 @@ def letters(
 
 
 def is_meant(letter: DeadLetter, which: DeadFilter, now: datetime) -> bool:
-    """Whether every given condition applies to this letter."""
+    """Whether this dead letter matches every given condition."""
     return (
         (which.queue is None or letter.queue == which.queue)
         and (which.reason is None or letter.reason == which.reason)
@@ -51,8 +51,8 @@ def is_meant(letter: DeadLetter, which: DeadFilter, now: datetime) -> bool:
 
 
 def stats(rows: Iterable[Row], *, dead: int, now: datetime) -> QueueStats:
-    """How a queue with these rows and so many dead letters stands."""
-    # By the names of the fields.
+    """Counts of a queue with these rows and this many dead letters."""
+    # Keyed by field name.
     kinds: Counter[str] = Counter()
     oldest = now
     for row in rows:

@@ -1,7 +1,7 @@
-"""The dead letters of one queue, and which of them may be taken next.
+"""The dead letters of one queue, and which of them may be claimed next.
 
-A letter is in at most one of two places: `coming`, until it is due or its lease expires, and `ready`. One that was
-given up is in neither. As with messages, time moves a letter only when somebody looks.
+A dead letter is in at most one of two places: `coming`, until it is due or its lease expires, and `ready`. One that was
+given up is in neither. As with messages, time moves a dead letter only when `look` is called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Letter:
 
     record: DeadLetter
     due_at: datetime | None
-    """Since when it may be looked after; `None` once it was given up."""
+    """Since when it may be claimed; `None` once it was given up."""
     attempts: int = 0
     deliveries: int = 0
     token: UUID | None = None
@@ -35,7 +35,7 @@ class Letter:
 
     @property
     def id(self) -> int:
-        """The letter's own id."""
+        """The dead letter's own id."""
         return self.record.id
 
     @property
@@ -53,24 +53,24 @@ class Letter:
         return self.lease_until is not None and self.lease_until > now
 
     def count_attempt(self) -> None:
-        """Count a failed run. When the message itself was tried stays as it is."""
+        """Count a failed run. The message's own attempt times stay as they are."""
         self.attempts += 1
 
     def start_afresh(self) -> None:
-        """Count from nothing again."""
+        """Reset the counters."""
         self.attempts = self.deliveries = 0
 
     def lease(self, token: UUID, until: datetime, now: datetime) -> None:
-        """Be taken."""
+        """Set the lease."""
         self.token, self.lease_until, self.claimed_at = token, until, now
         self.deliveries += 1
 
     def end_lease(self) -> None:
-        """Be nobody's."""
+        """Clear the lease."""
         self.token = self.lease_until = self.claimed_at = None
 
     def delivery(self) -> DeadDelivery:
-        """The letter in its holder's hands."""
+        """The dead letter as delivered to its holder."""
         if self.token is None or self.claimed_at is None or self.due_at is None:
             raise ValueError(f"dead letter {self.id} is not leased")
         record = self.record
@@ -112,19 +112,19 @@ class Letters:
         self._looked_at = BEGINNING
 
     def add(self, letter: Letter) -> None:
-        """Take this letter in."""
+        """Add this dead letter."""
         self.by_id[letter.id] = letter
         self._place(letter)
 
     def remove(self, letter: Letter) -> None:
-        """Let go of this letter."""
+        """Remove this dead letter."""
         self._coming.drop(letter.id)
         self._ready.drop(letter.id)
         del self.by_id[letter.id]
 
     @contextmanager
     def editing(self, letter: Letter) -> Iterator[None]:
-        """Change this letter within the block."""
+        """Change this dead letter within the block."""
         self.remove(letter)
         try:
             yield
@@ -134,7 +134,7 @@ class Letters:
     def look(self, now: datetime) -> None:
         """Make ready what has become available by now."""
         if now < self._looked_at:
-            # The clock was set back: what was due, and leases that had expired, may not be so any more.
+            # The clock was set back: what was due or expired may no longer be.
             self._clear_places()
             for letter in self.by_id.values():
                 self._place(letter)
@@ -143,18 +143,18 @@ class Letters:
             self._place_unleased(self.by_id[id_])
 
     def longest_due(self) -> tuple[datetime, int] | None:
-        """Since when the letter that comes next may be taken, and its id; as of the last look."""
+        """Since when the next dead letter may be claimed, and its id; as of the last `look`."""
         return self._ready.first()
 
     def take(self, id_: int, token: UUID, until: datetime, now: datetime) -> Letter:
-        """Lease this letter."""
+        """Lease this dead letter."""
         letter = self.by_id[id_]
         with self.editing(letter):
             letter.lease(token, until, now)
         return letter
 
     def next_moment(self) -> datetime | None:
-        """When the next letter is due or the next lease expires."""
+        """When the next dead letter is due or the next lease expires."""
         first = self._coming.first()
         return None if first is None else first[0]
 
@@ -176,7 +176,7 @@ class Letters:
 def take(
     boxes: Sequence[Letters], *, limit: int, budget: ByteBudget, token: UUID, until: datetime, now: datetime
 ) -> Iterator[Letter]:
-    """Lease up to `limit` letters of these queues, as far as the budget allows, the longest due first."""
+    """Lease up to `limit` dead letters of these queues, as far as the budget allows, longest due first."""
     for letters in boxes:
         letters.look(now)
     for _ in range(limit):

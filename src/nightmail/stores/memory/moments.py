@@ -13,7 +13,7 @@ _NOTHING: Final = timedelta(0)
 
 
 def after(now: datetime, delay: timedelta) -> datetime:
-    """The moment `delay` from now; the end of the calendar when that lies beyond it."""
+    """The moment `delay` from now, capped at the end of the calendar."""
     try:
         return now + delay
     except OverflowError:
@@ -21,7 +21,7 @@ def after(now: datetime, delay: timedelta) -> datetime:
 
 
 def due_moment(due: Due, now: datetime) -> datetime:
-    """When a message is due. What lies in the past is due now."""
+    """When a message is due. A past due time means now."""
     if due is None:
         return now
     if isinstance(due, timedelta):

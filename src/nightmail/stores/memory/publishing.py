@@ -1,4 +1,4 @@
-"""What a publish does, by who bears the name and whether it runs."""
+"""What a publish does, by the owner of the timer id and whether it runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nightmail.stores.memory.rows import Row
 
 
 def publish(changes: Changes, message: Message, own: Delivery | None, now: datetime) -> int | None:
-    """Store a message by the rules of `Store.publish`; its id, or `None`."""
+    """Store a message by the rules of `Store.publish`; returns its id, or `None`."""
     if isinstance(own, DeadDelivery):
         if changes.leased_letter(own) is None:
             raise LeaseLost([own.id])
-        own = None  # A dead letter has no name.
+        own = None  # A dead letter owns no timer id.
     elif own is not None and changes.leased(own) is None:
         raise LeaseLost([own.id])
     if message.timer_id is None:
@@ -49,7 +49,7 @@ def _store(changes: Changes, message: Message, now: datetime) -> int:
 
 
 def _rearm(changes: Changes, message: Message, running: Row, now: datetime) -> int:
-    """The new message takes the name; the running one goes on without it, and keeps its retries."""
+    """The new message takes the timer id; the running one goes on without it, and keeps its retries."""
     with changes.editing(running):
         running.timer_key = None
     return _store(changes, message, now)
@@ -59,8 +59,8 @@ def _replace(changes: Changes, message: Message, bearer: Row | None, now: dateti
     if bearer is None:
         return _store(changes, message, now)
     if bearer.running(now):
-        # Due times are not compared: a running message is in no schedule any more, and the wish to be woken
-        # again must not vanish with it.
+        # Due times are not compared: a running message is no longer scheduled, and the request to run again must
+        # not be lost with it.
         with changes.editing(bearer):
             bearer.timer_key = None
             bearer.superseded = True

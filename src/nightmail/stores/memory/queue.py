@@ -1,14 +1,15 @@
-"""One queue: its rows, the names they bear, and who is next.
+"""One queue: its rows, their timer ids, and which row is next.
 
 A row is in exactly one of these places:
 
     scheduled   no lease, and due later
-    running     leased; it stays here until a look finds the lease expired
-    ready       due and nobody's, by priority: what a claim takes from
-    a line      due and nobody's, with an ordering key; the line offers at most one of its rows to `ready`
+    running     leased; it stays here until `look` finds the lease expired
+    ready       due and unleased, by priority: what a claim takes from
+    a line      due and unleased, with an ordering key; the line offers at most one of its rows to `ready`
 
-Time moves rows from the first two to the last two, and only when somebody looks: each row once, so that a claim
-costs what it takes and not what there is. A row is changed by removing it, changing it, and adding it again.
+Time moves rows from the first two to the last two, and only when `look` is called: each row once, so that the cost
+of a claim depends on what it takes, not on the size of the queue. A row is changed by removing it, changing it, and
+adding it again.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Line:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody stands here and nobody holds the key."""
+        """Whether no row is in line and none holds the key."""
         return self.head is None and not self.due
 
     @property
     def next(self) -> int | None:
-        """The id of the row that may be claimed: the head if there is one, and nobody while it is not due."""
+        """The id of the row that may be claimed: the head if there is one, and `None` while the head is not due."""
         if self.head is not None:
             return self.head if self.head in self.due else None
         first = self.due.first()
@@ -59,7 +60,7 @@ class Queue:
         self.name = name
         self.rows: dict[int, Row] = {}
         self.windows: Agenda[datetime, str] = Agenda()
-        """Until when a timer id counts as taken though nobody need bear it any more."""
+        """Until when a timer id counts as taken, even if no row owns it."""
         self.letters = Letters()
         self._names: dict[str, int] = {}
         self._clear_places()
@@ -72,19 +73,19 @@ class Queue:
         self._looked_at = BEGINNING
 
     def bearer(self, timer_id: str) -> Row | None:
-        """The row that bears this name."""
+        """The row that owns this timer id."""
         id_ = self._names.get(timer_id)
         return None if id_ is None else self.rows[id_]
 
     def add(self, row: Row) -> None:
-        """Take this row in."""
+        """Add this row."""
         self.rows[row.id] = row
         if row.timer_key is not None:
             self._names[row.timer_key] = row.id
         self._place(row)
 
     def remove(self, row: Row) -> None:
-        """Let go of this row, and of its name and its ordering key."""
+        """Remove this row, and release its timer id and its ordering key."""
         self._lift(row)
         del self.rows[row.id]
         if row.timer_key is not None:
@@ -103,7 +104,7 @@ class Queue:
     def claim(
         self, limit: int, *, oldest: int, admission: Admission, token: UUID, until: datetime, now: datetime
     ) -> Iterator[Row]:
-        """Lease up to `limit` available rows: first so many of the oldest, the others by priority."""
+        """Lease up to `limit` available rows: first the share of the oldest, the others by priority."""
         self.look(now)
         for taken in range(limit):
             pick = self._oldest if taken < oldest else self._most_urgent
@@ -118,7 +119,7 @@ class Queue:
             yield row
 
     def first_ready(self, now: datetime) -> Row | None:
-        """The oldest of the rows that could be claimed now."""
+        """The oldest row that could be claimed now."""
         self.look(now)
         return self._oldest()
 
@@ -138,7 +139,7 @@ class Queue:
         return None
 
     def _start_over(self) -> None:
-        """The clock was set back: what was due, and leases that had expired, may not be so any more."""
+        """The clock was set back: what was due or expired may no longer be."""
         self._clear_places()
         for row in self.rows.values():
             self._place(row)
@@ -183,7 +184,7 @@ class Queue:
         return line
 
     def _offer(self, line: Line) -> None:
-        """Have the line's next row, and no other of its rows, among those that are ready."""
+        """Make the line's next row, and no other of its rows, ready."""
         id_ = line.next
         if line.offered is not None:
             if line.offered.id == id_:

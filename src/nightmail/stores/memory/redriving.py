@@ -1,4 +1,4 @@
-"""Dead letters moved back among the messages, and dead letters deleted."""
+"""Move dead letters back to queues."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nightmail.stores.memory.rows import Row
 def redrive(
     changes: Changes, records: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool, now: datetime
 ) -> list[int]:
-    """Move these letters by the rules of `Inspection.redrive`; the ids of the messages that they became."""
+    """Move these dead letters by the rules of `Inspection.redrive`; returns the ids of the new messages."""
     letters = _free(changes, records, now)
     names = {letter.id: _name(letter, to) if keep_timer_ids else None for letter in letters}
-    # Later ones overwrite earlier ones: of several with one name, the last may have it.
+    # Later ones overwrite earlier ones: of several with one timer id, the last gets it.
     bearers = {name: id_ for id_, name in names.items()}
     ids: list[int] = []
     for letter in letters:
@@ -40,13 +40,13 @@ def redrive(
 
 
 def _free(changes: Changes, records: Iterable[DeadLetter], now: datetime) -> list[Letter]:
-    """Those that are still there and that nobody holds, each once."""
+    """Those that still exist and are not leased, each once."""
     found = {record.id: changes.letter(record.queue, record.id) for record in records}
     return [letter for letter in found.values() if letter is not None and not letter.held(now)]
 
 
 def _name(letter: Letter, to: str | None) -> tuple[str, str] | None:
-    """The queue that the letter would go to, and the timer id that it would bear there."""
+    """The queue that the dead letter would go to, and its timer id there."""
     timer_id = letter.record.timer_id
     return None if timer_id is None else (letter.queue if to is None else to, timer_id)
 

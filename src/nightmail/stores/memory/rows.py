@@ -14,7 +14,7 @@ from nightmail.stores.memory.moments import after, due_moment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """A message that was handled, for a store which keeps them."""
+    """A delivered message, for a store that keeps them."""
 
     id: int
     queue: str
@@ -41,7 +41,7 @@ class Row:
     encoded_headers: str
     timer_id: str | None
     timer_key: str | None
-    """The name: the timer id while this row bears it."""
+    """The timer id while this row owns it."""
     ordering_key: str | None
     head_key: str | None = None
     """The ordering key while this row holds it: from its first claim until it is gone."""
@@ -86,7 +86,7 @@ class Row:
         encoded_headers: str,
         now: datetime,
     ) -> Row:
-        """A new row for the message that this letter becomes."""
+        """A new row for the message that this dead letter becomes."""
         return cls(
             id=id_,
             queue=queue,
@@ -113,7 +113,7 @@ class Row:
         return twin
 
     def overwrite(self, message: Message, now: datetime) -> None:
-        """Become this message, in the same place."""
+        """Become this message, keeping the place."""
         self.body = message.body
         self.encoded_headers = message.encoded_headers
         self.priority = message.priority
@@ -121,7 +121,7 @@ class Row:
         self.published_at = now
         self.expires_at = None if message.expires_in is None else after(now, message.expires_in)
         if message.ordering_key != self.ordering_key:
-            # The place is a place in a line, and this is another line.
+            # The place was in a line, and this is another line.
             self.head_key = None
         self.ordering_key = message.ordering_key
         self.start_afresh()
@@ -134,18 +134,18 @@ class Row:
         self.last_attempt_at = self.claimed_at
 
     def start_afresh(self) -> None:
-        """Count from nothing again."""
+        """Reset the counters."""
         self.attempts = self.deliveries = 0
         self.first_attempt_at = self.last_attempt_at = None
 
     def lease(self, token: UUID, until: datetime, now: datetime) -> None:
-        """Be claimed, and hold the ordering key from now on."""
+        """Set the lease, and hold the ordering key from now on."""
         self.token, self.lease_until, self.claimed_at = token, until, now
         self.head_key = self.ordering_key
         self.deliveries += 1
 
     def end_lease(self) -> None:
-        """Be nobody's."""
+        """Clear the lease."""
         self.token = self.lease_until = self.claimed_at = None
 
     def running(self, now: datetime) -> bool:
@@ -153,7 +153,7 @@ class Row:
         return self.lease_until is not None and self.lease_until > now
 
     def delivery(self) -> Delivery:
-        """The message in its holder's hands."""
+        """The message as delivered to its holder."""
         if self.token is None or self.claimed_at is None:
             raise ValueError(f"message {self.id} is not leased")
         return Delivery(
@@ -177,7 +177,7 @@ class Row:
         )
 
     def pending(self) -> PendingMessage:
-        """The message as an operator sees it waiting."""
+        """The message as an operator sees it while it waits."""
         return PendingMessage(
             id=self.id,
             queue=self.queue,

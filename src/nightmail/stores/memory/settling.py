@@ -12,7 +12,7 @@ from nightmail.stores.memory.rows import Row
 
 
 def settle(changes: Changes, row: Row, outcome: Outcome, now: datetime, *, keep_delivered: bool) -> None:
-    """Write how the delivery of this row ended."""
+    """Write the outcome of this row's delivery."""
     match outcome:
         case Done():
             finish(changes, row, now, keep_delivered=keep_delivered)
@@ -22,13 +22,13 @@ def settle(changes: Changes, row: Row, outcome: Outcome, now: datetime, *, keep_
             with changes.editing(row):
                 delay = _bring_back(row, outcome)
                 if delay is not None:
-                    # A superseded message comes back only to be dropped: the sooner the better.
+                    # A superseded message is redelivered only to be dropped: the sooner the better.
                     row.due_at = now if row.superseded else after(now, delay)
             changes.ring_if_soon(row.queue, row.due_at, now)
 
 
 def settle_letter(changes: Changes, letter: Letter, outcome: Outcome, now: datetime) -> None:
-    """Write how the delivery of this dead letter ended."""
+    """Write the outcome of this dead letter's delivery."""
     letters = changes.queue(letter.queue).letters
     match outcome:
         case Done():
@@ -53,7 +53,7 @@ def finish(changes: Changes, row: Row, now: datetime, *, keep_delivered: bool) -
 
 
 def _bring_back(leased: Row | Letter, outcome: Retry | Postpone | Release) -> timedelta | None:
-    """Count as the outcome says and end the lease; after how long it is due again, `None` to keep its due time."""
+    """Count as the outcome says and end the lease; returns the delay until due, `None` to keep the due time."""
     delay: timedelta | None
     match outcome:
         case Retry(delay):

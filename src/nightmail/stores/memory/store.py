@@ -45,7 +45,7 @@ _NOTHING: Final = timedelta(0)
 _TOO_LARGE: Final = Dead(Reason.TOO_LARGE, ran=False)
 _Leased = TypeVar("_Leased")
 _lingering: Final[set[asyncio.Future[None]]] = set()
-"""Work that outlives its block: an event loop does not hold on to its tasks."""
+"""Work that outlives its block: an event loop keeps no strong reference to its tasks."""
 _CAPABILITIES: Final = Capabilities(
     name="memory",
     transactions=True,
@@ -62,8 +62,8 @@ _CAPABILITIES: Final = Capabilities(
 class MemoryStore:
     """Messages in memory, gone with the process. Stores given the same `data` are like processes over one database.
 
-    A verb has no moment at which it could be torn in half: it waits for its turn, if it needs one, and then
-    does all it does before anybody else runs.
+    A verb cannot be interrupted halfway: it waits for its turn, if it needs one, and then does all its work before
+    anything else runs.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class MemoryStore:
 
     @property
     def look_interval(self) -> timedelta:
-        """How long an idle worker may go without looking."""
+        """How long an idle worker may go without polling."""
         return _LOOK_INTERVAL
 
     async def open(self) -> None:
         """There is nothing to open."""
 
     async def close(self) -> None:
-        """There is nothing to give back: the messages are the data's."""
+        """There is nothing to close: the messages belong to the data."""
 
     async def ping(self) -> None:
         """It always answers."""
@@ -163,7 +163,7 @@ class MemoryStore:
             return Claimed([row.delivery() for row in rows], None if full else _until_next(known, now), full)
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
-        """Hand back what a claim under this token leased."""
+        """Hand back what the claim under this token leased."""
         return await self._hand_back(
             row.delivery()
             for queue in self._known(queues)
@@ -184,7 +184,7 @@ class MemoryStore:
         token: UUID,
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
-        """Lease dead letters, the longest due first."""
+        """Lease dead letters, longest due first."""
         async with self.data.turn():
             now = self._now()
             known = [queue.letters for queue in self._known(queues)]
@@ -197,7 +197,7 @@ class MemoryStore:
             return Claimed([letter.delivery() for letter in taken], next_in, full)
 
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
-        """Hand back what a claim of dead letters under this token leased."""
+        """Hand back the dead letters that the claim under this token leased."""
         return await self._hand_back(
             letter.delivery()
             for queue in self._known(queues)
@@ -206,7 +206,7 @@ class MemoryStore:
         )
 
     async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
-        """Write how these deliveries ended, around what an open transaction has locked."""
+        """Write the outcomes of these deliveries, around what an open transaction has locked."""
         of_letters = bool(batch) and isinstance(batch[0].delivery, DeadDelivery)
         settle_one = self._settle_letter if of_letters else self._settle
         with self.data.step:
@@ -231,7 +231,7 @@ class MemoryStore:
         return WriteResult.WRITTEN
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
-        """Let these leases run on, around what an open transaction has locked."""
+        """Extend these leases, around what an open transaction has locked."""
         extend_one = self._extend_letter if _of_letters(deliveries) else self._extend
         with self.data.step:
             now = self._now()
@@ -274,7 +274,7 @@ class MemoryStore:
         if task in _lingering:
             return
         if not task.cancelled():
-            # Its failure is the block's: nobody else would hear of it.
+            # Its failure is raised in the block: it would be lost otherwise.
             task.result()
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
@@ -301,7 +301,7 @@ class MemoryStore:
                     finish(changes, row, now, keep_delivered=self._keep_delivered)
 
     async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
-        """Remove the waiting bearer of this name."""
+        """Remove the waiting owner of this timer id."""
         async with self.data.writing(transaction) as changes:
             now = self._now()
             bearer = changes.queue(queue).bearer(timer_id)
@@ -322,7 +322,7 @@ class MemoryStore:
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
     ) -> bool:
-        """Move the waiting bearer of this name to another due time."""
+        """Move the waiting owner of this timer id to another due time."""
         check_due(due)
         async with self.data.writing(transaction) as changes:
             now = self._now()
@@ -331,7 +331,7 @@ class MemoryStore:
                 return False
             with changes.editing(bearer):
                 bearer.due_at = due_moment(due, now)
-                # A late holder must not end what its owner was just told will come.
+                # A late holder must not settle what the caller was just told will run.
                 bearer.end_lease()
             changes.ring_if_soon(bearer.queue, bearer.due_at, now)
             return True
@@ -384,7 +384,7 @@ class MemoryStore:
     async def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
     ) -> list[int]:
-        """Move dead letters back among the messages."""
+        """Move dead letters back to queues."""
         if to is not None:
             check_queue(to)
         async with self.data.writing(None) as changes:
@@ -396,12 +396,12 @@ class MemoryStore:
             return sweeping.purge(self.data.tables, which, limit=limit, now=self._now())
 
     async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
-        """Delete what is over and long ago."""
+        """Delete old history, old dead letters and expired dedup windows."""
         async with self.data.turn():
             return sweeping.sweep(self.data.tables, older_than=older_than, limit=limit, now=self._now())
 
     async def stats(self) -> dict[str, QueueStats]:
-        """How each queue that has anything stands."""
+        """Counts of each queue that has anything."""
         with self.data.step:
             now = self._now()
             stats = {
@@ -416,13 +416,13 @@ class MemoryStore:
         return self._clock.now() or datetime.now(UTC)
 
     def _known(self, names: Iterable[str]) -> list[Queue]:
-        """Those of these queues that ever had a message, each once."""
+        """Those of these queues that have ever had a message, each once."""
         queues = self.data.tables.queues
         return [queues[name] for name in dict.fromkeys(names) if name in queues]
 
 
 def _of_letters(deliveries: Sequence[Delivery]) -> bool:
-    """Whether these are dead letters: deliveries that come together are all of one kind."""
+    """Whether these are dead letters: the deliveries of one call are all of one kind."""
     return bool(deliveries) and isinstance(deliveries[0], DeadDelivery)
 
 

@@ -1,4 +1,4 @@
-"""What is over is deleted: purged by an operator, or swept because it was long ago."""
+"""Deletes what is over: purged by an operator, or swept because it is old."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nightmail.stores.memory.tables import Tables
 
 
 def purge(tables: Tables, which: DeadFilter, *, limit: int, now: datetime) -> int:
-    """Delete these letters, oldest first, except those that somebody holds; how many."""
+    """Delete these dead letters, oldest first, except leased ones; returns how many."""
     free = (
         letter for letter in tables.letters() if not letter.held(now) and is_meant(letter.record, which, now)
     )
@@ -24,7 +24,7 @@ def purge(tables: Tables, which: DeadFilter, *, limit: int, now: datetime) -> in
 
 
 def sweep(tables: Tables, *, older_than: timedelta, limit: int, now: datetime) -> Swept:
-    """Delete what was delivered and what died longer ago than that, and the dedup windows that have ended."""
+    """Delete delivered messages and dead letters older than that, and expired dedup windows."""
     return Swept(
         delivered=_sweep_delivered(tables, older_than, limit, now),
         dead=purge(tables, DeadFilter(older_than=older_than), limit=limit, now=now),

@@ -1,4 +1,4 @@
-"""All that is stored: the queues with their messages, the dead letters, the history, and who is to be woken."""
+"""All that is stored: the queues with their messages, the dead letters, the history, and the listeners."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from nightmail.stores.memory.rows import Delivered
 
 
 class Tables:
-    """What a database would hold. Nothing here knows of transactions."""
+    """What a database would hold. Nothing here knows about transactions."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
         self.delivered: list[Delivered] = []
         self.message_ids = count(1)
         self.letter_ids = count(1)
-        # Weak: a store that nobody has any more listens to nothing, closed or not.
+        # Weak: a store without references no longer listens, closed or not.
         self.towers: WeakKeyDictionary[Bells, AbstractEventLoop | None] = WeakKeyDictionary()
-        """Whom to wake, each with the event loop it listens on."""
+        """What to wake, each with the event loop it listens on."""
 
     def queue(self, name: str) -> Queue:
         """The queue of this name, new if there is none."""
@@ -38,11 +38,11 @@ class Tables:
         return (letter for queue in self.queues.values() for letter in queue.letters.by_id.values())
 
     def ring(self, queue: str) -> None:
-        """Wake whoever listens to this queue, in every store over these tables."""
+        """Wake the listeners of this queue, in every store over these tables."""
         here = running_loop()
         for tower, loop in list(self.towers.items()):
             if loop is None or loop is here:
                 tower.ring(queue)
             elif not loop.is_closed():
-                # A bell is the event loop's: rung from another thread, it would not wake who waits there.
+                # A bell belongs to its event loop: rung from another thread, it would not wake its waiter.
                 loop.call_soon_threadsafe(tower.ring, queue)

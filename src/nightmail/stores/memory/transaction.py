@@ -11,12 +11,12 @@ from nightmail.stores.memory.tables import Tables
 
 
 def whoever_runs() -> object:
-    """The task that runs here; where there are none, the thread."""
+    """The current task; without an event loop, the thread."""
     return get_ident() if running_loop() is None else asyncio.current_task()
 
 
 class OpenTransaction:
-    """What has the turn, until its block ends."""
+    """The transaction that has the turn, until its block ends."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables

@@ -1,4 +1,4 @@
-"""Messages in MariaDB or MySQL, through asyncmy. MariaDB 10.11 is what the tests run on; MySQL 8 is written for."""
+"""Messages in MariaDB or MySQL, through asyncmy. Tested on MariaDB 10.11; written for MySQL 8 too."""
 
 from nightmail.stores.mysql.store import MySQLStore
 

@@ -1,7 +1,7 @@
 """Work in a transaction of synchronous code. Nothing here ever suspends: it can be driven without an event loop.
 
 What is joined: a `Session`, `scoped_session` or `Connection` of SQLAlchemy, Django's connection in an atomic block, and
-a connection of PyMySQL's or mysqlclient's. None of them is imported: whoever holds one has done that.
+a connection of PyMySQL or mysqlclient. None of them is imported: a caller that holds one has done that.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DRIVERS: Final = frozenset({"pymysql", "mysqldb"})
-"""As SQLAlchemy calls them."""
+"""SQLAlchemy's names for them."""
 _IN_TRANSACTION: Final = 1
-"""In the status that comes with each answer of the server."""
+"""A bit of the status that comes with each answer of the server."""
 
 
 class BlockingCallers:
-    """Whoever comes with a transaction of synchronous code, to a store that may never have been opened."""
+    """Callers with a transaction of synchronous code, of a store that may never have been opened."""
 
     def __init__(self, connect: Connect, identity: Sql, known: Known, retries: Retries) -> None:
         self._connect = connect
@@ -53,7 +53,7 @@ class BlockingCallers:
         self._retries = retries
 
     async def join(self, transaction: Blocking, work: Callable[[CallersSession], Awaitable[T]]) -> T:
-        """Do this in the caller's transaction, or refuse."""
+        """Run this in the caller's transaction, or refuse."""
         session = Joined(_session(transaction.session))
         if not self._known.opened:
             return await work(CallersSession(session, await self._seen_by(session), self._identity))
@@ -61,7 +61,7 @@ class BlockingCallers:
         try:
             return await work(CallersSession(session, known or self._learn(), self._identity))
         except OtherDatabase:
-            # Unless the tables were made anew since we learned which they are.
+            # Unless the tables were recreated since we read their identity.
             if known is None or (learned := self._learn()) == known:
                 raise
             return await work(CallersSession(session, learned, self._identity))
@@ -75,7 +75,7 @@ class BlockingCallers:
         return Ours(bytes(identity), dialect_of(str(version)))
 
     def _learn(self) -> Ours:
-        """Read who we are on a connection made for this, on another thread: here nobody can wait for one."""
+        """Read our identity on a new connection, on another thread: this code cannot await one."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="nightmail") as thread:
             self._known.ours = ours = thread.submit(asyncio.run, self._read()).result()
         return ours
@@ -89,7 +89,7 @@ class BlockingCallers:
 
 
 class _Direct:
-    """A connection of a synchronous driver's."""
+    """A connection of a synchronous driver."""
 
     def __init__(self, connection: Any, cursor: Any) -> None:
         self._connection = connection
@@ -97,7 +97,7 @@ class _Direct:
 
     async def ask(self, statement: str) -> Answer:
         """See `Session.ask`."""
-        # Rows as tuples, whatever else a caller's connection gives by default.
+        # Rows as tuples, whatever a caller's connection returns by default.
         with closing(self._connection.cursor(self._cursor)) as cursor:
             cursor.execute(statement)
             rows = cursor.fetchall() if cursor.description else ()
@@ -105,7 +105,7 @@ class _Direct:
 
 
 class _ThroughSqlalchemy:
-    """A synchronous connection of SQLAlchemy's."""
+    """A synchronous SQLAlchemy connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -148,7 +148,7 @@ def _direct(connection: Any) -> _Direct:
 
 
 def _has_begun(connection: Any) -> bool:
-    # mysqlclient does not tell.
+    # mysqlclient does not report it.
     return bool(getattr(connection, "server_status", 0) & _IN_TRANSACTION)
 
 
@@ -163,9 +163,9 @@ def _plain_cursor(connection: Any) -> Any:
 def _below_django(wrapper: Any) -> _Direct:
     if wrapper.vendor != "mysql":
         raise OtherDatabase(f"the connection belongs to {wrapper.vendor}, and the messages are in MySQL")
-    # Raises Django's own error after one that it will not go on from.
+    # Raises Django's own error if the transaction is broken.
     wrapper.validate_no_broken_transaction()
-    # The driver's and not Django's cursor: that one logs each statement, and ours have the message in them.
+    # The driver's cursor, not Django's: that one logs each statement, and ours contain the message.
     return _direct(wrapper.connection)
 
 
@@ -176,7 +176,7 @@ def _of_our_drivers(connection: Connection) -> Connection:
     if dialect.driver not in _DRIVERS:
         raise CannotJoin(f"a session on {dialect.driver} cannot be joined: use pymysql or mysqlclient")
     driver: Any = connection.connection.driver_connection
-    # Set for the whole engine, which the connection's own options do not show.
+    # It may be set for the whole engine, which the connection's own options do not show.
     if driver.get_autocommit() and not _has_begun(driver):
         raise NotInTransaction(
             "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"

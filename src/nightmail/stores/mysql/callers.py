@@ -1,4 +1,4 @@
-"""Work in a caller's transaction, once it is sure that it is one in our database."""
+"""Work in a caller's transaction, after checking that it is in our database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """How our tables, and the server they are on, are told from others."""
+    """What identifies our tables, and the server they are on."""
 
     identity: bytes
     dialect: Dialect
@@ -29,7 +29,7 @@ class Known:
     """What a store knows about its own tables, also after it was closed."""
 
     opened: bool = False
-    """Whether it ever was: if not, it has no tables of its own yet."""
+    """Whether the store ever was: if not, it has no tables of its own yet."""
     ours: Ours | None = None
 
 
@@ -46,7 +46,7 @@ class CallersSession:
         return await self._session.ask(statement)
 
     async def look(self) -> bool:
-        """Refuse unless this session sees our tables; whether it sees them as they are now: at read committed."""
+        """Refuse unless this session sees our tables; returns whether it sees them as they are now (read committed)."""
         found = await self.ask(
             f"select identity, {self.ours.dialect.isolation} from ({self._identity}) as meta"  # noqa: S608 - ours
         )
@@ -56,7 +56,7 @@ class CallersSession:
 
 
 class Callers:
-    """Whoever comes with a transaction of their own. Who we are is read once, on a connection of ours."""
+    """Callers with a transaction of their own. Our identity is read once, on a connection of ours."""
 
     def __init__(self, lane: Lane, identity: Sql, known: Known) -> None:
         self._lane = lane
@@ -64,19 +64,19 @@ class Callers:
         self._known = known
 
     async def join(self, transaction: object, work: Callable[[CallersSession], Awaitable[T]]) -> T:
-        """Do this in the caller's transaction, or refuse."""
+        """Run this in the caller's transaction, or refuse."""
         session = await join(transaction)
         known = self._known.ours
         try:
             return await work(CallersSession(session, known or await self.learn(), self._identity))
         except OtherDatabase:
-            # Unless the tables were made anew since we learned which they are.
+            # Unless the tables were recreated since we read their identity.
             if known is None or (learned := await self.learn()) == known:
                 raise
             return await work(CallersSession(session, learned, self._identity))
 
     async def learn(self) -> Ours:
-        """Read who we are, and remember it."""
+        """Read our identity, and remember it."""
         self._known.ours = ours = await self._lane.run(lambda link: who_we_are(link, self._identity))
         return ours
 

@@ -1,4 +1,4 @@
-"""aiomysql, but for one thing: it sends no password in clear text. It has no setting for that, as asyncmy has."""
+"""aiomysql that sends no password in clear text. Unlike asyncmy, it has no setting for that."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _IN_CLEAR_TEXT: Final = "mysql_clear_password"
 
 async def connect_aiomysql(*args: Any, **given: Any) -> Any:
     """One more connection of that driver."""
-    # The engine has imported it. Without one it need not be installed.
+    # The engine has imported it. Without an engine it need not be installed.
     driver: Any = sys.modules["aiomysql"]
     operational_error = driver.OperationalError
 
     class Careful(driver.Connection):  # type: ignore[misc]
         async def _request_authentication(self) -> None:
             if self._ssl_context and not self.server_capabilities & _CAN_TLS:
-                # The driver would go on without: whoever sits in between need only say that there is none.
+                # The driver would go on without TLS: a man in the middle need only say that there is none.
                 raise operational_error(_NO_TLS, "TLS is asked for, and the server does not offer it")
             if _IN_CLEAR_TEXT in (self._client_auth_plugin, self._server_auth_plugin):
                 self._refuse_clear_text()

@@ -1,6 +1,6 @@
 """Whether the tables are what this version makes, and whether we may use them.
 
-What others added and what does no harm is left alone.
+Harmless additions by others are left alone.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ _WORKER: Final = {
     "may_bury": "INSERT on dead",
 }
 ROLES: Final = {"publish": _PUBLISHER, "work": _WORKER}
-"""What an account must be allowed to do, for either of the things that accounts are for. What it needs beyond that, for
-timers or as an operator, is told when it is missing."""
-# How wide a number is shown: some servers tell, and it means nothing.
+"""The privileges that an account needs for either role. What it needs beyond that, for timers or as an operator, is
+reported when it is missing."""
+# The display width of a number: some servers report it, and it means nothing.
 _WIDTH: Final = re.compile(r"^(tinyint|int|bigint)\(\d+\)")
 
 
@@ -167,7 +167,7 @@ async def check(link: Link, names: TableNames, statements: Mapping[str, Statemen
         raise SchemaOutdated(found, VERSION)
     if found is not None and found > VERSION:
         raise SchemaDrift([f"they are at version {found}, made by newer code than this (version {VERSION})"])
-    # First: what we may not use we may not see either, and would take for missing.
+    # First: what we may not use we may not see either, and would report as missing.
     await _ask_for_permits(link, statements)
     if found is None and await _lacks_tables(link, names, statements):
         raise SchemaMissing
@@ -188,7 +188,7 @@ async def _ask_for_permits(link: Link, statements: Mapping[str, Statement]) -> N
         except Exception as error:
             if is_denied(error):
                 denied.add(permit)
-            # How the tables differ is told below.
+            # How the tables differ is reported below.
             elif not does_not_fit(error):
                 raise
     missing = {name: [role[each] for each in role if each in denied] for name, role in ROLES.items()}
@@ -244,7 +244,7 @@ async def _differences(link: Link, names: TableNames, statements: Mapping[str, S
 
 
 async def _is_denied(link: Link, names: TableNames, table: str) -> bool:
-    """Whether it is only that the account may not see this table."""
+    """Whether the table only seems missing because the account may not see it."""
     try:
         await link.ask(f"select 1 from {names.quoted(table)} where false")  # noqa: S608 - our own names
     except Exception as error:
@@ -260,16 +260,16 @@ def _columns(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
     for table, name, type_, nullable, collation, has_default, extra in rows:
         parts = [_WIDTH.sub(r"\1", type_), collation or "", "not null" if nullable == "NO" else ""]
         parts.append("auto_increment" if "auto_increment" in extra else "")
-        # As it stands there, without what else there may be: a default that is computed is called generated, too.
+        # Only these words, without the rest: a computed default is called generated, too.
         parts += [kind for kind in ("stored generated", "virtual generated") if kind in extra.lower()]
-        # A column that may be null has the default NULL, which some servers tell.
+        # A nullable column has the default NULL, which some servers report.
         parts.append("default" if has_default and nullable == "NO" else "")
         found.setdefault(table, {})[name] = " ".join(part for part in parts if part)
     for table, columns in found.items():
         expected = COLUMNS[table]
         yield from _compared(f"the column {table}.", expected, columns)
         for name in columns.keys() - expected.keys():
-            # Ours do not fill it: a column of somebody else's must do without.
+            # Our statements do not fill it: a foreign column must not need a value.
             if re.search("not null(?!.* (default|generated))", columns[name]):
                 yield f"the column {table}.{name} is not ours and must not be null"
 

@@ -1,18 +1,21 @@
--- Claiming. What to take is found without a lock, each priority by itself, along the index from a place to now and no
--- further. Then these rows are locked by their ids. Found and locked in one statement, InnoDB would also keep locked, until
--- the commit, every row it looked at through this index and did not want: the leased ones, whose settlements would wait.
+-- Claiming. Candidates are found without a lock, each priority by itself, along the index from a position up to now.
+-- Then these rows are locked by id. If one statement did both, InnoDB would also keep locked, until the commit, every
+-- row it read through this index and did not want: the leased ones, whose settlements would wait.
 -- Constants instead of a join with a list of priorities: only constants give a range on the due time.
 --
--- Ordering keys. Of a line only the first can be claimed, and a claim must not walk over the others. So a claim that meets
--- followers parks them: they leave the index that it walks along. Three rules keep a line from being forgotten:
---   1. Rows are parked only while another waiting row of their key, the anchor, is locked. The anchor stays in the index.
---   2. A statement that takes, removes or moves a waiting row that is not parked brings the first parked row of its key back, in the
---      same transaction and after that row was locked. If the first is locked by others, it brings back the next.
---   3. A claim that meets a row whose line begins with a parked one brings that one back.
+-- Ordering keys. Messages with one ordering key form a line. Only its first can be claimed, and a claim must not scan
+-- the others. So a claim that meets followers parks them: they leave the index that it scans. Three rules keep a line
+-- from being forgotten:
+--   1. Rows are parked only while another waiting row of their key, the anchor, is locked. The anchor stays in the
+--      index.
+--   2. A statement that takes, removes or moves a waiting row that is not parked unparks the first parked row of its
+--      key, in the same transaction and after that row was locked. If the first is locked by others, it unparks the
+--      next.
+--   3. A claim that meets a row whose line begins with a parked row unparks that one.
 
 -- name: candidates
--- What is due at one level of a queue, in order: a branch of the question what to lock. Rows that others have are left out;
--- those that are not first in line are told by `standing`.
+-- What is due at one level of a queue, in order: one branch of the query that finds what to lock. Rows leased by others
+-- are left out; `standing` marks those that are not first in line.
 (select :place as place, m.due_at, m.id, m.body_bytes + m.header_bytes as bytes,
         m.body_bytes > :max_body_bytes or m.header_bytes > :max_header_bytes as too_large,
         case when m.head_key is null then m.ordering_key end as waits_for, :standing as standing
@@ -22,9 +25,9 @@
  order by m.due_at, m.id limit :limit)
 
 -- name: standing
--- A number: 0, it can be claimed: it has no ordering key, or holds it, or is the first of those that are due and no other
--- holds it. 1, it waits in line. 2, its line begins with a parked row. The first of each kind is read along the index and
--- compared: a condition on the id would read the whole line of a key that is free.
+-- 0: it can be claimed: it has no ordering key, or holds it, or is the first of those that are due and no other message
+-- holds it. 1: it waits in line. 2: its line begins with a parked row. The first row of each kind is read along the
+-- index and compared: a condition on the id would read the whole line of a key that is free.
 case when m.ordering_key is null or m.head_key is not null then 0
      when exists (
         select 1 from nightmail_messages as h where h.queue_head = concat(m.queue, x'00', m.ordering_key)) then 1
@@ -39,7 +42,7 @@ case when m.ordering_key is null or m.head_key is not null then 0
      else 0 end
 
 -- name: take
--- Lock those of these messages that can still be claimed and that nobody else has locked. Exactly these stay locked.
+-- Lock those of these messages that can still be claimed, skipping locked ones. Only the returned rows stay locked.
 select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
        m.expires_at, m.attempts, m.deliveries, m.first_attempt_at, m.last_attempt_at, m.superseded
 from nightmail_messages as m force index (primary)
@@ -48,15 +51,15 @@ limit :limit
 for update skip locked;
 
 -- name: take_unread
--- The same for messages that are too large to be read.
+-- The same for messages that are too large to read.
 select m.id from nightmail_messages as m force index (primary)
 where m.id in :ids and m.parked = 0 and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
 limit :limit
 for update skip locked;
 
 -- name: before_parked
--- Those of these messages, just locked, in whose lines others are parked: few or none. One question for all of them, because
--- a branch for each costs far more than what it reads.
+-- Those of these messages, just locked, in whose lines others are parked: few or none. One query for all of them: a
+-- branch for each costs far more than what it reads.
 select m.id from nightmail_messages as m force index (primary)
 where m.id in :ids and (
     select s.id from nightmail_messages as s force index (nightmail_line)
@@ -64,33 +67,33 @@ where m.id in :ids and (
     order by s.id limit 1) is not null;
 
 -- name: next_in_line
--- The first parked row of a line that is not locked, locked: a branch for each such key.
+-- Lock the first parked row of a line that is not locked yet: one branch per key.
 (select :place as place, s.id from nightmail_messages as s force index (nightmail_line)
  where s.queue = :queue and s.ordering_key = :ordering_key and s.parked = 1
  order by s.id limit 1 for update skip locked)
 
 -- name: any_in_line
--- Whether a line has parked rows, locked by others or not: a branch for each such key.
+-- Whether a line has parked rows, locked by others or not: one branch per key.
 (select :place as place, s.id from nightmail_messages as s force index (nightmail_line)
  where s.queue = :queue and s.ordering_key = :ordering_key and s.parked = 1
  order by s.id limit 1)
 
 -- name: unpark
--- Let claims see these rows again, which are locked.
+-- Make these rows, which are locked, visible to claims again.
 update nightmail_messages as m force index (primary) set m.parked = 0 where m.id in :ids and :begun;
 
 -- name: lock_followers
--- Those of these rows that still wait in line and are not locked, locked.
+-- Lock those of these rows that still wait in line, skipping locked ones.
 select m.id, m.queue, m.ordering_key from nightmail_messages as m force index (primary)
 where m.id in :ids and m.parked = 0 and m.ordering_key is not null and m.head_key is null and m.token is null
 for update skip locked;
 
 -- name: anchor
--- Mark rows behind which others are parked.
+-- Mark rows behind which others are parked (see schema.sql).
 update nightmail_messages as m force index (primary) set m.anchor = 1 - m.anchor where m.id in :ids and :begun;
 
 -- name: park
--- Take these rows, which are locked, out of the way of claims.
+-- Hide these rows, which are locked, from claims.
 update nightmail_messages as m force index (primary) set m.parked = 1 where m.id in :ids and :begun;
 
 -- name: lease
@@ -105,8 +108,8 @@ where m.id in :ids and :begun;
 select m.claimed_at from nightmail_messages as m force index (primary) where m.id = :id;
 
 -- name: bury_unread
--- Copy messages that cannot be handed out to the dead letters, with sane values in place of what no letter can have. They
--- are due at no time: no one who looks after letters could read them either.
+-- Copy messages that cannot be handed out to the dead letters, replacing dates that a dead letter cannot have. They get
+-- no due time: a dead letter handler could not read them either.
 insert into nightmail_dead
     (message_id, died_at, due_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries, priority,
      queue, timer_id, ordering_key, reason, headers, body)
@@ -125,8 +128,8 @@ from nightmail_messages as m force index (primary) where m.id in :ids and :begun
 delete m from nightmail_messages as m force index (primary) where m.id in :ids and :begun;
 
 -- name: levels_in_use
--- The first due time at each level of these queues, a list in hexadecimal: for claims of many queues, so that only levels at
--- which something is due need be searched.
+-- The first due time at each level of these queues (a list, in hexadecimal). For claims from many queues, so that only
+-- levels at which something is due are searched.
 select found.place, found.level, found.first, :now as now from (
     select queues.place - 1 as place, levels.level, (
         select m.due_at from nightmail_messages as m force index (nightmail_claim)
@@ -139,7 +142,7 @@ select found.place, found.level, found.first, :now as now from (
 where found.first is not null;
 
 -- name: coming
--- When the next message of one level is due: a branch of the question when to look again.
+-- When the next message of one level is due: one branch of the query that says when to look again.
 (select m.due_at as at from nightmail_messages as m force index (nightmail_claim)
  where m.queue = :queue and m.parked = 0 and m.priority = :level and m.due_at > :now
  order by m.due_at, m.id limit 1)
@@ -156,8 +159,8 @@ where found.first is not null;
  where m.queue in :queues and m.lease_until > :now)
 
 -- name: available
--- Whether anything can be claimed in a queue, or many wait in line that a claim should park: a branch of the question that
--- is asked all the time while idle.
+-- Whether anything can be claimed in a queue, or many wait in line that a claim should park: one branch of the query
+-- that idle processes poll with.
 (select max(found.place) as place from (
     select :place as place, :standing as standing from nightmail_messages as m force index (nightmail_claim)
     where m.queue = :queue and m.parked = 0 and m.priority in :levels and m.due_at <= :now

@@ -1,10 +1,10 @@
-"""Claims: which ranges to look through, and what of that is taken.
+"""Claims: which ranges to search, and what to take from them.
 
-    find      what is due at all levels, in order, by one statement that locks nothing. None at all: no transaction
-    take      begin, and lock the first of it. What others have locked or taken is made up for by looking further
+    find      what is due at all levels, in order, by one statement that locks nothing. If nothing is: no transaction
+    take      begin, and lock the first of it. What others have locked or taken is replaced by searching further
     lease     write the leases, ask when to look again, and commit. Only after that is anything handed out
 
-What is due is compared with the server's clock as the first step read it; leases begin when they are written.
+Due times are compared with the server's clock as the first step read it; leases begin when they are written.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
 
 WIDER: Final = 4
-"""By how much a search is widened when it found little that could be taken."""
+"""The factor by which a search widens when it found little that could be taken."""
 WIDEST: Final = 4000
 FEW_QUEUES: Final = 5
-"""Of more than these it is asked first at which levels something is due, rather than searching them all."""
+"""With more queues than this, first ask at which levels something is due, rather than search them all."""
 LOOKS: Final = 8
-"""How often in a row a claim looks because others were quicker: they took an ordering key, or committed first."""
+"""How often in a row a claim retries because others were faster: they took an ordering key, or committed first."""
 LONGEST: Final = 2.0
-"""Seconds after which a claim stops looking on."""
+"""Seconds after which a claim stops searching."""
 NOTHING: Final = Claimed((), None)
 
 _AGE: Final = attrgetter("due_at", "id")
 
 
 class Claims:
-    """What claims of one process remember from one to the next: marks, shares, whose turn it is."""
+    """What claims of one process remember between calls: marks, shares, and which queue goes first."""
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class Claims:
         if not named or limit <= 0:
             return NOTHING
         wanted = Wanted(self._in_turn(named), limit, max_bytes, lease, token)
-        # Made here: what was committed before the lane has to begin again is still to be handed out.
+        # Made outside `run`: what was committed before the lane retries must still be handed out.
         portions = Portions(wanted.queues, limit, self._shares)
         return await self._lane.run(lambda link: self._claim(link, wanted, portions))
 
     def look_everywhere(self) -> None:
-        """Let the next claim begin with the oldest: a message that keeps its place came back."""
+        """Make the next claim start from the oldest: a message was returned that keeps its position."""
         self._marks.forget()
 
     async def _claim(self, link: Link, wanted: Wanted, portions: Portions) -> Claimed:
-        """All that is wanted or all there is; only if others go on being quicker it is less, and worth another look."""
+        """All that is wanted or all there is; less, with `full` set, only if others keep being faster or at a limit."""
         deadline = time.monotonic() + LONGEST
         refusals = 0
         try:
@@ -122,7 +122,7 @@ class Claims:
             raise
 
     async def _portion(self, link: Link, wanted: Wanted, portions: Portions) -> tuple[Look, timedelta | None]:
-        """Take a portion; what was found, and when there may be more."""
+        """Take a portion; returns what was found, and when there may be more."""
         left = wanted.max_bytes - portions.bytes
         look = Look(wanted, portions.size, left, not portions.ids, now(self._clock))
         if len(wanted.queues) > FEW_QUEUES:
@@ -158,7 +158,7 @@ class Claims:
                 look.in_use.add((queues[place], level))
 
     async def _find(self, link: Link, look: Look, walks: Sequence[Walk], limit: int) -> list[list[Found]]:
-        """What is due on these walks: as many on each, in their order."""
+        """What is due on these walks: up to `limit` on each, in order."""
         values: dict[str, Value] = {
             "now": look.now,
             "standing": self._filled("standing", {"now": look.now}),
@@ -181,7 +181,7 @@ class Claims:
             else:
                 found[place].append(found_in(walks[place].origin, row))
         for each in found:
-            # The server need not keep the branches in order.
+            # The server need not keep the order within a branch.
             each.sort(key=_AGE)
         return found
 
@@ -190,7 +190,7 @@ class Claims:
     async def _take_from(
         self, link: Link, look: Look, portions: Portions, ranges: Sequence[Range[Place]]
     ) -> None:
-        """Take what is wanted from these ranges; come back short only when there is no more."""
+        """Take what is wanted from these ranges; take less only when there is no more."""
         walks = [Walk(range_, portions.ids) for range_ in ranges]
         limit = look.room
         while walks and look.room and not look.stopped:
@@ -205,14 +205,14 @@ class Claims:
             walks = [walk for walk in walks if not walk.over]
             limit = min(limit * WIDER, WIDEST)
             if len(look.followers) >= MOST_FOLLOWERS:
-                # The next look need not walk over them. If none can be parked, others have them locked.
+                # The next look need not scan them. If none can be parked, others have them locked.
                 look.stopped = await self._lines.park(link, look) > 0
         await self._lines.park(link, look)
 
     async def _take(
         self, link: Link, look: Look, candidates: Sequence[Found], more: set[Range[Place]]
     ) -> set[int]:
-        """Lock as many of these as are wanted; the ids that need not be tried again. `more`: where more may be."""
+        """Lock as many of these as are wanted; returns the ids not to try again. `more`: ranges that may hold more."""
         too_large = [each for each in candidates if each.too_large]
         tried = await self._lock_unread(link, look, too_large)
         candidates = [each for each in candidates if not each.too_large]
@@ -223,7 +223,7 @@ class Claims:
         if got == len(chosen):
             look.spent = len(chosen) < len(in_order)
         elif not got:
-            # All of them are locked by others, and perhaps many more: those that are free, level by level.
+            # Others have locked all of them, and perhaps many more: lock those that are free, level by level.
             rest = [each for each in candidates if each.id not in tried]
             tried |= await self._take_free(link, look, rest, more)
         return tried
@@ -231,7 +231,7 @@ class Claims:
     async def _take_free(
         self, link: Link, look: Look, candidates: Sequence[Found], more: set[Range[Place]]
     ) -> set[int]:
-        """Lock what others have not, in order; the ids that need not be tried again."""
+        """Lock what others have not, in order; returns the ids not to try again."""
         tried: set[int] = set()
         by_range: defaultdict[Range[Place], list[Found]] = defaultdict(list)
         for each in candidates:
@@ -240,7 +240,7 @@ class Claims:
             by_range.setdefault(range_, [])
         unfinished: set[str] = set()
         for range_, some in sorted(by_range.items(), key=lambda item: -item[0].level):
-            # What stands further back on a higher level goes before what is lower.
+            # What is further back on a higher level goes before any lower level.
             if not look.room or range_.queue in unfinished:
                 continue
             free = await self._lock_ids(link, look, some, look.room)
@@ -255,7 +255,7 @@ class Claims:
     def _in_order(self, candidates: Sequence[Found], look: Look, more: set[Range[Place]]) -> list[Found]:
         """Queue by queue, as many as are wanted: the share of the oldest first, then by level.
 
-        No further down than to a level of which not all was found: what is left there goes first.
+        Nothing below a level that was not read to its end: what is left there goes first.
         """
         by_queue: defaultdict[str, list[Found]] = defaultdict(list)
         for each in candidates:
@@ -277,7 +277,7 @@ class Claims:
         return chosen
 
     async def _lock(self, link: Link, look: Look, chosen: Sequence[Found]) -> int:
-        """Lock these, and bring back who comes next in their lines; how many could be locked."""
+        """Lock these, and unpark the next in their lines; returns how many could be locked."""
         if not chosen:
             return 0
         values: dict[str, Value] = {
@@ -302,7 +302,7 @@ class Claims:
         return len(taken)
 
     async def _lock_ids(self, link: Link, look: Look, candidates: Sequence[Found], limit: int) -> set[int]:
-        """Lock so many of these without reading them; their ids."""
+        """Lock up to `limit` of these without reading them; returns their ids."""
         if not candidates:
             return set()
         values: dict[str, Value] = {
@@ -314,7 +314,7 @@ class Claims:
         return {row[0] for row in locked.rows}
 
     async def _lock_unread(self, link: Link, look: Look, candidates: Sequence[Found]) -> set[int]:
-        """Lock what is too large to be handed out; all ids."""
+        """Lock what is too large to hand out; returns all ids given."""
         if not candidates:
             return set()
         locked = await self._lock_ids(link, look, candidates, len(candidates))
@@ -322,13 +322,13 @@ class Claims:
         if keys:
             _, *lines = await self._ask(link, look, *self._lines.after(keys))
             locked -= await self._lines.bring_back_after(link, look, keys, lines)
-            # Those behind them can be claimed now.
+            # Those behind them can now be claimed.
             look.again = True
         look.unread |= dict.fromkeys(locked, Reason.TOO_LARGE)
         return {each.id for each in candidates}
 
     async def _ask(self, link: Link, look: Look, *statements: Sql) -> list[Answer]:
-        """The answers to these in the look's transaction, the first of them to `begin`."""
+        """Run these in the look's transaction; the first answer is that of `begin`."""
         if look.begun:
             return [Answer((), 0), *await link.ask(*statements)]
         look.begun = True
@@ -337,10 +337,10 @@ class Claims:
     # ---------------------------------------------------------------------------------------- lease
 
     async def _lease(self, link: Link, look: Look) -> tuple[list[Delivery], timedelta | None]:
-        """Write the leases, and commit; what was leased, and when it is worth looking again.
+        """Write the leases, and commit; returns what was leased, and when to look again.
 
-        The commit comes last. If the question failed after it, what is leased already would not be handed out; and of
-        a commit in the middle of a packet a Galera cluster may say that it went well though it did not.
+        The commit comes last. If the query failed after it, what is leased already would not be handed out; and a
+        Galera cluster may report a commit in the middle of a packet as successful when it was not.
         """
         upcoming = [self._upcoming(look)] if look.found_all else []
         writes = self._writes(link, look)
@@ -356,13 +356,13 @@ class Claims:
         next_in = _next_in(look, answers[-1]) if upcoming else None
         if not look.taken:
             return [], next_in
-        # Asked for right after the leases were written.
+        # The query right after the one that writes the leases.
         claimed_at = aware(answers[1].rows[0][0])
         token = look.wanted.token
         return [rows.delivery(row, token, claimed_at, rows.counted(row[11])) for row in look.taken], next_in
 
     def _writes(self, link: Link, look: Look) -> list[Sql]:
-        """The statements that write what this look has decided."""
+        """The statements that write what this look decided."""
         begun, moment = link.dialect.begun, now(self._clock)
         writes: list[Sql] = []
         if look.taken:
@@ -402,7 +402,7 @@ class Claims:
     # --------------------------------------------------------------------------------------- inside
 
     def _in_turn(self, queues: tuple[str, ...]) -> tuple[str, ...]:
-        """These queues, beginning with another one each time."""
+        """These queues, starting with a different one each time."""
         key = frozenset(queues)
         first = self._turns[key] % len(queues)
         self._turns[key] += 1
@@ -417,7 +417,7 @@ class Claims:
 
 
 def _worth(look: Look, ranges: Sequence[Range[Place]]) -> Sequence[Range[Place]]:
-    """Those of these ranges in which something may be."""
+    """Those of these ranges that may hold something."""
     in_use = look.in_use
     return ranges if in_use is None else [each for each in ranges if (each.queue, each.level) in in_use]
 

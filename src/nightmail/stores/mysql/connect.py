@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SCHEMES: Final = frozenset({"mysql", "mariadb"})
 _DRIVERS: Final = frozenset({"asyncmy", "aiomysql"})
 _CONNECT_SECONDS: Final = 10
-# What a URL may say after the question mark, and how the driver wants it.
+# The query parameters that a URL may have, and how the driver expects them.
 _ARGUMENTS: Final[dict[str, Callable[[str], Any]]] = {
     "unix_socket": str,
     "read_default_file": str,
@@ -31,7 +31,7 @@ _ARGUMENTS: Final[dict[str, Callable[[str], Any]]] = {
 _SSL: Final = frozenset({"ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname"})
 _YES: Final = frozenset({"true", "1", "yes", "on", "enabled", "required"})
 _NO: Final = frozenset({"false", "0", "no", "off", "disabled"})
-# SQLAlchemy's words that mean nothing to us: our text is always utf8mb4.
+# SQLAlchemy parameters that we ignore: our text is always utf8mb4.
 _MEANINGLESS: Final = frozenset({"charset", "use_unicode", "collation", "autocommit"})
 
 
@@ -41,9 +41,9 @@ class Connect:
 
     open: Callable[[], Awaitable[Any]]
     where: str
-    """The server, the database and the account, as people are to read it."""
+    """The server, the database and the account, in readable form."""
     password: str = field(default="", repr=False)
-    """Must not be told to anybody."""
+    """Must never be shown."""
 
     async def __call__(self) -> Any:
         """One more connection."""
@@ -51,14 +51,14 @@ class Connect:
 
 
 _connecting: ContextVar[bool] = ContextVar("nightmail_connecting", default=False)
-"""Whether it is for us that an engine connects."""
+"""Whether an engine is connecting for us."""
 
 
 class _Refuses:
-    """Stands for a way of authenticating that hands the password to any server."""
+    """Replaces an authentication method that sends the password to any server."""
 
     def __init__(self, connection: object) -> None:
-        """The driver makes one when the server asks for that way."""
+        """The driver makes one when the server asks for that method."""
 
     def authenticate(self, packet: object) -> None:
         """Refuse."""
@@ -81,7 +81,7 @@ def _from_url(url: str) -> Connect:
         parts, port = urlsplit(""), None
     database = unquote(parts.path.removeprefix("/"))
     if parts.scheme.partition("+")[0] not in _SCHEMES or not database:
-        # Neither the URL nor the parser's opinion of it: both may quote the password.
+        # Neither the URL nor the parser's error: both may quote the password.
         raise ValueError("a MySQL or MariaDB URL looks like mysql://user@host/database")
     arguments = {
         "host": parts.hostname or "localhost",
@@ -148,7 +148,7 @@ def _yes_or_no(name: str, value: str) -> bool:
 
 
 def _connect_carefully(dialect: Any, _record: object, args: Sequence[Any], given: Mapping[str, Any]) -> Any:
-    """Listens to an engine: its driver gives no password in clear text to connections of ours. Others are its own."""
+    """Engine event: its driver sends no password in clear text for our connections. Others are left alone."""
     if not _connecting.get() or "unix_socket" in given:
         return None
     if dialect.driver == "aiomysql":

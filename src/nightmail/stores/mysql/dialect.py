@@ -1,6 +1,6 @@
-"""Where MariaDB and MySQL differ. Nowhere else is one told from the other.
+"""Where MariaDB and MySQL differ. No other module distinguishes them.
 
-Tested on MariaDB 10.11. Written for MySQL 8 from its manual; no MySQL server is at hand where the tests run.
+Tested on MariaDB 10.11. Written for MySQL 8 from its manual; the tests have no MySQL server.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ class Dialect:
 
     name: str
     oldest: tuple[int, int, int]
-    """The first version with all we need."""
+    """The first version that has all we need."""
     isolation: Sql
-    """The variable that tells a session's isolation level."""
+    """The variable with a session's isolation level."""
     returns_ids: bool
-    """Whether an INSERT can return the ids it gave. Else the first is asked for, and the others follow by step."""
+    """Whether an INSERT can return the ids it assigned. Else the first is read, and the others follow by step."""
     shortest_lock_wait: int
-    """Seconds: the least a statement may be told to wait for a row lock. 0 is not at all.
+    """Seconds: the shortest row lock wait that can be set. 0: none.
 
     With 0, MariaDB fails a SKIP LOCKED that meets a locked row (1180): there a statement needs `skips_locked`."""
     skips_locked: Sql
-    """What to put before a SKIP LOCKED on a connection that waits as shortly as that."""
+    """The prefix of a SKIP LOCKED on a connection with the shortest lock wait."""
     begun: Sql
-    """A condition: a transaction is open. Whatever is written later than first in a packet is written only then.
+    """A condition: a transaction is open. Every write in a packet after the first statement depends on it.
 
     A transaction that loses to another node of a Galera cluster is rolled back between two statements of a packet. The
-    next one is still carried out, by itself, and only then the packet fails: a message would be removed whose copy
-    among the dead letters was just undone."""
+    next one still runs, by itself, and only then the packet fails: a message would be removed whose copy among the dead
+    letters was just rolled back."""
     own_settings: str
-    """Session settings that only this kind has; `{seconds}` is how long a statement may take."""
+    """Session settings of this kind of server only; `{seconds}` is the statement timeout."""
 
 
 MARIADB: Final = Dialect(
@@ -51,11 +51,10 @@ MARIADB: Final = Dialect(
     shortest_lock_wait=0,
     skips_locked=Sql("set statement innodb_lock_wait_timeout = 1 for "),
     begun=Sql("@@in_transaction = 1"),
-    # Long lists of ids would become joins with a temporary table, which may be planned the wrong way round. A node of a
-    # Galera cluster must first have what others have committed (7: before it reads, changes or inserts), or a name that
-    # was freed on another node would still be taken. And it must not try anything again by itself: of a transaction it
-    # has just rolled back it would repeat the COMMIT alone, which has nothing left to do, and say that all went well.
-    # On a server that is in no cluster, both do nothing.
+    # Long lists of ids would become joins with a temporary table, which may be planned in a bad order. A Galera node
+    # must first apply what others have committed (7: before it reads, changes or inserts), or a timer id that was freed
+    # on another node would still be taken. And it must not retry by itself: after rolling back a transaction it would
+    # repeat the COMMIT alone, which has nothing left to do, and report success. Outside a cluster, both do nothing.
     own_settings=(
         "max_statement_time = {seconds}, in_predicate_conversion_threshold = 0, "
         "wsrep_sync_wait = 7, wsrep_retry_autocommit = 0"
@@ -63,23 +62,23 @@ MARIADB: Final = Dialect(
 )
 MYSQL: Final = Dialect(
     name="MySQL",
-    # SKIP LOCKED came with 8.0.1, JSON_TABLE with 8.0.4, constraints that are kept with 8.0.16.
+    # SKIP LOCKED came with 8.0.1, JSON_TABLE with 8.0.4, enforced check constraints with 8.0.16.
     oldest=(8, 0, 16),
     isolation=Sql("@@transaction_isolation"),
     returns_ids=False,
     shortest_lock_wait=1,
     skips_locked=Sql(""),
-    # There is no such variable.
+    # MySQL has no such variable.
     begun=ALWAYS,
-    # In milliseconds, and only for statements that write nothing: the others are bounded on our side.
+    # In milliseconds, and only for reads: writes time out on our side.
     own_settings="max_execution_time = {seconds}000",
 )
 
 
 def dialect_of(version: str) -> Dialect:
-    """The kind of server that calls itself so, or a refusal of one that is too old."""
+    """The kind of server with this version string, or a refusal if it is too old."""
     dialect = MARIADB if "mariadb" in version.lower() else MYSQL
-    # Some MariaDB servers put a version of MySQL in front of their own.
+    # Some MariaDB servers prefix their version with one of MySQL.
     found = _VERSION.search(version.removeprefix("5.5.5-"))
     numbers = tuple(int(number) for number in found.groups()) if found else (0, 0, 0)
     if numbers < dialect.oldest:

@@ -1,6 +1,6 @@
-"""What the drivers' errors mean to us. Nowhere else is a driver's error made into one of ours.
+"""What the drivers' errors mean to us. Only this module translates a driver's error into one of ours.
 
-Errors are told by their number: asyncmy and aiomysql have classes of their own, which a caller's connection may raise.
+Errors are identified by number: asyncmy and aiomysql have classes of their own, which a caller's connection may raise.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ SNAPSHOT_CONFLICT: Final = 1020
 NOT_READY: Final = 1047
 LOCKED_NOW: Final = 3572
 NO_ID_NOW: Final = 1467
-"""Somebody stores rows of unknown number, and until that is done nobody else gets ids (MariaDB)."""
+"""Another session is storing an unknown number of rows, and until it is done no other gets ids (MariaDB)."""
 DUPLICATE: Final = 1062
 
 TRANSIENT: Final = frozenset({DEADLOCK, LOCK_TIMEOUT, SNAPSHOT_CONFLICT, NOT_READY, LOCKED_NOW, NO_ID_NOW})
-"""Nothing was written, and asked again it may well be: a deadlock or (Galera) a conflict at commit, a row locked for
+"""Nothing was written, and a retry may succeed: a deadlock or (Galera) a conflict at commit, a row locked for
 too long, a row changed since a snapshot, a node that is not ready."""
 _LOCKED: Final = frozenset({LOCK_TIMEOUT, LOCKED_NOW, NO_ID_NOW})
 _UNDEFINED: Final = frozenset({1146, 1049, 1051})
-# A column that is not there, and one of somebody else's that we would have to fill.
+# A missing column, and a foreign column that needs a value.
 _MISFIT: Final = frozenset({1054, 1364})
 # Command, table, column, routine or database denied.
 _DENIED: Final = frozenset({1142, 1143, 1044, 1227, 1370})
@@ -34,7 +34,7 @@ _DENIED: Final = frozenset({1142, 1143, 1044, 1227, 1370})
 _REFUSED: Final = frozenset(
     {1406, 1264, 1265, 1292, 1366, 1048, 1062, 1451, 1452, 1644, 3819, 4025, 1364, 3140}
 )
-# The server says that it cannot: disk full, read-only, too many connections, killed, statement timeout, shutdown.
+# The server cannot do it: disk full, read-only, too many connections, killed, statement timeout, shutdown.
 _CANNOT: Final = frozenset({1021, 1040, 1041, 1114, 1203, 1290, 1792, 1836, 1969, 3024, 1317, 1180})
 # The server is going down, or a connection was killed: it may have committed before it said so.
 _LOST: Final = frozenset({1053, 1079, 1152, 1184, 1158, 1159, 1160, 1161, 1927})
@@ -45,7 +45,7 @@ _DRIVERS: Final = ("asyncmy", "pymysql", "aiomysql", "MySQLdb")
 
 
 class Locked(StoreUnavailable):
-    """A message or its timer id is locked by somebody's open transaction, for longer than we wait. Try again."""
+    """A message or its timer id is locked by another open transaction, for longer than we wait. Try again."""
 
 
 class ServerTooOld(NightmailError):
@@ -57,7 +57,7 @@ class TooLarge(NightmailError, ValueError):
 
 
 def number_of(error: BaseException) -> int | None:
-    """The server's number of this error, or the driver's (2000 and above, or 0) when the server said nothing."""
+    """The server's number for this error, or the driver's (2000 and above, or 0) if it is not from the server."""
     if not type(error).__module__.startswith(_DRIVERS) or not error.args:
         return None
     number = error.args[0]
@@ -65,7 +65,7 @@ def number_of(error: BaseException) -> int | None:
 
 
 def numbers_in(error: BaseException | None) -> Iterator[int]:
-    """The numbers of an error and of those below it: SQLAlchemy's has the driver's inside."""
+    """The numbers of an error and of its causes: SQLAlchemy's wraps the driver's."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)
@@ -75,12 +75,12 @@ def numbers_in(error: BaseException | None) -> Iterator[int]:
 
 
 def is_duplicate(error: BaseException) -> bool:
-    """Whether somebody has this key already."""
+    """Whether this key exists already."""
     return DUPLICATE in numbers_in(error)
 
 
 def is_undefined(error: BaseException) -> bool:
-    """Whether our tables are not there."""
+    """Whether our tables do not exist."""
     return not _UNDEFINED.isdisjoint(numbers_in(error))
 
 
@@ -95,7 +95,7 @@ def is_denied(error: BaseException) -> bool:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether nothing was written and asking again may help."""
+    """Whether nothing was written and a retry may help."""
     return number_of(error) in TRANSIENT
 
 
@@ -105,26 +105,26 @@ def is_locked(error: BaseException) -> bool:
 
 
 def is_worth_another_look(error: BaseException) -> bool:
-    """Whether two claims wanted the same: whoever comes second looks again."""
+    """Whether two claims wanted the same rows: the second looks again."""
     return number_of(error) in (DUPLICATE, DEADLOCK, LOCK_TIMEOUT, SNAPSHOT_CONFLICT)
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether what was given is refused, for good: a value, a constraint, its size."""
+    """Whether the input is refused for good: a value, a constraint, its size."""
     return not _REFUSED.isdisjoint(numbers_in(error)) or isinstance(error, TooLarge)
 
 
 def leaves_connection_usable(error: BaseException) -> bool:
-    """Whether the connection on which this happened is in no doubt."""
+    """Whether the connection is still usable after this error."""
     if isinstance(error, NightmailError):
         return True
     number = number_of(error)
-    # A node that is not ready, and a server that cannot write, are left: another connection may reach another one.
+    # Leave a node that is not ready, or a server that cannot write: another connection may reach another one.
     return number is not None and _is_servers(number) and number not in _LOST | _CANNOT | {NOT_READY}
 
 
 def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
-    """What to raise instead; `lost` when it cannot be known whether the statement was carried out."""
+    """What to raise instead; `lost` when it is unknown whether the statement was executed."""
     if isinstance(error, NightmailError):
         return error
     number = number_of(error)
@@ -143,19 +143,19 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
         return StoreUnavailable(f"the server refused for now: {told}")
     if number in _LOST or not _is_servers(number):
         return lost(f"the connection to the server was lost: {told}")
-    # Not its own words: some quote the value that they refuse.
+    # Not the server's own text: some errors quote the refused value.
     return Refused(f"the server refused this: {told}")
 
 
 def sentence_of(error: BaseException) -> str:
-    """What the server, or the system, says about this, without the number."""
+    """The message of the server or the system, without the number."""
     if number_of(error) is not None and len(error.args) > 1:
         return str(error.args[1])
     return str(error) or type(error).__name__
 
 
 def unreachable(error: Exception, where: str, password: str) -> NightmailError:
-    """For a connection that could not be made. `where`: the server and the account, as people are to read it."""
+    """For a connection that could not be made. `where`: the server and the account, in readable form."""
     if isinstance(error, NightmailError):
         return error
     error = below(error)

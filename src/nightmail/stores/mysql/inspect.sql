@@ -1,7 +1,7 @@
--- What an operator asks. Nothing here locks a row.
+-- Operator queries. Nothing here locks a row.
 
 -- name: peek_level
--- Waiting messages of one level of a queue: a branch of `peek` for one queue.
+-- Waiting messages of one level of a queue: one branch of `peek` for one queue.
 (select m.id, m.due_at from nightmail_messages as m force index (nightmail_claim)
  where m.queue = :queue and m.parked = :parked and m.priority = :level and m.due_at < :due_before
    and not m.superseded and (m.token is null or m.lease_until <= :now)
@@ -14,7 +14,7 @@
  order by m.due_at, m.id limit :limit)
 
 -- name: peek_timer
--- The waiting bearer of a name: the branch of `peek` for a timer.
+-- The owner of a timer id, if it waits: the branch of `peek` for a timer.
 (select m.id, m.due_at from nightmail_messages as m
  where m.timer_key = :timer_id and (:queue is null or m.queue_timer = concat(:queue, x'00', :timer_id))
    and m.due_at < :due_before and (m.token is null or m.lease_until <= :now)
@@ -29,7 +29,7 @@ straight_join nightmail_messages as m on m.id = found.id
 order by found.due_at, found.id;
 
 -- name: dead
--- Dead letters to which every given condition applies, newest first, without what they say.
+-- Dead letters that match every given condition, newest first, without their content.
 select d.id, d.body_bytes + d.header_bytes
 from :letters
 where :which and (:cursor is null or d.id < :cursor)
@@ -37,22 +37,22 @@ order by d.id desc
 limit :limit;
 
 -- name: read_dead
--- These letters.
+-- Read these dead letters.
 select d.id, d.message_id, d.queue, d.reason, d.error, d.timer_id, d.ordering_key, d.priority, d.attempts,
        d.deliveries, d.published_at, d.first_attempt_at, d.last_attempt_at, d.died_at, d.body, d.headers
 from nightmail_dead as d force index (primary)
 where d.id in :ids;
 
 -- name: of_one_queue
--- Where to look for the letters of one queue.
+-- The source of dead letters of one queue.
 nightmail_dead as d force index (nightmail_dead_queue)
 
 -- name: of_all_queues
--- Where to look for letters else.
+-- The source of dead letters otherwise.
 nightmail_dead as d force index (primary)
 
 -- name: which_letters
--- A condition on dead letters: every one that is given applies.
+-- A condition on dead letters: every given filter must match.
 ((:queue is null or d.queue = :queue)
  and (:reason is null or d.reason = :reason)
  and (:error is null or locate(:error, d.error) > 0)
@@ -60,7 +60,7 @@ nightmail_dead as d force index (primary)
  and (:no_ids or d.id in :ids))
 
 -- name: stats
--- How each queue that has messages stands.
+-- The counts of each queue that has messages.
 select m.queue,
        sum(not m.superseded and (m.token is null or m.lease_until <= :now) and m.due_at <= :now) as ready,
        sum(not m.superseded and (m.token is null or m.lease_until <= :now) and m.due_at > :now) as scheduled,

@@ -1,4 +1,4 @@
-"""What an operator asks."""
+"""Operator queries."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Inspecting:
 
 
 def chosen(statements: Mapping[str, Statement], which: DeadFilter, moment: Sql) -> dict[str, Value]:
-    """Where to look for the dead letters that are meant, `letters`, and the condition on them, `which`."""
+    """The source of the selected dead letters, `letters`, and the condition on them, `which`."""
     values: dict[str, Value] = {
         "queue": None if which.queue is None else which.queue.encode(),
         "reason": which.reason,
@@ -100,7 +100,7 @@ def chosen(statements: Mapping[str, Statement], which: DeadFilter, moment: Sql) 
         "ids": which.ids or (),
         "now": moment,
     }
-    # By their ids, or else along what gives the order.
+    # By id, or else along the index that gives the order.
     letters = "of_all_queues" if which.queue is None or which.ids is not None else "of_one_queue"
     return {
         "letters": filled(statements[letters], {}),

@@ -1,9 +1,8 @@
 """One connection for one kind of work.
 
-It is opened when first needed, and anew after it was lost or has been idle for long. Statements go one at a time. Once
-something is sent, the caller may be cancelled, but not the work: torn in half it would leave a claim that nobody holds,
-or a publish of which nobody knows whether it happened. A connection on which anything went wrong is rolled back, or
-thrown away.
+It is opened when first needed, and reopened after it was lost or idle for long. Statements go one at a time. Once
+something is sent, the caller may be cancelled, but not the work: cut in half, it would leave a claim without a holder,
+or a publish that may or may not have happened. After an error a connection is rolled back, or thrown away.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ T = TypeVar("T")
 CONNECT_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 5.0
 CLOSING_SECONDS: Final = 1.0
-"""For so long what was begun may go on while the store is closed, and the server is told that we leave."""
+"""How long a closing store waits for work in progress, and for the goodbye to the server."""
 SHORTEST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a connection is for, and how long it may wait there."""
+    """What a connection is for, and how long its statements may wait."""
 
     name: str
     statement_seconds: int = 10
-    """After this the server gives up a statement, where it can, and nothing of it happens."""
+    """After this the server aborts a statement, where it can, without effect."""
     skips_locked: bool = True
-    """Whether it passes over locked rows. If not, it need not wait for them either: it lets others go first."""
+    """Whether it skips locked rows. If not, it need not wait for them either: it lets others go first."""
 
     @property
     def patience(self) -> float:
-        """Seconds after which we stop waiting for the server's word: the network must be gone, or the server."""
+        """Seconds after which we stop waiting for an answer: the network must be down, or the server."""
         return self.statement_seconds + 5.0
 
 
@@ -80,7 +79,7 @@ async def connected(connect: Connect, role: Role) -> Link:
 
 
 class Lane:
-    """One connection, and who may use it next."""
+    """One connection, and the queue of its users."""
 
     def __init__(self, role: Role, connect: Connect, retries: Retries) -> None:
         self._role = role
@@ -99,10 +98,10 @@ class Lane:
     async def run(
         self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
     ) -> T:
-        """Do this on the connection; `lost` is raised when nobody knows whether it was done.
+        """Run this on the connection; raises `lost` when it is unknown whether it was done.
 
-        Cancelled before its turn, it is not begun; after that it is finished whether or not anybody waits for it. What
-        the server refuses for the moment, with nothing written, is done again; what somebody has locked is not.
+        Cancelled before its turn, it is not started; after that it is finished even if nothing waits for it. Transient
+        errors, with nothing written, are retried; a locked row is not.
         """
         await self._free.acquire()
         task = asyncio.create_task(self._run(work, lost))
@@ -113,7 +112,7 @@ class Lane:
     async def run_patiently(
         self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
     ) -> T:
-        """The same, again and again while somebody's open transaction is in the way, and letting others go first."""
+        """Like `run`, retrying while a row is locked, and letting others go first."""
         pause = SHORTEST_PAUSE
         deadline = asyncio.get_running_loop().time() + self._role.statement_seconds
         while True:
@@ -126,7 +125,7 @@ class Lane:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def close(self) -> None:
-        """Finish what was begun, within reason, and close the connection for good."""
+        """Finish work in progress, within `CLOSING_SECONDS`, and close the connection for good."""
         self._closed = True
         with suppress(Exception):
             async with asyncio.timeout(CLOSING_SECONDS), self._free:
@@ -141,7 +140,7 @@ class Lane:
                     try:
                         return await self._once(work, lost)
                     except Exception as error:
-                        # What it stands for is below: it was made ours on the way here.
+                        # The driver's error is the cause: it was translated on the way here.
                         cause = error.__cause__ or error
                         if not is_transient(cause) or is_locked(cause):
                             raise
@@ -171,7 +170,7 @@ class Lane:
             raise
 
     async def _clean_up(self, link: Link, error: BaseException) -> None:
-        """End what the error left open; a connection in doubt is thrown away."""
+        """Roll back what the error left open; throw away a connection in doubt."""
         if leaves_connection_usable(error):
             with suppress(Exception):
                 async with asyncio.timeout(FAREWELL_SECONDS):
@@ -188,7 +187,7 @@ class Lane:
         return self._link
 
     def _refuse_if_closed(self) -> None:
-        # Whoever still stood in line would leave a connection behind that nobody closes.
+        # A caller that still waited would leave a connection behind that nothing closes.
         if self._closed:
             self._drop()
             raise StoreUnavailable("the store was closed")
@@ -200,6 +199,6 @@ class Lane:
 
 
 def _seen(task: asyncio.Task[object]) -> None:
-    """Ask how it ended: a cancelled caller does not, and asyncio would complain in the log."""
+    """Retrieve its result: a cancelled caller does not, and asyncio would log a complaint."""
     if not task.cancelled():
         task.exception()

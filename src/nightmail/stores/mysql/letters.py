@@ -1,7 +1,7 @@
-"""Dead letters in the hands of whoever looks after them: claimed like messages, but without levels, shares and lines.
+"""Dead letters for dead letter handlers: claimed like messages, but without levels, shares and lines.
 
 find      candidates of all queues, the longest due first, by one statement that locks nothing
-take      begin, lock the first of them, and read as many as fit. What others have locked is made up for by looking on
+take      begin, lock the first of them, and read as many as fit. What others have locked is replaced by searching on
 lease     write the leases, ask when to look again, and commit. Only after that is anything handed out
 """
 
@@ -28,14 +28,14 @@ from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, un
 from nightmail.stores.mysql.transaction import Session
 
 WIDER: Final = 4
-"""By how much a search is widened when others have locked what it found."""
+"""The factor by which a search widens when others have locked what it found."""
 WIDEST: Final = 4000
 NOTHING: Final = Claimed((), None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A letter that could be taken."""
+    """A dead letter that can be claimed."""
 
     due_at: datetime
     id: int
@@ -45,18 +45,18 @@ class _Found:
 
 @dataclass(slots=True)
 class _Look:
-    """One look: at which moment, what was locked so far, and what need not be tried again."""
+    """One look: its time, what was locked so far, and what not to try again."""
 
     queues: Sequence[str]
     limit: int
     budget: ByteBudget
     now: Sql
-    """The moment of this look: the server's clock, and once it was read, what it showed."""
+    """The time of this look: the server's clock; once read, the value it showed."""
     moment: datetime = LATEST
     taken: list[Sequence[Any]] = field(default_factory=list)
     given_up: list[int] = field(default_factory=list)
     """What cannot be handed out."""
-    # No letter has the id 0, and an empty list would let nothing pass.
+    # No dead letter has the id 0, and an empty list would match nothing.
     tried: list[int] = field(default_factory=lambda: [0])
     begun: bool = False
 
@@ -92,14 +92,14 @@ class LetterClaims:
         return await self._lane.run(claim)
 
     async def _take(self, link: Link, look: _Look) -> None:
-        """Take what is wanted; come back short only when there is no more."""
+        """Take what is wanted; take less only when there is no more."""
         limit = look.room
         while look.room:
             found = await self._find(link, look, limit)
-            # Locked without being read: how many of them fit is known only then.
+            # Locked without reading them: how many fit is known only after that.
             free = await self._lock(link, look, found[: look.room])
             if not free:
-                # All of them are locked by others, and perhaps many more: those that are free.
+                # Others have locked all of them, and perhaps many more: lock those that are free.
                 free = await self._lock(link, look, found[look.room :])
             await self._read(link, look, [each for each in found if each.id in free])
             if len(found) < limit and all(each.id in look.tried for each in found):
@@ -107,7 +107,7 @@ class LetterClaims:
             limit = min(limit * WIDER, WIDEST)
 
     async def _find(self, link: Link, look: _Look, limit: int) -> list[_Found]:
-        """What could be taken, the longest due first."""
+        """What can be claimed, the longest due first."""
         values: dict[str, Value] = {
             "now": look.now,
             "tried": look.tried,
@@ -118,7 +118,7 @@ class LetterClaims:
         branches = [f"(select {look.now} as due_at, 0 as id, 0 as bytes, 0 as too_large)"]
         branches += [self._filled("candidates", {**values, "queue": queue.encode()}) for queue in look.queues]
         (answer,) = await link.ask(union(branches))
-        # The server need not keep the branches in order. The moment has the id that no letter has.
+        # The server need not keep the branches in order. The row with the clock has the id 0.
         found: list[_Found] = []
         for due_at, id_, size, too_large in answer.rows:
             if id_ == 0:
@@ -130,7 +130,7 @@ class LetterClaims:
         return sorted(found, key=lambda each: (each.due_at, each.id))[:limit]
 
     async def _lock(self, link: Link, look: _Look, found: Sequence[_Found]) -> set[int]:
-        """Lock those of these that others have not; the ids of those that are to be read."""
+        """Lock those of these that others have not; returns the ids to read."""
         if not found:
             return set()
         look.tried += [each.id for each in found]
@@ -189,7 +189,7 @@ class LetterClaims:
         return Claimed(taken, next_in, full=look.room == 0)
 
     def _upcoming(self, look: _Look) -> Sql:
-        """When the next letter of these queues may be taken, or the next lease on one of them ends."""
+        """When the next dead letter of these queues is due, or the next lease on one of them ends."""
         return union(
             self._filled(name, {"queue": queue.encode(), "now": look.now})
             for queue in look.queues
@@ -206,12 +206,12 @@ def _next_in(look: _Look, upcoming: Answer) -> timedelta | None:
 
 
 class LetterSettling(Settling):
-    """Settle, extend, hold and ack of letters: as of messages, in another table. Nothing of them is kept."""
+    """Settle, extend, hold and ack for dead letters: as for messages, in another table. No history is kept."""
 
     what = "dead letter"
 
     async def remove(self, session: Session, deliveries: Sequence[Delivery]) -> None:
-        """End as done what was just held."""
+        """Ack what was just held."""
         if deliveries:
             await session.ask(self._filled("remove", {"leases": leases(deliveries)}))
 

@@ -1,8 +1,8 @@
--- Dead letters in the hands of whoever looks after them. Those under a lease are named as their like in settle.sql.
--- A letter that was given up is due at no time, and so is in no range of due times.
+-- Dead letters for dead letter handlers. Statements under a lease have the names of their counterparts in settle.sql.
+-- A dead letter that was given up has no due time, and so is in no range of due times.
 
 -- name: candidates
--- What could be taken of a queue, in order: a branch of the question what to lock.
+-- What can be claimed from a queue, in order: one branch of the query that finds what to lock.
 (select m.due_at, m.id, m.body_bytes + m.header_bytes as bytes,
         m.body_bytes > :max_body_bytes or m.header_bytes > :max_header_bytes as too_large
  from nightmail_dead as m force index (nightmail_dead_due)
@@ -10,80 +10,80 @@
  order by m.due_at, m.id limit :limit)
 
 -- name: lock
--- Lock those of these letters that can still be taken and that nobody else has locked. Exactly these stay locked.
+-- Lock those of these dead letters that can still be claimed, skipping locked ones. Only the returned rows stay locked.
 select m.id from nightmail_dead as m force index (primary)
 where m.id in :ids and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
 limit :limit
 for update skip locked;
 
 -- name: read
--- What these letters say, which are locked.
+-- Read these dead letters, which are locked.
 select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
        m.failures, m.claims, m.first_attempt_at, m.last_attempt_at, m.message_id, m.reason, m.error, m.died_at
 from nightmail_dead as m force index (primary)
 where m.id in :ids;
 
 -- name: lease
--- Lease these letters, which are locked.
+-- Lease these dead letters, which are locked.
 update nightmail_dead as m force index (primary)
 set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.claims = least(m.claims, 2147483646) + 1
 where m.id in :ids;
 
 -- name: coming
--- When the next letter of a queue may be taken: a branch of the question when to look again.
+-- When the next dead letter of a queue is due: one branch of the query that says when to look again.
 (select m.due_at as at from nightmail_dead as m force index (nightmail_dead_due)
  where m.queue = :queue and m.due_at > :now
  order by m.due_at, m.id limit 1)
 
 -- name: expiring
--- When the next lease on a letter of a queue ends: another such branch.
+-- When the next lease on a dead letter of a queue ends: another such branch.
 (select m.lease_until as at from nightmail_dead as m force index (nightmail_dead_leased)
  where m.queue = :queue and m.lease_until > :now
  order by m.lease_until limit 1)
 
 -- name: leased_under
--- What a claim under this token leased, and where.
+-- The dead letters that a claim leased under this token, and their queues.
 select m.id, m.queue from nightmail_dead as m force index (nightmail_dead_leased)
 where m.queue in :queues and m.lease_until > :ever and m.token = :token;
 
 -- name: leased_at
--- When these letters were leased.
+-- When these dead letters were leased.
 select m.claimed_at from nightmail_dead as m force index (primary) where m.id = :id;
 
 -- name: give_up
--- Letters that cannot be handed out, locked: they stay as they are and are not offered.
+-- Give up dead letters that cannot be handed out, which are locked: they are kept, and never offered again.
 update nightmail_dead as m force index (primary)
 set m.due_at = null, m.token = null, m.lease_until = null, m.claimed_at = null
 where m.id in :ids and :begun;
 
 -- name: available
--- Whether anything can be taken in a queue: a branch of the question that is asked all the time while idle.
+-- Whether anything can be claimed in a queue: one branch of the query that idle processes poll with.
 (select :place as place from nightmail_dead as m force index (nightmail_dead_due)
  where m.queue = :queue and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
  limit 1)
 
 -- name: lock_at_once
--- Lock those of these letters that are still leased so; fails at once if somebody has locked one of them.
+-- Lock those of these dead letters that are still under these leases; fails at once if one of them is locked.
 select m.id from nightmail_dead as m force index (primary) where :leases for update nowait;
 
 -- name: lock_unlocked
--- The same for those that nobody has locked.
+-- The same, skipping rows that are locked.
 select m.id from nightmail_dead as m force index (primary) where :leases for update skip locked;
 
 -- name: still_leased
--- Which of these letters are still leased so, locked or not.
+-- Which of these dead letters are still under these leases, locked or not.
 select m.id from nightmail_dead as m force index (primary) where :leases;
 
 -- name: hold
--- Lock these letters in a caller's transaction; which of them are still leased so.
+-- Lock these dead letters in a caller's transaction; returns those still under these leases.
 select m.id from nightmail_dead as m force index (primary) where :leases order by m.id for update;
 
 -- name: remove
--- Remove these letters.
+-- Remove these dead letters.
 delete m from nightmail_dead as m force index (primary) where :leases;
 
 -- name: bring_back
--- Bring these letters back, or give them up: a list of ids, what is to become of each, and after how many microseconds.
+-- Return these dead letters to their queue, or give them up: a list of ids, kinds, and delays in microseconds.
 -- No assignment reads what an earlier one wrote: whether it would see the old or the new value is not defined.
 update json_table(:returned, '$[*]' columns (
     id bigint path '$[0]', kind varchar(10) path '$[1]', after_us bigint path '$[2]'
@@ -97,7 +97,7 @@ set m.failures = case back.kind when 'retry' then least(m.failures, 2147483646) 
 where :leases;
 
 -- name: extend
--- Let these leases run until :lease from now, never shortening one.
+-- Extend these leases to :lease from now, never shortening one.
 update nightmail_dead as m force index (primary)
 set m.lease_until = greatest(m.lease_until, :now + interval :lease microsecond)
 where :leases;

@@ -1,4 +1,4 @@
-"""The lines of ordering keys: who is parked, and who is brought back. The rules are in claim.sql."""
+"""The lines of ordering keys: what is parked, and what is unparked. The rules are in claim.sql."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several, uni
 from nightmail.stores.mysql.transaction import Session
 
 MOST_FOLLOWERS: Final = 5000
-"""So many rows that wait in line a claim walks over before it parks them and leaves the rest to the next one."""
+"""How many waiting rows of lines a claim scans before it parks them and leaves the rest to the next claim."""
 
 CROWD: Final = 10
-"""So many of one line are walked over rather than parked: that is a write, too."""
+"""Up to this many rows of one line are scanned rather than parked: parking is a write, too."""
 
 Key: TypeAlias = tuple[bytes, bytes]
 """A queue and an ordering key."""
 
 
 class Lines:
-    """The statements that park rows and bring them back."""
+    """The statements that park and unpark rows."""
 
     def __init__(self, statements: Mapping[str, Statement]) -> None:
         self._statements = statements
@@ -31,15 +31,15 @@ class Lines:
     # -------------------------------------------------------------------------------------- a claim
 
     def after(self, keys: Mapping[int, Key]) -> list[Sql]:
-        """The question, once these rows are locked, in which of their lines others are parked."""
+        """The query that says, once these rows are locked, in which of their lines others are parked."""
         return [self._filled("before_parked", {"ids": list(keys)})] if keys else []
 
     async def bring_back_after(
         self, link: Link, look: Look, keys: Mapping[int, Key], answers: Sequence[Answer]
     ) -> set[int]:
-        """Note whom to bring back; the ids of rows that cannot be taken, because others have who comes after them.
+        """Note what to unpark; returns the ids of rows that cannot be taken, because the rows after them are locked.
 
-        Who is parked later is parked behind another row of the line than these, which are locked.
+        A row that is parked later is parked behind another row of its line: these are locked.
         """
         before_parked = {row[0]: keys[row[0]] for answer in answers for row in answer.rows}
         if not before_parked:
@@ -52,7 +52,7 @@ class Lines:
         return waiting.keys() - locked.keys()
 
     async def park(self, link: Link, look: Look) -> int:
-        """Lock the followers that this look walked over, but for one of each key; how many are to be parked."""
+        """Lock the followers that this look scanned, except one per key; returns how many are to be parked."""
         followers, look.followers = look.followers, []
         by_key: defaultdict[Key | None, list[int]] = defaultdict(list)
         for each in followers:
@@ -73,7 +73,7 @@ class Lines:
         return self._choose(look, answers[0]) if crowded else 0
 
     def writes(self, look: Look, begun: Sql) -> list[Sql]:
-        """The statements that park and bring back what was locked."""
+        """The statements that park and unpark what was locked."""
         named = (("unpark", look.back), ("anchor", look.anchors), ("park", look.parked - look.back))
         return [self._filled(name, {"ids": sorted(ids), "begun": begun}) for name, ids in named if ids]
 
@@ -91,17 +91,17 @@ class Lines:
                 parked += len(rest)
         return parked
 
-    # ----------------------------------------------------------------------------------- other verbs
+    # ----------------------------------------------------------------------------------- other operations
 
     async def bring_back(self, session: Session, keys: Iterable[Key]) -> None:
-        """Bring back who comes next in these lines: a waiting row of each was locked, and is removed or moved."""
+        """Unpark the next in each of these lines: a waiting row of each was locked, and is removed or moved."""
         wanted = dict(enumerate(dict.fromkeys(keys)))
         if not wanted:
             return
         found = {row[0]: row[1] for row in (await session.ask(self._each("next_in_line", wanted))).rows}
         left = {place: key for place, key in wanted.items() if place not in found}
         if left:
-            # Either none is parked there, or others have them all locked, and then they are waited for.
+            # Either none is parked there, or others have locked them all: then wait for them.
             waited_for = await session.ask(self._each("any_in_line", left, locking=True))
             found |= {row[0]: row[1] for row in waited_for.rows}
         if found:

@@ -1,9 +1,8 @@
-"""A connection of the driver's, asked several statements in one round trip.
+"""A driver connection that runs several statements in one round trip.
 
-asyncmy and aiomysql have the same shape, and both let a packet hold several statements. The server carries them out one
-after the other and stops at the first that fails. Only of a transaction that another node of a Galera cluster has
-undone it may say so one statement late. So what is written later than first asks for `Dialect.begun`, and a commit
-comes last.
+asyncmy and aiomysql have the same shape, and both let a packet hold several statements. The server runs them one after
+the other and stops at the first that fails. Except that it may report one statement late that another node of a Galera
+cluster made it roll back. So every write after the first statement checks `Dialect.begun`, and a commit comes last.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from nightmail.stores.mysql.errors import NODE_NOT_READY, TooLarge, number_of
 
 LONGEST_IDLE: Final = 300.0
 SMALLEST_LIMIT: Final = 1 << 20
-"""Every server takes a packet of this size, however it is set up."""
+"""Every server accepts a packet of this size, however it is configured."""
 _ROOM: Final = 1024
 READ_COMMITTED: Final = "READ-COMMITTED"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one statement gave."""
+    """The result of one statement."""
 
     rows: Sequence[Sequence[Any]]
     last_id: int
-    """The first id that an INSERT gave; 0 when it gave none."""
+    """The first id that an INSERT assigned; 0 if none."""
 
 
 class Link:
@@ -49,7 +48,7 @@ class Link:
         """The answers to these statements, in one round trip."""
         text = "; ".join(statements)
         if len(text) + _ROOM > self._largest_packet:
-            # Not sent: the server would hang up in the middle of it, and nobody would know why.
+            # Not sent: the server would hang up in the middle of it, without a reason.
             raise TooLarge
         try:
             answers = await ask(self.connection, text)
@@ -61,8 +60,8 @@ class Link:
         return answers
 
     async def prepare(self, statement_seconds: int, *, skips_locked: bool) -> None:
-        """Make the session what we need, and see that it is."""
-        # The pool that made it may have begun a transaction: what we publish in that would never be committed.
+        """Configure the session, and verify that."""
+        # The pool that made it may have begun a transaction: a publish in it would never be committed.
         _, version = await self.ask("rollback", "select version()")
         self.dialect = dialect_of(str(version.rows[0][0]))
         lock_wait = 1 if skips_locked else self.dialect.shortest_lock_wait
@@ -78,7 +77,7 @@ class Link:
         )
         isolation, read_only, wait_timeout, largest, autocommit = found.rows[0]
         if isolation != READ_COMMITTED:
-            # At repeatable read an empty claim would keep everybody from publishing.
+            # At repeatable read an empty claim would block all publishers.
             raise StoreUnavailable(f"the session is at {isolation}, and does not go to {READ_COMMITTED}")
         if str(autocommit) not in ("1", "ON") or self.in_transaction:
             raise StoreUnavailable("the session does not commit each statement by itself")
@@ -93,31 +92,31 @@ class Link:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether the server said with its last answer that a transaction is open."""
+        """Whether a transaction is open, according to the server's last answer."""
         return bool(self.connection.get_transaction_status())
 
     @property
     def largest_packet(self) -> int:
-        """How many bytes the server takes at once."""
+        """How many bytes the server accepts in one packet."""
         return self._largest_packet - _ROOM
 
     @property
     def usable(self) -> bool:
-        """Whether it is open, outside of any transaction, and not about to be closed for idleness, as far as known."""
+        """Whether it is open, outside of any transaction, and not about to be closed as idle, as far as known."""
         idle = time.monotonic() - self._used
         return not is_closed(self.connection) and not self.in_transaction and idle < self._longest_idle
 
     def terminate(self) -> None:
-        """Hang up without a word."""
+        """Hang up without telling the server."""
         self.connection.close()
 
     async def close(self) -> None:
-        """Take leave, and hang up."""
+        """Tell the server, and hang up."""
         await self.connection.ensure_closed()
 
 
 async def ask(connection: Any, text: str) -> list[Answer]:
-    """The answers of any connection of these drivers to a text of one or more statements."""
+    """Run a text of one or more statements on any connection of these drivers."""
     async with connection.cursor(_plain_cursor(connection)) as cursor:
         await cursor.execute(text)
         answers = [await _answer(cursor)]
@@ -127,7 +126,7 @@ async def ask(connection: Any, text: str) -> list[Answer]:
 
 
 def is_closed(connection: Any) -> bool:
-    """Whether this connection is closed on either side, as far as is known."""
+    """Whether this connection is closed on either side, as far as known."""
     if is_asyncmy(connection):
         return not connection.connected or bool(getattr(connection, "_stream_broken", False))
     reader = getattr(connection, "_reader", None)
@@ -135,7 +134,7 @@ def is_closed(connection: Any) -> bool:
 
 
 def is_asyncmy(connection: object) -> bool:
-    """Which of the two drivers it is from."""
+    """Whether this connection is from asyncmy, not aiomysql."""
     return type(connection).__module__.startswith("asyncmy")
 
 
@@ -145,14 +144,14 @@ async def _answer(cursor: Any) -> Answer:
 
 
 def _plain_cursor(connection: Any) -> Any:
-    """Rows as tuples, whatever else a caller's connection gives by default."""
+    """Rows as tuples, whatever a caller's connection returns by default."""
     if is_asyncmy(connection):
         return sys.modules["asyncmy.cursors"].Cursor
     return sys.modules["aiomysql.cursors"].Cursor
 
 
 def _refuse_unready(wsrep: dict[str, str]) -> None:
-    # A server that is no cluster's has none of these, or says so by not being connected to one.
+    # A server outside a cluster has none of these, or reports that it is not connected to one.
     in_cluster = wsrep.get("wsrep_connected") == "ON" or wsrep.get("wsrep_cluster_status") == "Primary"
     if not in_cluster and wsrep.get("wsrep_cluster_status", "Disconnected") == "Disconnected":
         return

@@ -21,7 +21,7 @@ _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a claim is asked for; its queues in the order in which they are served."""
+    """What a claim asks for; its queues in the order in which they are served."""
 
     queues: tuple[str, ...]
     limit: int
@@ -50,14 +50,14 @@ class Found:
 
 
 def found_in(range_: Range[Place], row: Sequence[Any]) -> Found:
-    """What was found there. A due time that is none counts as one of long ago: the claim that takes it sees to it."""
+    """What was found there. An invalid due time counts as long ago: the claim that takes the message handles it."""
     due_at, id_, size, too_large, waits_for, standing = row
     readable = due_at.replace(tzinfo=UTC) if isinstance(due_at, datetime) else _LONG_AGO
     return Found(range_, readable, id_, int(size), bool(too_large), waits_for, int(standing))
 
 
 class Walk:
-    """A way along a range: what lies behind it was dealt with, and what need not be tried again further on."""
+    """Progress through a range: what was handled so far, and which ids further on not to try again."""
 
     def __init__(self, range_: Range[Place], known: Iterable[int]) -> None:
         self.origin = range_
@@ -66,7 +66,7 @@ class Walk:
         self.over = False
 
     def went(self, found: Sequence[Found], *, asked_for: int) -> None:
-        """Go on behind the first of these that were dealt with; if all were, and no more came, this was all."""
+        """Advance past the leading ones that were handled; if all were, and fewer came than asked for, it is over."""
         dealt_with = [each.standing != 0 or each.id in self.tried for each in found]
         done = dealt_with.index(False) if False in dealt_with else len(found)
         readable = [each for each in found[:done] if each.due_at != _LONG_AGO]
@@ -78,39 +78,39 @@ class Walk:
 
 @dataclass(slots=True)
 class Look:
-    """At which moment, what was locked so far, and what is left to do before the commit."""
+    """One look: its time, what was locked so far, and what is left to do before the commit."""
 
     wanted: Wanted
     limit: int
-    """How much of what is wanted it is to take."""
+    """How many messages it may take."""
     max_bytes: int
     """How many bytes it may take."""
     needs_one: bool
-    """Whether one message is taken however large it is."""
+    """Whether one message is taken regardless of its size."""
     now: Sql
-    """The moment of this look: the server's clock, and once it was read, what it showed."""
+    """The time of this look: the server's clock; once read, the value it showed."""
     moment: datetime = LATEST
     in_use: set[tuple[str, int]] | None = None
     """The queues and levels at which something is due, if that was asked first."""
     first_in: datetime | None = None
-    """When the first message is due at one of the others."""
+    """When the first message at one of the other levels is due."""
     begun: bool = False
     taken: list[Sequence[Any]] = field(default_factory=list)
     bytes: int = 0
     unread: dict[int, Reason] = field(default_factory=dict)
     """What cannot be handed out, and why."""
     followers: list[Found] = field(default_factory=list)
-    """What waits in line, in the way of claims."""
+    """What waits in line and slows claims down."""
     back: set[int] = field(default_factory=set)
-    """Parked rows, locked, that claims are to see again."""
+    """Parked rows, locked, to unpark."""
     anchors: set[int] = field(default_factory=set)
     parked: set[int] = field(default_factory=set)
     spent: bool = False
-    """Whether something was left out because it did not fit into the bytes."""
+    """Whether something was left out because of the byte limit."""
     again: bool = False
-    """Whether it set something free, so that there may be more than it found."""
+    """Whether it unblocked something, so that there may be more than it found."""
     stopped: bool = False
-    """Whether it stopped before it had seen everything: it would have walked too far."""
+    """Whether it stopped before it had seen everything, to bound the scan."""
 
     @property
     def room(self) -> int:

@@ -1,4 +1,4 @@
-"""Making the tables, and telling which version they are."""
+"""Creating the tables, and reading their version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INDEX: Final = re.compile(r"^    ((?:unique )?key (\S+) \(.+?\)),?$", re.MULTIL
 async def version(link: Link, names: TableNames) -> int | None:
     """The version of the tables; 0 when there are none.
 
-    `None` when none was noted: making them was never finished, or Alembic made them.
+    `None` when none was recorded: creating them was never finished, or Alembic created them.
     """
     try:
         (found,) = await link.ask(f"select version from {names.quoted('meta')}")  # noqa: S608 - our own names
@@ -35,7 +35,7 @@ async def version(link: Link, names: TableNames) -> int | None:
 
 
 async def note_version(link: Link, names: TableNames) -> None:
-    """Say that the tables are of this version. Their identity is drawn once."""
+    """Record this version. The identity of the tables is generated once."""
     values = literal((VERSION, uuid4()))
     await link.ask(
         f"insert ignore into {names.quoted('meta')} (version, identity) values {values}"  # noqa: S608 - our own names
@@ -43,7 +43,7 @@ async def note_version(link: Link, names: TableNames) -> None:
 
 
 def script(names: TableNames) -> str:
-    """The statements that make the tables in an empty database."""
+    """The statements that create the tables in an empty database."""
     database = "" if names.schema is None else f"create database if not exists `{names.schema}`;\n\n"
     identity = "unhex(replace(uuid(), '-', ''))"
     noted = f"insert ignore into {names.quoted('meta')} (version, identity) values ({VERSION}, {identity});"  # noqa: S608 - our own names
@@ -53,8 +53,8 @@ def script(names: TableNames) -> str:
 async def migrate(link: Link, names: TableNames) -> None:
     """Bring the tables up to this version.
 
-    Statements that make tables commit by themselves, so each may be carried out twice and by two processes at the same
-    time, and the row that says which version this is comes last.
+    Statements that create tables commit by themselves, so each may run twice and in two processes at the same time, and
+    the row with the version comes last.
     """
     try:
         await _migrate(link, names)
@@ -65,7 +65,7 @@ async def migrate(link: Link, names: TableNames) -> None:
 
 
 async def repair(link: Link, names: TableNames) -> None:
-    """Make indexes again that were dropped."""
+    """Recreate indexes that were dropped."""
     try:
         for table, definitions in _indexes_of(load_script(PACKAGE, "schema.sql", names)).items():
             values = literal((names.schema,)) if names.schema is not None else "(database())"
@@ -116,7 +116,7 @@ async def _migrate(link: Link, names: TableNames) -> None:
 
 
 async def _make_database(link: Link, schema: str) -> None:
-    # Asked first: `if not exists` wants the right to create databases even where there is nothing to create.
+    # Checked first: `if not exists` needs the right to create databases even when there is nothing to create.
     (found,) = await link.ask(
         f"select 1 from information_schema.schemata where schema_name = {literal(schema)}"  # noqa: S608 - a literal
     )

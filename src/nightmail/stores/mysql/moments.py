@@ -1,4 +1,4 @@
-"""Times and durations as the server can take them."""
+"""Times and durations in the server's form."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from nightmail.stores.mysql.text import Sql, literal
 EARLIEST: Final = datetime(1000, 1, 2, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 LONGEST: Final = timedelta(days=2_900_000)
-"""Nearly eight thousand years: added to any moment of this age it stays within the calendar."""
+"""Nearly eight thousand years: added to any time of our era it stays within the calendar."""
 NOTICE_HORIZON: Final = timedelta(seconds=60)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SERVERS_CLOCK: Final = Sql("utc_timestamp(6)")
 
 
 def now(clock: Clock) -> Sql:
-    """The moment of the statement: the server's own, or what the clock shows."""
+    """The time of the statement: the server's own, or what the clock shows."""
     moment = clock.now()
     return _SERVERS_CLOCK if moment is None else Sql(literal(moment))
 
 
 def microseconds(length: timedelta) -> int:
-    """A duration that may be added to a moment."""
+    """A duration that can be added to a time."""
     return min(max(length, -LONGEST), LONGEST) // _MICROSECOND
 
 
 def later(moment: Sql, length: timedelta) -> Sql:
-    """So long after this moment."""
+    """This long after that time."""
     return Sql(f"({moment} + interval {microseconds(length)} microsecond)")
 
 
@@ -49,20 +49,20 @@ def is_soon(when: Due, clock: Clock) -> bool:
 
 
 def aware(moment: datetime) -> datetime:
-    """A moment as the driver reads it: in UTC, but without saying so."""
+    """A time as the driver returns it, in UTC without a time zone, made aware."""
     return moment.replace(tzinfo=UTC)
 
 
 def aware_if_any(moment: datetime | None) -> datetime | None:
-    """The same for one that need not be there."""
+    """The same for one that may be missing."""
     return None if moment is None else moment.replace(tzinfo=UTC)
 
 
 def shown(moment: object) -> datetime:
-    """A moment to show to people. A date that is none, written by others, is shown as one of long ago."""
+    """A time for display. An invalid date, written by others, is shown as long ago."""
     return aware(moment) if isinstance(moment, datetime) else EARLIEST
 
 
 def shown_if_any(moment: object) -> datetime | None:
-    """The same for one that need not be there."""
+    """The same for one that may be missing."""
     return aware(moment) if isinstance(moment, datetime) else None

@@ -1,7 +1,7 @@
-"""What one claim takes when others are quicker: in portions, each committed by itself, and handed out together.
+"""What one claim takes when others are faster: in portions, each committed by itself, and handed out together.
 
-On a Galera cluster whoever commits first wins, and the longer a claim takes the more often it loses: a large one would
-get nothing beside small ones on other nodes. So each time it is refused it asks for less, and then goes on until it has
+On a Galera cluster the first commit wins, and the longer a claim takes the more often it loses: a large claim would get
+nothing next to small ones on other nodes. So each time it is refused it asks for less, and then goes on until it has
 what is wanted.
 """
 
@@ -16,9 +16,9 @@ from nightmail.message import Delivery
 from nightmail.stores._fairness import FairShare
 
 SMALLER: Final = 4
-"""By how much less is asked for after a refusal."""
+"""The divisor of the portion size after a refusal."""
 LARGER: Final = 2
-"""By how much more after one that got through."""
+"""The factor of the portion size after a success."""
 
 _AGE: Final = attrgetter("due_at", "id")
 _PRIORITY: Final = attrgetter("priority")
@@ -36,19 +36,19 @@ class Portions:
         self._oldest: Counter[str] = Counter()
         self.bytes = 0
         self.ids: set[int] = set()
-        """What is in hand: with a lease as short as this claim is long, it could be claimed once more."""
+        """What is claimed already: if the lease is as short as this claim is long, it could be claimed again."""
 
     @property
     def size(self) -> int:
-        """How much to ask for now; 0 when it has all that was wanted."""
+        """How much to ask for now; 0 when it has all that is wanted."""
         return min(self._size, self._limit - len(self.ids))
 
     def refused(self) -> None:
-        """The last one was refused."""
+        """The last portion was refused."""
         self._size = max(self.size // SMALLER, 1)
 
     def add(self, taken: Sequence[Delivery], size: int) -> None:
-        """The last one got through, with these, so many bytes."""
+        """The last portion was committed, with these messages and this many bytes."""
         self.bytes += size
         self._size *= LARGER
         self.ids.update(delivery.id for delivery in taken)
@@ -65,5 +65,5 @@ class Portions:
     def _in_order(self, queue: str) -> list[Delivery]:
         taken = sorted(self._taken[queue], key=_AGE)
         share = self._oldest[queue]
-        # A sort keeps the order of equals.
+        # The sort is stable.
         return taken[:share] + sorted(taken[share:], key=_PRIORITY, reverse=True)

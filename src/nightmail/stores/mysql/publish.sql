@@ -1,5 +1,5 @@
--- Statements that run in a caller's transaction or in one of ours. `:now` is the store's clock at the statement, `:due`
--- and `:expires_at` are computed from it by the server.
+-- Statements that run in a caller's transaction or in one of ours. `:now` is the store's clock when the statement runs.
+-- The server computes `:due` and `:expires_at` from it.
 
 -- name: publish_batch
 -- Store messages without timer ids, in the order given.
@@ -7,28 +7,29 @@ insert into nightmail_messages (queue, priority, due_at, published_at, expires_a
 values :rows;
 
 -- name: publish_if_ours
--- Store one message without a timer id in a caller's transaction, unless these are the tables of somebody else.
+-- Store one message without a timer id in a caller's transaction, unless these are not our tables.
 insert into nightmail_messages (queue, priority, due_at, published_at, expires_at, ordering_key, headers, body)
 select :queue, :priority, :due, :now, :expires_at, :ordering_key, :headers, :body
 from nightmail_meta where identity = :identity;
 
 -- name: publish_timer
--- Store a message that takes its name. Fails with a duplicate key if somebody bears it.
+-- Store a message that takes its timer id. Fails with a duplicate key if the timer id has an owner.
 insert into nightmail_messages
     (queue, priority, due_at, published_at, expires_at, timer_id, timer_key, ordering_key, headers, body)
 values (:queue, :priority, :due, :now, :expires_at, :timer_id, :timer_id, :ordering_key, :headers, :body);
 
 -- name: taken
--- Whether somebody bears this name or a window keeps it taken. Locks nothing: a duplicate key found by inserting would
--- hide the bearer from claims until the caller's transaction ends, and keep others from names beside it.
+-- Whether this timer id has an owner or a dedup window keeps it taken. Locks nothing: a duplicate key found by
+-- inserting would hide the owner from claims until the caller's transaction ends, and block others from neighbouring
+-- timer ids.
 select 1 from nightmail_messages where queue_timer = concat(:queue, x'00', :timer_id)
 union all
 select 1 from nightmail_dedup where queue = :queue and timer_id = :timer_id and until > :now;
 
 -- name: taken_now
--- The same in a transaction that may have an old snapshot, though its session says that it is at read committed. Nothing is
--- inserted: the answer is the last id, 0 for no. What an INSERT selects is read as it is now: at read committed without a
--- lock, at repeatable read with one. What `last_insert_id` is given must not be known before a row is read.
+-- The same in a transaction that may have an old snapshot, though its session reports read committed. Nothing is
+-- inserted: the answer is the last insert id, 0 for no. What an INSERT selects is read as it is now: at read committed
+-- without a lock, at repeatable read with one. The argument of `last_insert_id` must not be known before a row is read.
 insert into nightmail_dedup (queue, timer_id, until)
 select m.queue, m.timer_key, :now from nightmail_messages as m
 where m.queue_timer = concat(:queue, x'00', :timer_id) and last_insert_id(m.id) < 0
@@ -41,13 +42,13 @@ where d.queue = :queue and d.timer_id = :timer_id and d.until > :now and last_in
 select queue, timer_key from nightmail_messages where id = :own_id and token = :own_token for update;
 
 -- name: own_letter
--- The same for somebody who looks after a dead letter, which bears no name.
+-- The same for a dead letter handler: a dead letter owns no timer id.
 select queue, null from nightmail_dead where id = :own_id and token = :own_token for update;
 
 -- name: bearer
--- The bearer of this name, locked by its id: whether it runs, whether the new due time wins, its ordering key, and whether
--- it stands in line for that without being parked. A settlement locks the row and then the name: who goes the other way
--- round would end in a deadlock with it.
+-- The owner of this timer id, locked by its id: whether it runs, whether the new due time wins, its ordering key, and
+-- whether it waits in line for that without being parked. A settlement locks the row and then the timer id: the
+-- opposite order would deadlock with it.
 select m.id, coalesce(m.lease_until > :now, 0) as running,
        case :policy when 'earliest' then :due < m.due_at when 'latest' then :due > m.due_at else 1 end as wins,
        m.queue, m.ordering_key, m.parked = 0 and m.head_key is null as in_line
@@ -65,11 +66,11 @@ where m.queue_timer = concat(:queue, x'00', :timer_id)
 for update;
 
 -- name: detach
--- Take the name from a running message, which goes on without it.
+-- Take the timer id from a running message, which goes on without it.
 update nightmail_messages set timer_key = null, superseded = greatest(superseded, :superseded) where id = :id;
 
 -- name: overwrite
--- Put a new message in the place of a waiting one. It still holds its ordering key if that is the same.
+-- Replace a waiting message with a new one. It still holds its ordering key if that is the same.
 update nightmail_messages
 set head_key = case when ordering_key <=> :ordering_key then head_key end,
     parked = 0, ordering_key = :ordering_key, priority = :priority, due_at = :due, published_at = :now, expires_at = :expires_at,
@@ -78,20 +79,20 @@ set head_key = case when ordering_key <=> :ordering_key then head_key end,
 where id = :id;
 
 -- name: window
--- Until when this name counts as taken by an earlier publish, locked.
+-- Whether an earlier publish still keeps this timer id taken, locked.
 select until > :now from nightmail_dedup where queue = :queue and timer_id = :timer_id for update;
 
 -- name: open_window
--- Let this name count as taken until then, and for no shorter time than it already does.
+-- Keep this timer id taken until then, never shortening an open window.
 insert into nightmail_dedup (queue, timer_id, until) values (:queue, :timer_id, :until)
 on duplicate key update until = greatest(until, :until);
 
 -- name: close_window
--- Let this name count as taken only while somebody bears it.
+-- Close the dedup window: this timer id counts as taken only while it has an owner.
 delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
 
 -- name: withdraw
--- Take back a message stored a moment ago in this transaction.
+-- Remove a message stored earlier in this transaction.
 delete from nightmail_messages where id = :id;
 
 -- name: identity

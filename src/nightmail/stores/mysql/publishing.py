@@ -1,4 +1,4 @@
-"""What a publish asks, and what the answers mean."""
+"""The statements of a publish, and what their answers mean."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from nightmail.stores.mysql.text import Sql, Value, filled, literal, several
 from nightmail.stores.mysql.transaction import OneByOne, OwnTransaction, Session
 
 TRIES: Final = 10
-"""How often a publish is asked again because a bearer of its name appeared while it was carried out."""
+"""How often a publish is tried again because its timer id got an owner while it ran."""
 UNSEEN_AFTER: Final = 3
-"""So many such refusals in a row, and the session does not see the bearer, though it should."""
+"""After this many refusals in a row, the session is assumed not to see the owner, though it should."""
 PACKET: Final = 12 * 1024 * 1024
-"""By default servers take no packet larger than 16 MB. In it, bodies and headers take twice their size."""
+"""By default servers accept packets up to 16 MB. In a packet, bodies and headers take twice their size."""
 ROOM: Final = 1024
 
 
@@ -42,7 +42,7 @@ NOTHING: Final = Published(None)
 
 @dataclass(frozen=True, slots=True)
 class _Rearm:
-    """The publisher's own message bears the name."""
+    """The publisher's own message owns the timer id."""
 
     id: int
 
@@ -55,10 +55,10 @@ class Publishing:
         self._clock = clock
         self._lines = Lines(statements)
 
-    # ------------------------------------------------------------------------------- without a name
+    # ------------------------------------------------------------------------------- without a timer id
 
     async def publish_together(self, link: Link, messages: Sequence[Message]) -> list[int]:
-        """Store messages without timer ids on a connection of ours, all or none; their ids, in order."""
+        """Store messages without timer ids on a connection of ours, all or none; returns their ids, in order."""
         inserts = self._batches(messages, min(PACKET, link.largest_packet))
         if len(inserts) == 1:
             return await self._store_all(OneByOne(link), inserts, link.dialect)
@@ -74,7 +74,7 @@ class Publishing:
         inserts = self._batches(messages, PACKET)
         if len(inserts) == 1:
             return await self._store_all(session, inserts, dialect)
-        # One that is refused must not leave those before it in the caller's transaction.
+        # If one is refused, those before it must not stay in the caller's transaction.
         await session.ask("savepoint nightmail_batch")
         try:
             ids = await self._store_all(session, inserts, dialect)
@@ -107,7 +107,7 @@ class Publishing:
         return stored.last_id
 
     def _batches(self, messages: Sequence[Message], largest: int) -> list[tuple[Sql, int]]:
-        """Statements that store these, none larger than that unless one message is; and how many each stores."""
+        """Statements that store these, none larger than `largest` unless one message is; and how many each stores."""
         moment = now(self._clock)
         inserts: list[tuple[Sql, int]] = []
         rows: list[str] = []
@@ -138,7 +138,7 @@ class Publishing:
             )
         )
 
-    # ---------------------------------------------------------------------------------- with a name
+    # ---------------------------------------------------------------------------------- with a timer id
 
     async def publish(
         self,
@@ -149,9 +149,9 @@ class Publishing:
         sees_all: bool,
         says_so: bool = False,
     ) -> Published:
-        """Store one message that has a name or a fence. `sees_all`: the session sees what others have committed.
+        """Store one message that has a timer id or a fence. `sees_all`: the session sees what others have committed.
 
-        Or it only `says_so`: for one transaction it may be otherwise, which no variable tells.
+        `says_so`: it only reports that. A single transaction may differ, and no variable shows it.
         """
         values = self._values(message)
         rearm = None if own is None else await self._fence(session, message, own)
@@ -196,7 +196,7 @@ class Publishing:
             if is_duplicate(error):
                 return None
             raise
-        # Only now that the name is ours: of two publishers one waits above for the other, and then sees its window.
+        # Only now that the timer id is ours: of two publishers one waits above for the other, then sees its window.
         if rearm is None:
             window = (await session.ask(self._filled("window", values))).rows
             if window and window[0][0]:
@@ -212,7 +212,7 @@ class Publishing:
     ) -> Published:
         unseen_after = UNSEEN_AFTER if sees_all else 1
         for refusals in range(TRIES):
-            # Found by its name only once an insert was refused by one that the session does not see.
+            # Found by timer id only once an owner that the session does not see made an insert fail.
             bearer = await self._bearer(session, values, by_name=refusals >= unseen_after)
             if bearer is not None:
                 id_, running, wins, queue, ordering_key, in_line = bearer
@@ -231,14 +231,12 @@ class Publishing:
             except Exception as error:
                 if not is_duplicate(error):
                     raise
-        raise StoreUnavailable(
-            "the bearer of this timer id changed each time it was to be replaced: try again"
-        )
+        raise StoreUnavailable("the timer changed hands each time it was to be replaced: try again")
 
     async def _bearer(
         self, session: Session, values: Mapping[str, Value], *, by_name: bool
     ) -> Sequence[Any] | None:
-        """The bearer of this name, locked; `None` when the session sees none."""
+        """The owner of this timer id, locked; `None` when the session sees none."""
         if by_name:
             rows = (await session.ask(self._filled("bearer_by_name", values))).rows
             return rows[0] if rows else None
@@ -276,5 +274,5 @@ def _bytes(name: str | None) -> bytes | None:
 
 
 def _by_step(first: int, step: int, count: int) -> list[int]:
-    # A list of values whose length is known gets its ids at once, with nobody else's in between.
+    # A list of values of known length gets its ids at once, with no other session's in between.
     return list(range(first, first + step * count, step))

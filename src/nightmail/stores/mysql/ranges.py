@@ -10,11 +10,11 @@ from nightmail.stores._marks import Range
 from nightmail.stores.mysql.text import ALWAYS, Sql, literal
 
 Place: TypeAlias = tuple[datetime, int]
-"""A due time and an id: settled messages stay in the index until they are purged, many of one due time among them."""
+"""A due time and an id: settled messages stay in the index until InnoDB purges them, many with one due time."""
 
 
 def within(range_: Range[Place]) -> Sql:
-    """The condition. In this form the server makes one range of each side of the `or`, and reads nothing else."""
+    """The condition. In this form the server makes a range of each side of the `or`, and reads nothing else."""
     sides = [
         f"(m.due_at {inside} {literal(at)} or (m.due_at = {literal(at)} and m.id {end} {id_}))"
         for place, inside, end in ((range_.start, ">", ">="), (range_.end, "<", "<"))
@@ -25,6 +25,6 @@ def within(range_: Range[Place]) -> Sql:
 
 
 def after(range_: Range[Place], place: Place) -> Range[Place]:
-    """What of this range lies behind a place."""
+    """The part of this range after a position."""
     due_at, id_ = place
     return replace(range_, start=(due_at, id_ + 1))

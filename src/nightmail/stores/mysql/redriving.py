@@ -1,4 +1,4 @@
-"""Dead letters go back among the messages: locked, copied and removed in one transaction, in two round trips."""
+"""Moves dead letters back to the messages: locked, copied and removed in one transaction, in two round trips."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nightmail.stores.mysql.rows import text
 from nightmail.stores.mysql.text import Sql, Value, filled, several
 
 TRIES: Final = 10
-"""How often it is asked again because somebody took a name while it was carried out."""
+"""How often a redrive is tried again because a timer id was taken while it ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True)
 class _Locked:
-    """A letter that nobody else can move now, as the message that it would be."""
+    """A dead letter that no other session can move now, as the message it will be."""
 
     letter: DeadLetter
     queue: bytes
@@ -79,11 +79,11 @@ class Redriving:
     async def _lock(
         self, link: Link, letters: Sequence[DeadLetter], to: bytes | None, moment: Sql, keep_timer_ids: bool
     ) -> list[_Locked]:
-        """Those of these letters that can go, locked, in the order in which they are to go."""
+        """Those of these dead letters that can be moved, locked, in the order in which they move."""
         by_id = {letter.id: letter for letter in letters}
         values: dict[str, Value] = {"ids": several(sorted(by_id)), "to": to, "now": moment}
         lock = link.dialect.skips_locked + self._filled("lock_letters", values)
-        # No matter to whoever gives up the names.
+        # Irrelevant if the timer ids are dropped.
         ask = ["begin", lock, self._filled("named_already", values)] if keep_timer_ids else ["begin", lock]
         _, found, *taken = await link.ask(*ask)
         stay = {row[0] for answer in taken for row in answer.rows}
@@ -113,7 +113,7 @@ class Redriving:
 
 
 def _last_of_each_name(letters: Sequence[_Locked]) -> Iterator[_Locked]:
-    """Those without a name, and of those that would bear one name the last."""
+    """Those without a timer id, and the last of those that share one."""
     last = {(each.queue, each.timer_id): each for each in letters}
     for each in letters:
         if each.timer_id is None or last[each.queue, each.timer_id] is each:

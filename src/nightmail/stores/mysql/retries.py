@@ -1,4 +1,4 @@
-"""Asking again what a server refuses only for the moment, and counting how often."""
+"""Retrying transient errors of the server, and counting the retries."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LONGEST_PAUSE: Final = 0.25
 
 
 class Retries:
-    """How often something was asked again, by the number of the error. One for all connections of a store."""
+    """Counts retries by error number. One for all connections of a store."""
 
     def __init__(self) -> None:
         self.counted: Counter[int] = Counter()
 
     async def pause(self, error: BaseException, attempt: int) -> None:
-        """Count this one, and wait a while before the next attempt."""
+        """Count this error, and wait before the next attempt."""
         self.counted[number_of(error) or 0] += 1
         longest = min(SHORTEST_PAUSE * 2**attempt, LONGEST_PAUSE)
-        # Not all at once: whoever collided would collide again.
+        # With jitter: those that collided would collide again.
         await asyncio.sleep(longest * random.uniform(0.3, 1.0))  # noqa: S311 - jitter is not cryptography

@@ -1,4 +1,4 @@
-"""Rows as the driver gives them, by position, made into our values. Names are stored as bytes."""
+"""Driver rows, read by position, made into our values. Queues, timer ids and ordering keys are stored as bytes."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.stores.mysql.moments import aware, aware_if_any, shown, shown_if_any
 
 MOST: Final = 2**31 - 1
-"""What a counter can hold: it stays there."""
+"""The maximum of a counter: it stays there."""
 
 
 def counted(claims: int) -> int:
-    """A counter after one more."""
+    """A counter plus one."""
     return min(claims, MOST - 1) + 1
 
 
 def is_readable(row: Sequence[Any]) -> bool:
-    """Whether a claimed row holds what a message can have: others may have written dates that are none."""
+    """Whether a claimed row is a valid message: others may have written invalid dates."""
     return all(isinstance(row[place], datetime) for place in (7, 8)) and all(
         row[place] is None or isinstance(row[place], datetime) for place in (9, 12, 13)
     )
 
 
 def is_readable_letter(row: Sequence[Any]) -> bool:
-    """The same of a letter."""
+    """The same for a dead letter."""
     return all(isinstance(row[place], datetime) for place in (7, 8, 16)) and all(
         row[place] is None or isinstance(row[place], datetime) for place in (11, 12)
     )
 
 
 def delivery(row: Sequence[Any], token: UUID, claimed_at: datetime, deliveries: int) -> Delivery:
-    """A message claimed under this token: by position, in the order of `Delivery`, as it is done for every message."""
+    """A message claimed under this token. Positional, in the order of `Delivery`, because it runs for every message."""
     (
         id_,
         queue,
@@ -141,7 +141,7 @@ def dead_letter(row: Sequence[Any]) -> DeadLetter:
 
 
 def queue_stats(row: Sequence[Any] | None, dead: int) -> QueueStats:
-    """How a queue stands; no row: it has only dead letters."""
+    """The counts of a queue; no row: it has only dead letters."""
     if row is None:
         return QueueStats(dead=dead)
     return QueueStats(
@@ -155,7 +155,7 @@ def queue_stats(row: Sequence[Any] | None, dead: int) -> QueueStats:
 
 
 def text(name: bytes) -> str:
-    """A name. One that somebody else wrote there and that is not text must not fail the claims of all others."""
+    """Bytes as text. Those that others wrote and that are not text must not fail the claims of all other messages."""
     return name.decode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""What exists while a store is open: connections, and what is remembered from one call to the next."""
+"""What exists while a store is open: connections, and what is remembered between calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nightmail.stores.mysql.text import Sql
 from nightmail.stores.mysql.watch import WakeupPoller
 
 MOST_BYTES: Final = 2 * 1024 * 1024
-"""On the wire it is twice that, and by default servers take no packet larger than 16 MB."""
+"""On the wire it is twice that, and by default servers accept packets up to 16 MB."""
 
 
 class Runtime:
@@ -55,8 +55,8 @@ class Runtime:
         self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, retries), extend)
 
     async def close(self) -> None:
-        """Give back every connection and the thread."""
-        # All at once: of a server that hangs each would be waited for.
+        """Close every connection, and stop the thread."""
+        # Concurrently: if the server hangs, each one takes its full timeout.
         await asyncio.gather(
             self.tower.close(),
             self.keeper.close(),

@@ -1,17 +1,18 @@
--- The tables, as version 1 makes them. A statement ends with a semicolon at the end of its line.
+-- The tables of version 1. A statement ends with a semicolon at the end of its line.
 
--- Waiting and running messages. What is due and has no lease, or an expired one, is available. Names are bytes: a
--- collation would take 'a' and 'a ' for the same timer. Times are UTC, to the microsecond.
+-- Waiting and running messages. A message that is due and has no lease, or an expired one, is available. Queues, timer
+-- ids and ordering keys are bytes: a collation would treat 'a' and 'a ' as the same timer. Times are UTC, to the
+-- microsecond.
 create table if not exists nightmail_messages (
     id               bigint not null auto_increment,
     published_at     datetime(6) not null,
     expires_at       datetime(6),
     priority         tinyint not null,
     superseded       tinyint not null default 0,
-    -- 1: it waits behind others of its ordering key, out of the way of claims (see claim.sql).
+    -- 1: it waits behind others of its ordering key, hidden from claims (see claim.sql).
     parked           tinyint not null default 0,
-    -- Changes when others are parked behind this row: on a Galera cluster a claim that takes it elsewhere at the same time
-    -- must fail.
+    -- Changes when others are parked behind this row: on a Galera cluster a claim that takes it on another node at the
+    -- same time must fail.
     anchor           tinyint not null default 0,
     due_at           datetime(6) not null,
     lease_until      datetime(6),
@@ -21,43 +22,43 @@ create table if not exists nightmail_messages (
     last_attempt_at  datetime(6),
     attempts         int not null default 0,
     deliveries       int not null default 0,
-    -- The ordering key, from the first claim on until the row is gone.
+    -- The ordering key, from the first claim until the row is gone.
     head_key         varbinary(1020),
-    -- The timer id, while this row bears the name.
+    -- The timer id, while this message owns it.
     timer_key        varbinary(1020),
     queue            varbinary(1020) not null,
     timer_id         varbinary(1020),
     ordering_key     varbinary(1020),
-    -- What must not be there twice: the queue and the key, and between them the NUL that neither can contain. Each a
-    -- column of its own, null as a whole: Galera takes rows whose key is null only in part for the same row, and refuses
-    -- to commit them beside each other.
+    -- What must be unique: the queue and the key, separated by the NUL that neither can contain. Each is one column,
+    -- null as a whole: Galera treats rows whose key is null only in part as the same row, and refuses to commit them
+    -- concurrently.
     queue_timer      varbinary(2041) generated always as (concat(queue, x'00', timer_key)) stored,
     queue_head       varbinary(2041) generated always as (concat(queue, x'00', head_key)) stored,
-    -- How large it is, to be known without reading it.
+    -- The sizes, known without reading the values.
     body_bytes       int unsigned generated always as (octet_length(body)) stored,
     header_bytes     int unsigned generated always as (octet_length(headers)) stored,
     headers          longtext character set utf8mb4 collate utf8mb4_bin not null,
     body             longblob not null,
     primary key (id),
-    -- What a claim walks along. It gives the order: were rows sorted instead, every row looked at would be locked.
+    -- What a claim scans. It gives the order: if rows were sorted instead, every row read would be locked.
     key nightmail_claim (queue, parked, priority, due_at, id),
-    -- What is running: which lease ends next, and what a lost claim took.
+    -- Running messages: which lease ends next, and what a lost claim leased.
     key nightmail_leased (queue, lease_until, token),
-    -- At most one message bears a name, and at most one holds an ordering key. NULLs do not collide.
+    -- At most one message owns a timer id, and at most one holds an ordering key. NULLs do not collide.
     unique key nightmail_timer (queue_timer),
     unique key nightmail_head (queue_head),
-    -- The line of an ordering key. With the due time, so that a claim need not read the rows that wait in it.
+    -- The line of an ordering key. Includes the due time, so that a claim need not read the waiting rows.
     key nightmail_line (queue, ordering_key, parked, id, due_at),
     constraint nightmail_messages_priority check (priority between 0 and 9),
     constraint nightmail_messages_lease
         check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null)),
-    -- A date without a month or a day is none that can be read.
+    -- A date with a zero year, month or day cannot be read.
     constraint nightmail_messages_dates
         check (month(due_at) > 0 and day(due_at) > 0 and year(due_at) > 0
                and month(published_at) > 0 and day(published_at) > 0 and year(published_at) > 0)
 ) engine = InnoDB row_format = dynamic;
 
--- Messages that were given up, with all that is known about why.
+-- Messages that were given up, and why.
 create table if not exists nightmail_dead (
     id               bigint not null auto_increment,
     message_id       bigint not null,
@@ -65,12 +66,12 @@ create table if not exists nightmail_dead (
     published_at     datetime(6) not null,
     first_attempt_at datetime(6),
     last_attempt_at  datetime(6),
-    -- For whoever looks after letters. Since when he may take it; null: it was given up, and is offered to nobody.
+    -- For dead letter handlers: when it can be claimed. Null: it was given up, and is not offered.
     due_at           datetime(6),
     lease_until      datetime(6),
     token            binary(16),
     claimed_at       datetime(6),
-    -- How often looking after it failed, and how often it was taken since: the counters of that, not of the message.
+    -- Counters of dead letter handling, not of the message: failures, and claims since the last failure.
     failures         int not null default 0,
     claims           int not null default 0,
     attempts         int not null,
@@ -88,7 +89,7 @@ create table if not exists nightmail_dead (
     primary key (id),
     key nightmail_dead_queue (queue, id),
     key nightmail_dead_leased (queue, lease_until, token),
-    -- What a claim of letters walks along, and what a sweep does.
+    -- What a claim of dead letters scans, and what a sweep scans.
     key nightmail_dead_due (queue, due_at, id),
     key nightmail_dead_died_at (died_at),
     constraint nightmail_dead_lease
@@ -96,7 +97,7 @@ create table if not exists nightmail_dead (
     constraint nightmail_dead_given_up check (due_at is not null or token is null)
 ) engine = InnoDB row_format = dynamic;
 
--- Messages that were done, where the store is told to keep them.
+-- Messages that were delivered, if the store is configured to keep them.
 create table if not exists nightmail_delivered (
     id           bigint not null auto_increment,
     message_id   bigint not null,
@@ -115,7 +116,7 @@ create table if not exists nightmail_delivered (
     key nightmail_delivered_at (delivered_at)
 ) engine = InnoDB row_format = dynamic;
 
--- Timer ids that count as taken though nobody need bear them any more.
+-- Dedup windows: timer ids that count as taken even without an owner.
 create table if not exists nightmail_dedup (
     queue    varbinary(1020) not null,
     timer_id varbinary(1020) not null,
@@ -128,11 +129,11 @@ create table if not exists nightmail_dedup (
 create table if not exists nightmail_meta (
     only_row       tinyint not null default 1,
     version        int not null,
-    -- Tells a caller's session in another database from one in this.
+    -- Distinguishes a caller's session in this database from one in another.
     identity       binary(16) not null,
-    -- Seconds: the longest an idle worker goes without looking. Publishers rely on it when they leave out a wake-up.
+    -- Seconds: the longest an idle worker goes without polling. Publishers rely on it when they skip a wake-up.
     look_interval  int not null default 5,
-    -- Seconds: what is due later than this rings nobody, it is found by looking.
+    -- Seconds: what is due later than this rings no bell, and is found by polling.
     notice_horizon int not null default 60,
     primary key (only_row),
     constraint nightmail_meta_only_row check (only_row = 1)

@@ -1,21 +1,21 @@
--- Statements under a lease. `:leases` is the fence: ids and tokens, and of what is written in a packet of ours that its
--- transaction is open. They come in one packet between a begin and a commit, after the rows were locked. By primary key:
--- another index would lock rows that are not ours.
+-- Statements under a lease. `:leases` is the fence: ids and tokens and, in a packet of ours, that the transaction is
+-- still open. They go in one packet between a begin and a commit, after the rows were locked. By primary key: another
+-- index would lock rows that are not ours.
 
 -- name: lock_at_once
--- Lock those of these messages that are still leased so; fails at once if somebody has locked one of them.
+-- Lock those of these messages that are still under these leases; fails at once if one of them is locked.
 select m.id from nightmail_messages as m force index (primary) where :leases for update nowait;
 
 -- name: lock_unlocked
--- The same for those that nobody has locked.
+-- The same, skipping rows that are locked.
 select m.id from nightmail_messages as m force index (primary) where :leases for update skip locked;
 
 -- name: still_leased
--- Which of these messages are still leased so, locked or not.
+-- Which of these messages are still under these leases, locked or not.
 select m.id from nightmail_messages as m force index (primary) where :leases;
 
 -- name: hold
--- Lock these messages in a caller's transaction; which of them are still leased so.
+-- Lock these messages in a caller's transaction; returns those still under these leases.
 select m.id from nightmail_messages as m force index (primary) where :leases order by m.id for update;
 
 -- name: bury
@@ -49,7 +49,7 @@ from nightmail_messages as m force index (primary) where :leases;
 delete m from nightmail_messages as m force index (primary) where :leases;
 
 -- name: bring_back
--- Bring these messages back: a list of ids, what is to become of the counters, and after how many microseconds.
+-- Return these messages to the queue: a list of ids, kinds (which decide the counters), and delays in microseconds.
 -- No assignment reads what an earlier one wrote: whether it would see the old or the new value is not defined.
 update json_table(:returned, '$[*]' columns (
     id bigint path '$[0]', kind varchar(10) path '$[1]', after_us bigint path '$[2]'
@@ -66,12 +66,12 @@ set m.first_attempt_at = case back.kind
 where :leases;
 
 -- name: leased_under
--- What a claim under this token leased, and where.
+-- The messages that a claim leased under this token, and their queues.
 select m.id, m.queue from nightmail_messages as m force index (nightmail_leased)
 where m.queue in :queues and m.lease_until > :ever and m.token = :token;
 
 -- name: extend
--- Let these leases run until :lease from now, never shortening one.
+-- Extend these leases to :lease from now, never shortening one.
 update nightmail_messages as m force index (primary)
 set m.lease_until = greatest(m.lease_until, :now + interval :lease microsecond)
 where :leases;

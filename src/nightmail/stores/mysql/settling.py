@@ -1,7 +1,7 @@
 """Everything that is written under a lease, on a connection of our own or in the caller's transaction.
 
-On our own: begin, lock, write and commit go out in one packet. If somebody has locked one of the rows it fails at once,
-and is done again in two for those rows that nobody has. Each write asks whether the transaction is still open.
+On our own: begin, lock, write and commit go out in one packet. If one of the rows is locked it fails at once, and is
+retried in two packets for the rows that are not locked. Each write checks that the transaction is still open.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ZERO: Final = timedelta(0)
 
 
 def by_token(deliveries: Iterable[Delivery]) -> dict[UUID, list[int]]:
-    """The ids that are leased under each token."""
+    """The ids leased under each token."""
     found: defaultdict[UUID, list[int]] = defaultdict(list)
     for delivery in deliveries:
         found[delivery.token].append(delivery.id)
@@ -60,9 +60,9 @@ def leases(deliveries: Iterable[Delivery], begun: Sql = ALWAYS) -> Sql:
 
 
 class Settling:
-    """Settle, extend, hold and ack. `ring` is told the queues in which something becomes available.
+    """Settle, extend, hold and ack. `ring` gets the queues in which something becomes available.
 
-    `came_back` is told when something did so without losing its place.
+    `came_back` is called when a message was returned without losing its position.
     """
 
     what: ClassVar = "message"
@@ -110,7 +110,7 @@ class Settling:
         return len(recalled)
 
     async def _recall(self, link: Link, queues: Sequence[str], token: UUID) -> dict[int, str]:
-        """Hand back what is leased under this token and locked by no other; the ids and queues."""
+        """Release what is leased under this token and not locked by others; returns the ids and queues."""
         values: dict[str, Value] = {
             "queues": [queue.encode() for queue in queues],
             "ever": EARLIEST,
@@ -128,7 +128,7 @@ class Settling:
         return {id_: leased[id_] for id_ in ids}
 
     def _tell(self, settled: Sequence[Settlement]) -> None:
-        """Let those know who wait for what becomes available by this."""
+        """Ring for what becomes available by this."""
         if any(isinstance(each.outcome, Release) for each in settled):
             self._came_back()
         self._ring(self._awake(settled))
@@ -152,7 +152,7 @@ class Settling:
         leased = await self._still_leased(link, missing)
         self._tell([each for each in batch if each.delivery.id in settled])
         if leased and patient:
-            # Somebody who only looked at a row has it locked for a moment, too.
+            # Another session may have locked a row only for a moment, to check it.
             await asyncio.sleep(A_MOMENT)
             left = [each for each in batch if each.delivery.id in leased]
             again = await self._settle(link, left, patient=False)
@@ -163,7 +163,7 @@ class Settling:
     async def _settle_halves(
         self, link: Link, batch: Sequence[Settlement], error: Exception
     ) -> list[WriteResult]:
-        """One row that the server refuses must not keep its neighbours from being settled."""
+        """One row that the server refuses must not keep the others in its batch from being settled."""
         if len(batch) > 1:
             half = len(batch) // 2
             return [*await self._settle(link, batch[:half]), *await self._settle(link, batch[half:])]
@@ -190,9 +190,9 @@ class Settling:
     async def _fenced(
         self, link: Link, deliveries: Sequence[Delivery], writes: Callable[[Sequence[Delivery]], list[Sql]]
     ) -> set[int]:
-        """Lock what is still leased so, and write; the ids of that.
+        """Lock what is still under its lease, and write; returns its ids.
 
-        Each write is fenced by itself, and what is locked cannot change: what is lost falls out of all of them.
+        Each write is fenced, and what is locked cannot change: every write skips what is lost.
         """
         if not deliveries:
             return set()
@@ -210,7 +210,7 @@ class Settling:
     async def _fenced_unlocked(
         self, link: Link, deliveries: Sequence[Delivery], writes: Callable[[Sequence[Delivery]], list[Sql]]
     ) -> set[int]:
-        """The same for those rows that nobody has locked: one that somebody has must not hold up the others."""
+        """The same, skipping locked rows: a locked row must not hold up the others."""
         try:
             _, locked = await link.ask("begin", self._filled("lock_unlocked", {"leases": leases(deliveries)}))
             ids = {row[0] for row in locked.rows}
@@ -218,13 +218,13 @@ class Settling:
         except Exception as error:
             if not is_locked(error):
                 raise
-            # Not a row this time: somebody has the whole table.
+            # Not a row this time: the whole table is locked.
             await link.ask("rollback")
             return set()
         return ids
 
     async def _still_leased(self, link: Link, missing: Sequence[Delivery]) -> set[int]:
-        """Asked with a new snapshot: in between a row may have been unlocked, or taken over."""
+        """Read with a new snapshot: a row may have been unlocked, or taken over, in between."""
         if not missing:
             return set()
         (found,) = await link.ask(self._filled("still_leased", {"leases": leases(missing)}))
@@ -263,7 +263,7 @@ class Settling:
         return self._filled("bring_back", values)
 
     def _awake(self, settled: Sequence[Settlement]) -> set[str]:
-        """The queues in which something may become available: a message again, a dead letter, the next of a key.
+        """The queues in which something may become available: a returned message, a dead letter, the next of a key.
 
         Whether another message waits for the key cannot be known here: one may be about to commit.
         """
@@ -285,7 +285,7 @@ class Settling:
             return
         unique = {(delivery.id, delivery.token) for delivery in deliveries}
         if len({id_ for id_, _ in unique}) < len(unique):
-            # One message under two tokens: one of them has been lost, so not all can hold.
+            # One message under two tokens: one of the leases is lost, so not all can be held.
             ids = [id_ for id_, _ in unique]
             raise LeaseLost([id_ for id_ in dict.fromkeys(ids) if ids.count(id_) > 1])
         found = await session.ask(self._filled("hold", {"leases": leases(deliveries)}))
@@ -295,7 +295,7 @@ class Settling:
             raise LeaseLost(lost)
 
     async def remove(self, session: Session, deliveries: Sequence[Delivery]) -> None:
-        """End as done what was just held."""
+        """Ack what was just held."""
         if not deliveries:
             return
         values: dict[str, Value] = {"leases": leases(deliveries), "now": now(self._clock)}
@@ -318,12 +318,12 @@ def _letter(delivery: Delivery, outcome: Dead) -> list[Any]:
 
 
 def kind(outcome: Outcome) -> str:
-    """What the statements call it."""
+    """The outcome's name in the statements."""
     return type(outcome).__name__.lower()
 
 
 def after(outcome: Outcome) -> timedelta:
-    """How long it is until this can be had again."""
+    """How long until this can be claimed again."""
     match outcome:
         case Retry(length) | Postpone(length):
             return length

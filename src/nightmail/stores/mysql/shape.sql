@@ -1,4 +1,4 @@
--- What there is, for `check` to compare with what there should be.
+-- The actual schema, for `check` to compare with the expected one.
 
 -- name: columns
 -- Every column of our tables: its type, whether it may be null, its collation, and whether it has a default.
@@ -15,14 +15,14 @@ where s.table_schema = :database and s.table_name in :tables
 order by s.table_name, s.index_name, s.seq_in_index;
 
 -- name: constraints
--- The names of the constraints of our tables. An account with rights on single tables only is told of none, not even of the
+-- The names of the constraints of our tables. An account with rights on single tables only sees none, not even the
 -- primary keys.
 select t.table_name, t.constraint_name
 from information_schema.table_constraints as t
 where t.table_schema = :database and t.table_name in :tables;
 
 -- name: engines
--- How our tables are stored.
+-- The storage engines of our tables.
 select t.table_name, t.engine from information_schema.tables as t
 where t.table_schema = :database and t.table_name in :tables;
 
@@ -31,7 +31,7 @@ where t.table_schema = :database and t.table_name in :tables;
 select look_interval, notice_horizon from nightmail_meta;
 
 -- name: may_read_messages
--- Fails unless we may do with messages what we have to do. Changes nothing.
+-- Fails unless we may read messages. These statements change nothing.
 select id from nightmail_messages where false;
 
 -- name: may_read_letters
@@ -47,12 +47,12 @@ update nightmail_messages set id = id where false;
 delete from nightmail_messages where false;
 
 -- name: may_store_messages
--- The same for storing them. Not all columns: some are the server's to fill.
+-- The same for storing them. Not all columns: the server fills some.
 insert into nightmail_messages (queue, priority, due_at, published_at, headers, body)
 select queue, priority, due_at, published_at, headers, body from nightmail_messages where false;
 
 -- name: may_bury
--- The same for dead letters.
+-- The same for storing dead letters.
 insert into nightmail_dead (message_id, died_at, published_at, attempts, deliveries, priority, queue, reason, headers, body)
 select message_id, died_at, published_at, attempts, deliveries, priority, queue, reason, headers, body
 from nightmail_dead where false;

@@ -1,10 +1,10 @@
-"""The MySQL and MariaDB store: which connection each verb uses, and what it asks there.
+"""The MySQL and MariaDB store: which connection each operation uses, and what it runs there.
 
     claim     one at a time, for all subscribers of the process; dead letters too
     settle    settlements, and renewals asked for on the event loop
-    publish   publishes by their own commit, timers, and what an operator asks
-    watch     asks what others have made available; opened when somebody listens
-    keeper    renewals, on a thread of its own; open while anybody works beside the event loop
+    publish   publishes outside a caller's transaction, timers, and operator queries
+    watch     polls for what others have made available; opened when something listens
+    keeper    renewals, on a thread of its own; open while `run_on_keeper_thread` is in use
 
 What runs in a caller's transaction uses none of these.
 """
@@ -69,7 +69,7 @@ STORE_CLOCK: Final = StoreClock()
 
 
 class MySQLStore:
-    """Messages in MariaDB or MySQL, in the tables `nightmail_...` or as `tables` names them.
+    """Messages in MariaDB or MySQL, in the tables `nightmail_...` or those that `tables` names.
 
     `tables` is a `prefix` or `database.prefix`. Tested on MariaDB 10.11; written for MySQL 8 too.
     """
@@ -118,7 +118,7 @@ class MySQLStore:
         self._sweeping = Sweeping(self._statements, clock)
         self._opening = Opening(self._make)
 
-    # ------------------------------------------------------------------------------------ its life
+    # ------------------------------------------------------------------------------------ lifecycle
 
     @property
     def max_body_bytes(self) -> int:
@@ -133,7 +133,7 @@ class MySQLStore:
 
     @property
     def retried(self) -> Counter[int]:
-        """How often the server refused something only for the moment and was asked again, by the error's number."""
+        """How often a transient error was retried, by error number."""
         return Counter(self._retries.counted)
 
     async def open(self) -> None:
@@ -286,17 +286,17 @@ class MySQLStore:
         await self._join(transaction, ack)
 
     async def _hold(self, session: CallersSession, deliveries: Sequence[Delivery]) -> None:
-        # Locked first: a caller's snapshot taken before that could be older than the last renewal.
+        # Locked first: a caller's snapshot taken earlier could be older than the last renewal.
         try:
             if deliveries:
                 await self._settling_of(deliveries[0]).hold(session, deliveries)
         except LeaseLost:
-            await session.look()  # Or somebody else's messages were looked for ours.
+            await session.look()  # Or these were not our tables.
             raise
         await session.look()
 
     def _settling_of(self, first: Delivery) -> Settling:
-        """For a batch that begins with this: it is all of one kind."""
+        """For a batch that begins with this: a batch is all of one kind."""
         return self._letter_settling if isinstance(first, DeadDelivery) else self._settling
 
     async def _extend(
@@ -320,14 +320,14 @@ class MySQLStore:
         return removed.count > 0
 
     async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
-        """See `Store.cancel_all`. By its own commit it goes in portions: an error may leave the rest where it was."""
+        """See `Store.cancel_all`. Without `transaction` it commits in portions: an error may leave the rest."""
         check_queue(queue)
         if transaction is not None:
             return await self._write(
                 lambda session, sees_all: self._timers.cancel_all(session, queue, sees_all=sees_all),
                 transaction,
             )
-        # The caller may be cancelled: it goes on to the end all the same.
+        # If the caller is cancelled, this still runs to the end.
         return await asyncio.shield(asyncio.ensure_future(self._cancel_in_portions(queue)))
 
     async def _cancel_in_portions(self, queue: str) -> int:
@@ -460,7 +460,7 @@ class MySQLStore:
             self._opened.claims.look_everywhere()
 
     async def _join(self, transaction: object, work: Callable[[CallersSession], Awaitable[T]]) -> T:
-        """Do this in the caller's transaction, or refuse."""
+        """Run this in the caller's transaction, or refuse."""
         if isinstance(transaction, Blocking):
             identity = Sql(self._statements["identity"].text)
             callers = BlockingCallers(self._connect, identity, self._known, self._retries)
@@ -468,9 +468,9 @@ class MySQLStore:
         return await self._runtime.callers.join(transaction, work)
 
     async def _write(self, work: Callable[[Session, bool], Awaitable[T]], transaction: object | None) -> T:
-        """Do this in the caller's transaction if there is one and it is in our database, else in one of our own.
+        """Run this in the caller's transaction, which must be in our database, or in our own if there is none.
 
-        The work is told whether its session sees what others have committed.
+        `work` also gets whether its session sees what others have committed.
         """
         if transaction is None:
             return await self._in_own_transaction(lambda session: work(session, True))

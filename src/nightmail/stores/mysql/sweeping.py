@@ -1,4 +1,4 @@
-"""Deleting what is old, on the store's own connection: found, locked and deleted in three round trips."""
+"""Deletes old rows, on the store's own connection: found, locked and deleted in three round trips."""
 
 from __future__ import annotations
 

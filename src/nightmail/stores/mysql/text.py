@@ -1,8 +1,8 @@
-"""Statements with their values in them, as the server gets them.
+"""Statements with their values inlined, as the server gets them.
 
-Both drivers put values into the text on this side of the wire, by rules that depend on the session's settings. We do it
-ourselves, in a way that holds in every session, a caller's included: bytes and text as hexadecimal, numbers as digits,
-moments as literals. Nothing of a value can end up outside of it.
+Both drivers inline values on the client, by rules that depend on the session's settings. We do it ourselves, in a way
+that is safe in every session, a caller's included: bytes and text as hexadecimal, numbers as digits, times as literals.
+No value can break out of its literal.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _HEXADECIMAL: Final = re.compile(r"(?P<text>_utf8mb4 )?\bx'(?P<digits>[0-9a-f]*)
 
 
 class Sql(str):
-    """A piece of a statement, of our own making: put in as it is."""
+    """A trusted piece of a statement: inserted as it is."""
 
     __slots__ = ()
 
 
 ALWAYS: Final = Sql("true")
-"""A condition that holds."""
+"""A condition that always holds."""
 
 Value: TypeAlias = bool | int | str | bytes | datetime | UUID | Sql | Iterable["Value"] | None
 
 
 class BacktickNames(TableNames):
-    """Names quoted as every session understands them: double quotes are text in most."""
+    """Names quoted with backticks, which every session understands: in most, double quotes mean text."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class BacktickNames(TableNames):
 
 
 def literal(value: Value) -> str:
-    """A value as it stands in a statement. Lists are in parentheses; an empty one holds NULL, which equals nothing."""
+    """A value as an SQL literal. Lists are in parentheses; an empty one holds NULL, which equals nothing."""
     match value:
         case Sql():
             return value
@@ -68,7 +68,7 @@ def literal(value: Value) -> str:
 def several(ids: Iterable[int]) -> list[int]:
     """Ids to be locked on a condition, with one more that no message has.
 
-    A single id would be read before the condition is looked at, and InnoDB would then keep the row locked until the end
+    A single id would be read before the condition is evaluated, and InnoDB would then keep the row locked until the end
     of the transaction even if the condition does not hold.
     """
     return [0, *ids]
@@ -80,10 +80,10 @@ def filled(statement: Statement, values: Mapping[str, Value]) -> Sql:
 
 
 def lifted(statement: str) -> tuple[str, tuple[str, ...]]:
-    """The statement without the bytes and texts in it, and these apart, for a driver that puts them in itself.
+    """The statement with placeholders for its bytes and texts, and these values, for a driver that inlines them.
 
-    For sessions of SQLAlchemy, which quotes statements in its errors and its log. Only hexadecimal digits are handed to
-    the driver: whatever rules of quoting it believes in, they come through as they are.
+    For SQLAlchemy sessions: SQLAlchemy quotes statements in its errors and its log. The driver gets only hexadecimal
+    digits, which no quoting rule changes.
     """
     values: list[str] = []
 
@@ -91,7 +91,7 @@ def lifted(statement: str) -> tuple[str, tuple[str, ...]]:
         values.append(match["digits"])
         return "convert(unhex(%s) using utf8mb4)" if match["text"] else "unhex(%s)"
 
-    # To such a driver every other % has to be written twice.
+    # For such a driver every other % is doubled.
     return _HEXADECIMAL.sub(lift, statement.replace("%", "%%")), tuple(values)
 
 

@@ -1,4 +1,4 @@
-"""Cancelling and moving what waits, in a caller's transaction or in one of ours."""
+"""Cancelling and rescheduling waiting messages, in a caller's transaction or in one of ours."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several
 from nightmail.stores.mysql.transaction import Session
 
 AT_ONCE: Final = 1000
-"""So many messages are removed by one statement."""
+"""How many messages one statement removes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a cancel removed, and whether that may let others of an ordering key go on."""
+    """What a cancel removed, and whether that may unblock others of an ordering key."""
 
     count: int
     frees: bool
@@ -34,13 +34,13 @@ NONE: Final = Removed(0, frees=False)
 
 @dataclass(frozen=True, slots=True)
 class _Locked:
-    """A waiting message that nobody else can take now."""
+    """A waiting message that no other session can take now."""
 
     id: int
     timer_key: bytes | None
     ordering_key: bytes | None
     in_line: int
-    """Whether it stands in line for its key, and is not parked."""
+    """Whether it waits in line for its key, and is not parked."""
 
 
 class Timers:
@@ -75,12 +75,12 @@ class Timers:
         return int((await session.ask(self._filled("newest", {}))).rows[0][0])
 
     async def cancel_some(self, session: Session, queue: str, newest: int | None, *, sees_all: bool) -> int:
-        """Remove some of the waiting messages of this queue; how many, 0 when there are none.
+        """Remove some of the waiting messages of this queue; returns how many, 0 when there are none.
 
-        Up to the newest: beside others who go on publishing it would never end. A session that does not see all needs
-        no such limit: it keeps them from publishing to where it has looked.
+        Up to the newest: otherwise it would never end while others publish. A session that does not see all needs no
+        such limit: its locks keep them from publishing into what it has read.
         """
-        # The parked ones first: they are not brought back one by one then.
+        # Parked rows first, so that they are not unparked one by one.
         for parked in (1, 0):
             for level in LEVELS:
                 range_: Range[Place] | None = Range(queue, level)
@@ -93,7 +93,7 @@ class Timers:
     async def reschedule(
         self, session: Session, queue: str, timer_id: str, when: datetime | timedelta, *, sees_all: bool
     ) -> Removed:
-        """See `Store.reschedule`; whether one was taken out of its place, and what that frees."""
+        """See `Store.reschedule`; returns whether a message was moved, and what that frees."""
         values: dict[str, Value] = {"queue": queue.encode(), "timer_id": timer_id.encode()}
         bearer = await self._locked_bearer(session, values, sees_all=sees_all)
         if bearer is None:
@@ -103,21 +103,21 @@ class Timers:
         return Removed(1, frees=bearer.ordering_key is not None)
 
     async def _let_others_pass(self, session: Session, queue: str, locked: Iterable[_Locked]) -> None:
-        """These leave their places in line: bring back those who come after them."""
+        """These leave their lines: unpark those that come after them."""
         keys = [each.ordering_key for each in locked if each.in_line and each.ordering_key is not None]
         await self._lines.bring_back(session, [(queue.encode(), key) for key in keys])
 
     async def _locked_bearer(
         self, session: Session, values: Mapping[str, Value], *, sees_all: bool
     ) -> _Locked | None:
-        """Who bears this name, locked, if it waits. One that runs is not locked, where that can be helped."""
+        """The owner of this timer id, locked, if it waits. A running one is not locked where that can be avoided."""
         found = (await session.ask(self._filled("bearer_id", values))).rows
         for bearer in await self._lock(session, values["queue"], [row[0] for row in found]):
             if bearer.timer_key == values["timer_id"]:
                 return bearer
         if found and sees_all:
             return None
-        # A snapshot may be older than the bearer. Even here: for one transaction a session may be told to have one.
+        # A snapshot may be older than the owner. Even here: a single transaction may be set to use one.
         by_name = self._filled("waiting_bearer", {**values, "now": now(self._clock)})
         rows = (await session.ask(by_name)).rows
         return _Locked(*rows[0]) if rows else None
@@ -131,7 +131,7 @@ class Timers:
     async def _waiting_in(
         self, session: Session, range_: Range[Place], parked: int, newest: int | None, *, sees_all: bool
     ) -> tuple[list[int], Range[Place] | None]:
-        """The ids of some that wait in this range, and where there may be more."""
+        """The ids of some waiting messages in this range, and where there may be more."""
         values: dict[str, Value] = {
             "queue": range_.queue.encode(),
             "parked": parked,
@@ -166,5 +166,5 @@ class Timers:
 
 
 def in_hexadecimal(names: Iterable[tuple[bytes, bytes]]) -> str:
-    """Queues and timer ids as a list that the server can read: a name may be bytes that are no text."""
+    """Queues and timer ids as a list that the server can read: they may be bytes that are not text."""
     return json.dumps([[queue.hex(), timer_id.hex()] for queue, timer_id in names])

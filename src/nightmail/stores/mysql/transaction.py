@@ -1,4 +1,4 @@
-"""Statements in whatever holds the caller's transaction, and in a transaction of our own."""
+"""Statements in the caller's transaction, whatever object holds it, and in a transaction of our own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYNCHRONOUS: Final = {
     "pymysql.connections": "pymysql.cursors",
     "MySQLdb.connections": "MySQLdb.cursors",
 }
-"""Where drivers have their connections, and their cursors."""
+"""Where drivers define their connections and cursors."""
 _DRIVERS: Final = frozenset({"asyncmy", "aiomysql"})
 
 
@@ -29,7 +29,7 @@ class Session(Protocol):
     """Where statements go."""
 
     async def ask(self, statement: str) -> Answer:
-        """What this statement gives."""
+        """Run this statement."""
         ...
 
 
@@ -58,13 +58,13 @@ class OwnTransaction:
         return (await self._link.ask(*begin, statement))[-1]
 
     async def commit(self) -> None:
-        """Make it last."""
+        """Commit, if anything was begun."""
         if self._begun:
             await self._link.ask("commit")
 
 
 class Direct:
-    """A caller's connection of the driver's."""
+    """A caller's driver connection."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -75,7 +75,7 @@ class Direct:
 
 
 class ThroughSqlalchemy:
-    """A caller's connection of SQLAlchemy's."""
+    """A caller's SQLAlchemy connection."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -92,7 +92,7 @@ class ThroughSqlalchemy:
 
 
 class Joined:
-    """A session inside the caller's transaction. Errors are the caller's to see, as their own driver raises them."""
+    """A session inside the caller's transaction. Errors reach the caller as their own driver raises them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -133,7 +133,7 @@ def is_synchronous(transaction: object) -> bool:
 
 
 def _is_connection(transaction: object, where: Iterable[str]) -> bool:
-    # Not imported here: whoever holds such a connection has imported its driver already.
+    # Not imported here: a caller that holds such a connection has imported its driver already.
     modules: list[Any] = [sys.modules[name] for name in where if name in sys.modules]
     return any(isinstance(transaction, module.Connection) for module in modules)
 
@@ -156,7 +156,7 @@ def _of_our_drivers(connection: AsyncConnection) -> AsyncConnection:
     sync_connection = connection.sync_connection
     fairy: Any = None if sync_connection is None else sync_connection.connection
     driver: Any = getattr(fairy, "driver_connection", None)
-    # Set for the whole engine, which the connection's own options do not show.
+    # It may be set for the whole engine, which the connection's own options do not show.
     if driver is not None and driver.get_autocommit() and not driver.get_transaction_status():
         raise NotInTransaction(
             "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"

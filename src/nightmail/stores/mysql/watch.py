@@ -1,8 +1,8 @@
-"""Noticing what others have made available: the server tells nobody, so it is asked, once for all who listen.
+"""Noticing what others have made available: the server sends no wake-ups, so it is polled, once for all listeners.
 
-What this process does itself rings at once. A queue in which something was found is asked about again once somebody has
-claimed from it, or a second later. If that claim found nothing (somebody has the row locked, or was quicker), it is
-asked about less often for a while. Dead letters are asked about where somebody here takes them.
+What this process does itself rings at once. A queue in which something was found is polled again once this process has
+claimed from it, or a second later. If that claim found nothing (the row was locked, or another worker was faster), it
+is polled less often for a while. Dead letters are polled for where this process claims them.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from nightmail.stores.mysql.text import Sql, Value, filled, union
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 0.12
-"""How often to ask while idle: eight times a second."""
+"""The poll interval while idle: eight times a second."""
 LONGEST_SECONDS: Final = 1.0
 WORTH: Final = 10
-"""Asking may take a tenth of the time: with many queues it may be slow, and is done less often."""
+"""Polling may take a tenth of the time: with many queues it may be slow, and is done less often."""
 MOST_IN_LINE: Final = 200
-"""So many messages that wait for their ordering keys are looked at. Of more a claim can say more."""
+"""How many messages that wait for their ordering keys are read. Beyond that, a claim finds out."""
 LETTERS_SECONDS: Final = 15.0
-"""For so long after a claim of letters they are asked about: whoever is idle looks again sooner than that."""
+"""How long after a claim of dead letters they are polled for: an idle handler claims again sooner than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """What is asked about: the messages of a queue, or its dead letters."""
+    """What is polled for: the messages of a queue, or its dead letters."""
 
     queue: str
     letters: bool = False
 
 
 class WakeupPoller(Bells):
-    """The bells of a store. While one hangs, the server is asked what can be claimed, and they are rung for it."""
+    """The bells of a store. While one hangs, polls the server for what can be claimed, and rings them for it."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class WakeupPoller(Bells):
 
     @property
     def deaf(self) -> bool:
-        """Whether the server should be asked, and does not answer."""
+        """Whether polling is on and the server does not answer."""
         return self._deaf
 
     def hang(self, bell: Bell) -> None:
@@ -84,7 +84,7 @@ class WakeupPoller(Bells):
             self.ring(queue)
 
     def claimed(self, queues: Iterable[str], *, found: bool) -> None:
-        """Somebody has claimed from these queues: they may be asked about again."""
+        """A claim was made from these queues: they may be polled again."""
         for queue in queues:
             self._claimed(_Watched(queue), found=found)
 
@@ -106,7 +106,7 @@ class WakeupPoller(Bells):
         self._rung.discard(watched)
 
     async def close(self) -> None:
-        """Stop asking for good. Bells that still hang ring no more."""
+        """Stop polling for good. Bells that still hang ring no more."""
         self._closed = True
         task, self._task = self._task, None
         if task is not None:
@@ -117,13 +117,13 @@ class WakeupPoller(Bells):
     async def _watch(self) -> None:
         pause = ASK_SECONDS
         while True:
-            # Not in step with other processes: together they would notice sooner than each alone.
+            # Not in step with other processes: spread out, one of them notices sooner.
             await asyncio.sleep(pause * random.uniform(0.95, 1.05))  # noqa: S311 - jitter is not cryptography
             try:
                 pause = await self._look()
-            except Exception as error:  # noqa: BLE001 - whatever it is, looking goes on, and so do we
+            except Exception as error:  # noqa: BLE001 - whatever it is, polling goes on
                 if not self._deaf:
-                    # Once, until it works again: this is tried for ever. And an outage is told by the workers.
+                    # Logged once until it works again: this retries for ever. And the workers report an outage.
                     level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.WARNING
                     logger.log(level, "no wake-ups from the server: %s; looking every second instead", error)
                 self._deaf = True
@@ -131,7 +131,7 @@ class WakeupPoller(Bells):
                 continue
             if self._deaf:
                 self._deaf = False
-                # Whatever came meanwhile rang nobody.
+                # What became available meanwhile rang no bell.
                 self.ring_all()
 
     async def _look(self) -> float:
@@ -150,7 +150,7 @@ class WakeupPoller(Bells):
     def _of_interest(self, loop_time: float) -> Iterator[_Watched]:
         for queue in sorted({queue for bell in self._bells for queue in bell.queues}):
             yield _Watched(queue)
-            # Nobody need take letters, and they would ring for ever.
+            # If nothing here claims dead letters, they would ring for ever.
             claimed = self._letters_claimed.get(queue)
             if claimed is not None and loop_time - claimed < LETTERS_SECONDS:
                 yield _Watched(queue, letters=True)

@@ -1,6 +1,6 @@
-"""The arrays that our statements take and give, told to the driver.
+"""Registers with the driver the array types that our statements use.
 
-Otherwise it asks the server for them on every new connection, with its slowest query, and sets `jit` around that.
+Otherwise it looks them up on the server for every new connection, with its slowest query, and sets `jit` around that.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-# Of these types the server has had the same numbers for ever: its own and that of its array.
+# The OIDs of each type and of its array, which have never changed.
 _TYPES: Final = {
     "bool": (16, 1000),
     "bytea": (17, 1001),
@@ -36,6 +36,6 @@ _ARRAYS: Final = [
 
 
 def tell(settings: Any) -> None:
-    """Tell a connection of the driver's, by its settings. A driver that cannot be told goes on asking the server."""
+    """Register the types with a connection's settings. A driver that does not allow it goes on asking the server."""
     with suppress(AttributeError, KeyError, TypeError):
         settings.register_data_types(_ARRAYS)

@@ -1,7 +1,7 @@
 """A caller's transaction in synchronous code.
 
-The same verbs run in it as in any other. They are coroutines, but wait for nothing: the caller's own driver carries out
-each statement before it returns.
+The same verbs run in it as in any other. They are coroutines that never suspend: the caller's own driver runs each
+statement before it returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ThroughSqlalchemy:
-    """SQLAlchemy's connection."""
+    """A caller's SQLAlchemy connection."""
 
     def __init__(self, connection: sqlalchemy.Connection) -> None:
         self._connection = connection
@@ -42,7 +42,7 @@ class ThroughSqlalchemy:
 
 
 class ThroughPsycopg:
-    """The driver's connection. The cursor is ours: theirs may give rows in any form."""
+    """A caller's psycopg connection. The cursor is ours: theirs may return rows in any form."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
@@ -57,7 +57,7 @@ class ThroughPsycopg:
 
 
 class ThroughDjango:
-    """Django's connection, inside an atomic block."""
+    """A caller's Django connection, inside an atomic block."""
 
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = wrapper
@@ -73,7 +73,7 @@ class ThroughDjango:
 
 
 def join_blocking(session: object) -> Joined:
-    """The session of this transaction, or a refusal that says what to pass instead."""
+    """The session of this transaction, or an error that says what to pass instead."""
     connection = blocking_connection(session)
     if connection is not None:
         driver_connection = driver_connection_of_ours(connection)

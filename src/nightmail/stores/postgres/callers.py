@@ -1,4 +1,4 @@
-"""Work in a caller's transaction, once it is sure that it is one in our database."""
+"""Work in a caller's transaction, after checking that it is in our database."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ T = TypeVar("T")
 
 
 class Tables:
-    """Which tables are ours, and who sees such tables. Known for as long as the store lives, open or not."""
+    """Which tables are ours, and which connections see them. Kept for the life of the store, open or not."""
 
     def __init__(self, statements: Mapping[str, Statement], names: TableNames) -> None:
         self.place = Place(names, statements)
         self.statement = statements["identity"]
         self.identity: UUID | None = None
-        """`None` until it was asked for."""
+        """`None` until it was read."""
         self._there = statements["there"]
         self._channel = statements["channel"]
         self._meta = names.quoted("meta")
         self._seen_from: WeakSet[object] = WeakSet()
 
     async def channel(self, connection: Connection) -> str:
-        """The channel of wake-ups: one for these tables, however they are named."""
+        """The channel of wake-ups: one for these tables, whatever name a store knows them by."""
         (row,) = await Direct(connection).rows(self._channel, {})
         if row["channel"] is None:
             raise SchemaMissing
         return str(row["channel"])
 
     async def learn(self, connection: Connection) -> UUID:
-        """Ask for it, on a connection of ours."""
+        """Read the identity, on a connection of ours."""
         found = await Direct(connection).rows(self.statement, {})
         if not found:
             raise SchemaMissing
@@ -49,10 +49,10 @@ class Tables:
         return identity
 
     async def refuse_unless_seen(self, session: Joined) -> None:
-        """Refuse where there are no such tables, and leave the transaction usable. Asked once for each connection.
+        """Raise if there are no such tables, and leave the transaction usable. Checked once for each connection.
 
-        Not before `hold` and `ack`: at repeatable read rows are seen as of the first statement, and a lease that is
-        renewed after it would refuse them.
+        Not before `hold` and `ack`: at repeatable read rows are seen as of the first statement, and they would fail if
+        the lease is renewed after it.
         """
         if session.connection in self._seen_from:
             return
@@ -64,7 +64,7 @@ class Tables:
 
 
 class Callers:
-    """Whoever comes with a transaction of their own.
+    """Runs work in callers' transactions.
 
     The identity of our tables is read once, on a connection of ours. Every statement in a caller's transaction
     compares it with what it finds there, and writes nothing if they differ: that costs no round trip.
@@ -75,7 +75,7 @@ class Callers:
         self._tables = tables
 
     async def join(self, transaction: object, work: Callable[[Joined, UUID], Awaitable[T]]) -> T:
-        """Do this in the caller's transaction, or refuse."""
+        """Run `work` in the caller's transaction, or raise."""
         session = await join(transaction)
         known = self._tables.identity
         try:
@@ -83,13 +83,13 @@ class Callers:
             session.place = self._tables.place
             return await work(session, identity)
         except OtherDatabase:
-            # Unless the tables were made anew since we learned which they are.
+            # Unless the tables were recreated since we read their identity.
             if known is None or await self._read() == known:
                 raise
             return await work(session, await self._read())
 
     async def is_ours(self, session: Session, identity: UUID) -> None:
-        """Refuse unless this session sees our tables. For statements that do not compare by themselves."""
+        """Raise unless this session sees our tables. For statements that do not compare the identity themselves."""
         found = await session.rows(self._tables.statement, {})
         if not found or found[0]["identity"] != identity:
             raise OtherDatabase

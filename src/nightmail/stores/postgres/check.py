@@ -1,4 +1,4 @@
-"""Whether the tables are what this version makes. What others added and what does no harm is left alone."""
+"""Checks that the tables are those of this version. Harmless additions by others are ignored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEASE: Final = (
 
 
 def _times(*columns: str) -> str:
-    """As Postgres writes the condition that these are in the years 1 to 9999."""
+    """The constraint that these are in the years 1 to 9999, as Postgres prints it."""
     earliest, latest = (
         f"to_timestamp(('{second}'::bigint)::double precision)" for second in (-62135510400, 253402214400)
     )
@@ -162,7 +162,7 @@ CONSTRAINTS: Final[dict[str, str]] = {
 async def check(
     connection: Connection, names: TableNames, statements: Mapping[str, Statement], place: Place
 ) -> None:
-    """Raise unless the tables are what this version makes."""
+    """Raise unless the tables are those of this version."""
     found = await version(connection, names)
     if found == 0:
         raise SchemaMissing
@@ -219,7 +219,7 @@ def _columns(rows: list[Any]) -> Iterator[str]:
         expected = COLUMNS[table]
         yield from _compared(f"the column {table}.", expected, columns)
         for name in columns.keys() - expected.keys():
-            # Ours do not fill it: a column of somebody else's must do without.
+            # Our statements do not fill it: a column that is not ours must do without a value.
             if "not null" in columns[name] and "default" not in columns[name]:
                 yield f"the column {table}.{name} is not ours and must not be null"
 
@@ -237,7 +237,7 @@ def _named(rows: list[Any]) -> dict[str, str]:
 
 
 def _compared(what: str, expected: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
-    """`what` is the beginning of each name, to which its own part is added."""
+    """`what` is the start of each description, followed by the name."""
     for name, definition in expected.items():
         if name not in found:
             yield f"{what}{name} is missing or unusable"

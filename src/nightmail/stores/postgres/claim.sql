@@ -1,29 +1,29 @@
--- Two indexes lead a claim. One has what may be taken by itself: messages without an ordering key, and those that hold
--- theirs because they were started before. The other has messages that wait for their key. Of all that wait for one key
--- only the first can be next, so a claim asks for the first of each key and never walks along a line.
+-- A claim uses two indexes. One has what can be claimed on its own: messages without an ordering key, and messages that
+-- hold their key because they were claimed before. The other has messages that wait for their key. Of those only the
+-- first of each key can be next, so a claim asks for the first of each key and never scans the line behind it.
 --
--- In all statements: sub-selects with a limit instead of `exists`, ids in an array instead of a join, `id + 0` instead of
--- `id`. With statistics from an empty table the planner would hash the first, turn the second round, look for the third
--- among all ids, and each time walk through all messages. `offset 0` keeps it from evaluating a sub-select for each row,
--- and `is not distinct from` from looking for an id in an index of ordering keys.
+-- In all statements: sub-selects with a limit instead of `exists`, ids in an array instead of a join, `id + 0` instead
+-- of `id`. With statistics from an empty table the planner would hash the first, reverse the second, look up the third
+-- in the primary key, and each time scan all messages. `offset 0` keeps it from evaluating a sub-select once per row,
+-- and `is not distinct from` keeps it from looking for an id in an index on ordering keys.
 
 -- name: claim
--- Lease up to :limit available messages that have no more than :max_bytes together, looking through ranges in the order
--- given and no further than needed; and tell, only when that was not `full`, when the next message of these queues is due
--- or the next lease ends.
+-- Lease up to :limit available messages of at most :max_bytes in total, scanning the ranges in the given order and no
+-- further than needed. Unless the claim is `full`, also return when the next message of these queues is due or the next
+-- lease ends.
 --
--- Each queue has its turn, with ranges `first` to `last` of the arrays. A range is a level, and from where (inclusive) to
--- where (exclusive), each by due time and id. The first ten are the levels of the queue; those also serve its share of
--- the oldest of all levels. A turn is begun only when those before it gave too little, and exactly the rows that are
--- taken are locked, except where :max_bytes ends the claim.
+-- Queues take turns, each with the ranges `first` to `last` of the arrays. A range is a priority level with a start
+-- (inclusive) and an end (exclusive), each a due time and an id. The first ten are the levels of the queue, and also
+-- supply its share of the oldest messages of all levels. A turn starts only if the turns before it found too little.
+-- Only the rows that are claimed are locked, except where :max_bytes ends the claim.
 --
--- Of the first :window messages in a range that wait for an ordering key, those are taken that are the first of a free
--- one; each divides what else is in the range. Where the window ends before there is enough, the claim ends, because any
--- that waits behind it might have to go first, and `cut` tells so. With :has_extra the claim goes on, and :extra_ids are
--- first messages that were found in another way.
+-- Of the first :window messages in a range that wait for an ordering key, a claim takes those that are the first of a
+-- free key; each splits the rest of the range. If the window ends before there is enough, the claim ends and returns
+-- `cut`, because a message that waits behind the window might have to go first. With :has_extra the claim goes on, and
+-- :extra_ids are first messages found by `firsts`.
 --
--- Where a range ends is asked of what a walk along `nightmail_waiting` found, not of the walk: a comparison of two columns
--- ends it only where the first differs, and a whole line may be due at the same moment.
+-- The end of a range is checked on the rows that a scan of `nightmail_waiting` returns, not in the scan: a row
+-- comparison ends the scan only where the first column differs, and a whole line may be due at the same moment.
 with picked as materialized (
     select found.id, found.body_bytes, found.header_bytes
     from unnest(:queues::text[], :shares::integer[], :firsts::integer[], :lasts::integer[]) with ordinality
@@ -128,7 +128,7 @@ with picked as materialized (
             offset 0
         ) as waiting,
         lateral (
-            -- Where nothing may be taken by itself, that is not asked for again between any two first messages.
+            -- If nothing can be claimed on its own, do not ask again between every two first messages.
             select not (waiting.has_any or :has_extra::boolean) or (
                 select m.id
                 from nightmail_messages as m
@@ -172,7 +172,7 @@ with picked as materialized (
                 union
                 select others.id, others.due_at
                 from (
-                    -- As they were a moment ago: the first of its key must still be that.
+                    -- Read a moment ago: each must still be the first of its key.
                     select extra.id, extra.due_at
                     from unnest(:extra_queues::text[], :extra_levels::smallint[], :extra_at::timestamptz[],
                                 :extra_ids::bigint[], :extra_keys::text[])
@@ -195,7 +195,7 @@ with picked as materialized (
         ) as line,
         generate_series(0, cardinality(line.ids)) as step(k),
         lateral (
-            -- Where the window ends. Nothing from behind it goes before what may wait there for a free key.
+            -- The end of the window. Nothing behind it may overtake a message that may wait there for a free key.
             select case when step.k = cardinality(line.ids) and waiting.has_any and not :has_extra::boolean then (
                 select case when (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i]) then b.id end
                 from nightmail_messages as b
@@ -258,8 +258,8 @@ with picked as materialized (
                and coalesce(max(header_bytes), 0) <= :max_header_bytes::integer as fit
     from picked
 ), counted as materialized (
-    -- Asked for only when not all of them fit. A message that is too large is left for `bury_large`, and counts for
-    -- nothing. The first of the others always fits.
+    -- Evaluated only when not all of them fit. A message that is too large is left for `bury_large` and not counted.
+    -- The first of the others always fits.
     select sized.id, sized.whole, sized.whole and sized.too_large as too_large,
            sized.whole and not sized.too_large and (sized.total <= :max_bytes::bigint or sized.many = 1) as fits
     from (
@@ -330,7 +330,7 @@ with picked as materialized (
                and (m.due_at, m.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
                and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                and m.lease_until > coalesce(:now::timestamptz, statement_timestamp())
-             -- Enough to sleep well, and a limit keeps the planner from turning this into a walk through all messages.
+             -- Enough to know how long to sleep, and a limit keeps the planner from scanning all messages.
              order by m.due_at, m.id
              limit 1000
          ) as running)
@@ -346,9 +346,9 @@ from told cross join expected left join claimed on true;
 select coalesce(:now::timestamptz, statement_timestamp()) as looked_at;
 
 -- name: firsts
--- The first message of each ordering key that is free, skipping from key to key: what it costs follows their number, not
--- how many messages wait for each. It begins at a key of each queue and asks for :most keys there; `key` without an id
--- tells where to go on, or that there are no more.
+-- The first message of each free ordering key, skipping from key to key: the cost depends on the number of keys, not on
+-- how many messages wait for each. It starts at a key of each queue and reads :most keys there. A row without an id has
+-- the `key` at which to continue, or null if there are no more.
 with recursive line(queue, key, nth) as (
     select q.queue collate "C", (
         select m.ordering_key from nightmail_messages as m
@@ -377,7 +377,7 @@ left join lateral (
 where first.id is not null or line.key is null or line.nth > :most::integer;
 
 -- name: followers
--- The first message that is due of each of these ordering keys.
+-- The first due message of each of these ordering keys.
 select k.queue, first.id, first.due_at, first.priority
 from unnest(:queues::text[], :keys::text[]) as k(queue, key),
 lateral (
@@ -390,7 +390,7 @@ lateral (
 ) as first;
 
 -- name: bury_large
--- Give up messages whose body or headers are larger than the store takes, without reading them.
+-- Make dead letters of messages whose body or headers are larger than the store allows, without reading them.
 with gone as (
     delete from nightmail_messages as m
     where m.id = any(:ids::bigint[])
@@ -411,9 +411,9 @@ select array(
 ) as rung;
 
 -- name: recall
--- Hand back what a claim under this token leased, as `Release` does, and ring for it. A claim takes what is first in the
--- order of due times: of what waits there, no more than :most are passed over in each level. Future messages count too:
--- the clock may have been set back since.
+-- Release what a claim under this token leased, as `Release` does, and ring for it. A claim takes the first messages by
+-- due time, so at most :most waiting messages are passed over in each level. Future messages count too: the clock may
+-- have been set back since.
 with edges as materialized (
     select q.queue, l.level, edge.due_at, edge.id
     from unnest(:queues::text[]) as q(queue) cross join generate_series(0, 9) as l(level)

@@ -1,4 +1,4 @@
-"""Claims: which ranges to look through, and in which order what was found is handed out."""
+"""Claims: which ranges to scan, and in which order to hand out what was found."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.moments import duration
 
 LOOKS: Final = 5
-"""How often a claim looks again because another one took the ordering key that it was about to take."""
+"""How often a claim tries again because another one took the ordering key that it was about to take."""
 NOTHING: Final = Claimed((), None)
 
 WINDOW: Final = 200
-"""How many messages that wait for an ordering key a claim considers in each range."""
+"""How many messages that wait for an ordering key a claim reads in each range."""
 WINDOW_PER_MESSAGE: Final = 2
-"""And how many more for each message that it may take."""
+"""How many more it reads for each message that it may take."""
 RECKONED_WITH: Final = 10
-"""So many claims after one that ended with the window ask for the first of each key to begin with."""
+"""After a claim that ended with the window, how many claims start by asking for the first message of each key."""
 KEYS: Final = 2_000
-"""How many ordering keys are asked for their first message when those in the window are not enough."""
+"""For how many ordering keys to read the first message when those in the window are not enough."""
 FIRSTS_SECONDS: Final = 1.0
-"""How long the answer serves: a message that has become the first of its key since then may wait so long."""
+"""How long that answer is used: a message that becomes the first of its key meanwhile may wait this long."""
 MOST_BYTES: Final = 2**62
 PASSED_OVER: Final = 10_000
-"""How many waiting messages of a level a recall walks over."""
+"""How many waiting messages of a level a recall passes over."""
 TOO_LONG: Final = 1.0
-"""Seconds: a claim that the server gave up before was not given up because it looked through too much."""
+"""Seconds: a claim that the server canceled sooner than this was not canceled for scanning too much."""
 MILLISECOND: Final = timedelta(milliseconds=1)
 SECONDS_PER_QUEUE: Final = 0.0005
 SECONDS_PER_MESSAGE: Final = 0.0001
-"""What a claim may take without walking over anything. What it takes beyond that, marks can spare."""
+"""What a claim takes when it passes over nothing. Time beyond that, marks can save."""
 
 _AGE: Final = attrgetter("due_at", "id")
 _PRIORITY: Final = attrgetter("priority")
 
 
 Place: TypeAlias = tuple[datetime, int]
-"""A due time and an id: settled messages stay in the index until they are vacuumed, many of one due time among them."""
+"""A due time and an id: settled messages stay in the index until vacuumed, and many may share a due time."""
 BEGINNING: Final[Place] = (datetime.min.replace(tzinfo=UTC), 0)
 END: Final[Place] = (datetime.max.replace(tzinfo=UTC), 0)
 
 
 def back(place: Place, seconds: float) -> Place:
-    """The place so many seconds before another."""
+    """The place this many seconds before another."""
     delta = timedelta(seconds=seconds)
     return max(place[0], BEGINNING[0] + delta) - delta, 0
 
@@ -78,30 +78,30 @@ class Wanted:
 
     @property
     def key(self) -> frozenset[str]:
-        """The same for every claim of these queues."""
+        """The same for every claim on these queues."""
         return frozenset(self.queues)
 
 
 class Firsts:
-    """Messages that were the first of their ordering keys a moment ago, by due time: claims use them up."""
+    """Messages that were the first of their ordering keys a moment ago, by due time; claims consume them."""
 
     def __init__(self, rows: Iterable[Any], *, complete: bool, until: float) -> None:
         self._rows = sorted(rows, key=lambda row: (row["due_at"], row["id"]))
         self._complete = complete
-        """Whether there are no other ordering keys."""
+        """Whether no other ordering keys are left to read."""
         self._fresh = True
         self._until = until
 
     def serve(self, now: float) -> bool:
-        """Whether there are any left, and they are not too old."""
+        """Whether any are left and they are not too old."""
         return bool(self._rows) and now < self._until
 
     def next(self, limit: int) -> Sequence[Any]:
-        """As many as a claim may take."""
+        """The next ones, as many as a claim may take."""
         return self._rows[:limit]
 
     def used(self, given: Sequence[Any], taken: Collection[int], *, full: bool) -> bool:
-        """A claim had these and took some of them; whether it has thus seen all there were.
+        """Record that a claim was given these and took some; return whether it has thus seen all there were.
 
         If it was not full, the others cannot be taken.
         """
@@ -113,7 +113,7 @@ class Firsts:
 
 
 class Claims:
-    """What claims of one process remember from one to the next: marks, shares, whose turn it is."""
+    """What the claims of one process remember from one to the next: marks, shares, the rotation of queues."""
 
     def __init__(
         self,
@@ -129,17 +129,17 @@ class Claims:
         self._max_body_bytes = max_body_bytes
         self._marks: Marks[Place] = Marks(back)
         self._looked_at = BEGINNING[0]
-        """The store's time at the last look."""
+        """The database time of the last look."""
         self._freed: set[tuple[str, str]] = set()
-        """Queues and ordering keys: those that wait for them may lie far behind the marks."""
+        """Queues and ordering keys that were freed: messages that wait for them may lie far behind the marks."""
         self._shares = FairShare()
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
         self._cut: Counter[frozenset[str]] = Counter()
-        """Where more waited for ordering keys than a window shows, and how many claims reckon with that."""
+        """Where more messages waited for ordering keys than a window shows, and for how many claims to expect that."""
         self._keys: dict[str, str] = {}
-        """The ordering key of each queue at which to go on calls."""
+        """The ordering key of each queue at which the next `firsts` continues."""
         self._asked: set[str] = set()
-        """Queues of which every key was asked, while there are others of which that is not so."""
+        """Queues of which every key was read, while other queues still have unread keys."""
         self._firsts: dict[frozenset[str], Firsts] = {}
 
     async def claim(
@@ -162,22 +162,22 @@ class Claims:
         (row,) = await self._lane.run(lambda connection: self._fetch(connection, "recall", values))
         many: int = row["many"]
         if many:
-            # They lie where no claim would look again so soon.
+            # They lie behind the marks, where no claim would look soon.
             self._marks.forget()
         return many
 
     def released(self, deliveries: Sequence[Delivery]) -> None:
-        """These are available again, where they were before: the next claim looks there."""
+        """These are available again at their old places: the next claim looks there."""
         self._marks.lower((each.queue, each.priority, (each.due_at, each.id)) for each in deliveries)
 
     def ended(self, deliveries: Iterable[Delivery]) -> None:
-        """These hold their ordering keys no more: the next claim looks for those that wait for them."""
+        """These no longer hold their ordering keys: the next claim looks for messages that wait for them."""
         for each in deliveries:
             if each.ordering_key is not None and self._marks.is_dear(each.queue) and len(self._freed) < KEYS:
                 self._freed.add((each.queue, each.ordering_key))
 
     def look_everywhere(self) -> None:
-        """Let the next claim begin at the beginning: wake-ups were missed."""
+        """Make the next claim start at the beginning: wake-ups may have been missed."""
         self._forget()
 
     async def _look(self, connection: Connection, wanted: Wanted) -> Claimed:
@@ -193,7 +193,7 @@ class Claims:
                     values = self._values(wanted, followers, started)
                     values |= _extra(given) | {"has_extra": firsts is not None}
                     if firsts is not None:
-                        # What it would show is known to be of little use.
+                        # A larger window is known to be of little use.
                         values["window"] = wanted.limit
                     found = await self._fetch(connection, "claim", values)
                 except LOOK_AGAIN:
@@ -222,7 +222,7 @@ class Claims:
             raise
 
     async def _goes_on(self, connection: Connection, wanted: Wanted, started: float) -> bool:
-        """After a look that the server gave up: whether it may be better to look less far behind the marks."""
+        """After a look that the server canceled: whether to try again, looking less far behind the marks."""
         took = self._seconds() - started
         if took < TOO_LONG or all(self._marks.spares(queue, started) for queue in wanted.queues):
             return False
@@ -231,9 +231,9 @@ class Claims:
         return True
 
     def _learn(self, wanted: Wanted, found: Sequence[Any], started: float, *, full: bool) -> bool:
-        """Learn from a look what such looks cost; whether the store's clock was set back before it.
+        """Record what a look cost; return whether the database clock was set back before it.
 
-        What is due now may then lie behind marks of a later time.
+        If so, what is due now may lie behind marks of a later time.
         """
         told = found[0]
         before, self._looked_at = self._looked_at, told["looked_at"]
@@ -241,13 +241,13 @@ class Claims:
             self._forget()
             return True
         allowed = SECONDS_PER_QUEUE * len(wanted.queues) + SECONDS_PER_MESSAGE * len(found)
-        # By a clock that is moved by hand nothing takes any time.
+        # With a manual clock nothing takes any time.
         cost = max(told["seconds"] - allowed, 0.0) if self._clock.now() is None else 0.0
         self._marks.took(wanted.queues, started, started + cost, came_back_short=not full)
         return False
 
     async def _unfinished(self, connection: Connection, wanted: Wanted, told: Any) -> bool:
-        """Whether there may be more than this look has seen, though it was not full."""
+        """Whether there may be more than this look saw, although it was not full."""
         if told["large"]:
             values = {
                 "ids": told["large"],
@@ -262,7 +262,7 @@ class Claims:
         return bool(told["large"] or told["cut"])
 
     def _cuts_short(self, wanted: Wanted) -> bool:
-        """Whether it is likely that the window does not show enough."""
+        """Whether the window is likely not to show enough."""
         left = self._cut[wanted.key]
         if left <= 1:
             del self._cut[wanted.key]
@@ -271,7 +271,7 @@ class Claims:
         return left > 0
 
     async def _firsts_for(self, connection: Connection, wanted: Wanted, now: float) -> Firsts | None:
-        """The first messages of more ordering keys than a window shows, if that is likely not to show enough."""
+        """The first messages of more ordering keys than a window shows, if the window is likely not to show enough."""
         known = self._firsts.get(wanted.key)
         if known is not None and known.serve(now):
             return known
@@ -282,7 +282,7 @@ class Claims:
         return firsts
 
     async def _ask_for_firsts(self, connection: Connection, wanted: Wanted, now: float) -> Firsts:
-        """The first messages of some ordering keys: a portion, and the next time the next one."""
+        """The first messages of some ordering keys: one page, and the next call reads the next page."""
         asked = [queue for queue in wanted.queues if queue not in self._asked] or list(wanted.queues)
         values = {
             "queues": asked,
@@ -305,7 +305,7 @@ class Claims:
     async def _followers(
         self, connection: Connection, freed: Collection[tuple[str, str]]
     ) -> Sequence[Range[Place]]:
-        """Where those are that may go next because their ordering keys were freed."""
+        """The places of the messages that may go next because their ordering keys were freed."""
         values = {
             "queues": [queue for queue, _ in freed],
             "keys": [key for _, key in freed],
@@ -321,7 +321,7 @@ class Claims:
         return await connection.fetch(statement.text, *statement.arguments(values))
 
     def _in_turn(self, queues: tuple[str, ...]) -> tuple[str, ...]:
-        """These queues, beginning with another one each time."""
+        """These queues, starting with another one each time."""
         key = frozenset(queues)
         first = self._turns[key] % len(queues)
         self._turns[key] += 1
@@ -332,7 +332,7 @@ class Claims:
         firsts: list[int] = []
         lasts: list[int] = []
         for queue in wanted.queues:
-            # As Postgres counts: from one.
+            # Postgres arrays start at one.
             firsts.append(len(ranges) + 1)
             ranges += self._marks.forward(queue, started)
             behind = list(self._marks.behind(queue, started))
@@ -364,7 +364,7 @@ class Claims:
     ) -> Claimed:
         next_in: timedelta | None = None if full else found[0]["next_in"]
         if until is not None:
-            # Rounded up: just before its time that look would be spared once more.
+            # Rounded up: a look just before its time would skip it once more.
             look_behind = timedelta(seconds=until) + MILLISECOND
             next_in = look_behind if next_in is None else min(next_in, look_behind)
         if found[0]["id"] is None:
@@ -382,7 +382,7 @@ class Claims:
         self._looked(wanted, full=full)
         if full:
             return Claimed(handed_out, None, full=True)
-        # The statement does not see the leases it takes itself.
+        # The statement does not see its own leases.
         return Claimed(handed_out, wanted.lease if next_in is None else min(next_in, wanted.lease))
 
     def _looked(self, wanted: Wanted, *, full: bool) -> None:
@@ -394,7 +394,7 @@ class Claims:
         taken.sort(key=_AGE)
         share = self._shares.reserved(queue, len(taken))
         self._shares.claimed(queue, len(taken))
-        # A sort keeps the order of equals.
+        # The sort is stable.
         return taken[:share] + sorted(taken[share:], key=_PRIORITY, reverse=True)
 
     def _forget(self) -> None:
@@ -417,7 +417,7 @@ def _extra(firsts: Sequence[Any]) -> dict[str, Any]:
 
 
 def _further(behind: Iterable[Range[Place]], followers: Iterable[Range[Place]]) -> list[Range[Place]]:
-    """Those of the followers that lie further back than a look goes."""
+    """The followers that lie further back than a look goes."""
     edges = {(each.queue, each.level): each.start for each in behind if each.start is not None}
     return [
         follower

@@ -1,4 +1,4 @@
-"""How a connection of ours is made: from a URL, or in the way an SQLAlchemy engine makes its own."""
+"""Opens our connections: from a URL, or the way an SQLAlchemy engine opens its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Connection: TypeAlias = Link
 Connect: TypeAlias = Callable[[], Awaitable[DriverConnection]]
 
 _SCHEMES: Final = frozenset({"postgresql", "postgres"})
-# SQLAlchemy's words in a URL for what the driver takes as an argument, and those that mean nothing to the driver.
+# SQLAlchemy's URL options that the driver takes as arguments, and further down those that it does not know.
 _ARGUMENTS: Final[dict[str, Callable[[str], Any]]] = {"ssl": str, "statement_cache_size": int}
 _MODES: Final = frozenset({"disable", "allow", "prefer", "require", "verify-ca", "verify-full"})
 _CERTIFICATES: Final = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl"})
@@ -26,22 +26,22 @@ _MEANINGLESS: Final = frozenset({"prepared_statement_cache_size", "prepared_stat
 
 
 class Connector:
-    """Opens one more connection to a database, on the event loop that calls it.
+    """Opens a new connection to a database, on the event loop that calls it.
 
-    It raises `StoreUnavailable` when that fails, and says where and why.
+    It raises `StoreUnavailable` if that fails, and says where and why.
     """
 
     def __init__(
         self, connect: Callable[[Mapping[str, Any]], Awaitable[DriverConnection]], where: str
     ) -> None:
-        """`connect` takes further arguments of the driver's."""
+        """`connect` takes further arguments for the driver."""
         self._connect = connect
         self.where = where
-        """The server, the database and the user, in words."""
+        """The server, the database and the user, for messages."""
         self._arguments: dict[str, Any] = {}
 
     async def __call__(self) -> DriverConnection:
-        """Open one."""
+        """Open a connection."""
         try:
             return await self._connect(self._arguments)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is no connection
@@ -49,7 +49,7 @@ class Connector:
             raise unreachable(error, self.where) from (None if isinstance(error, ValueError) else error)
 
     def forgo_names(self) -> bool:
-        """Let the driver prepare no statement under a name from now on; whether that changes anything."""
+        """Stop the driver from naming prepared statements; return whether that changes anything."""
         before, self._arguments = self._arguments, {"statement_cache_size": 0}
         return before != self._arguments
 
@@ -67,13 +67,13 @@ def _from_url(url: str) -> Callable[[Mapping[str, Any]], Awaitable[DriverConnect
     except ValueError:
         parts = urlsplit("")
     if parts.scheme.partition("+")[0] not in _SCHEMES:
-        # Neither the URL nor the parser's opinion of it: both may quote the password.
+        # Show neither the URL nor the parser's error: both may quote the password.
         raise ValueError("a Postgres URL looks like postgresql://user@host/database")
     query, given = _split_query(parts.query)
     dsn = parts._replace(scheme="postgresql", query=query).geturl()
 
     async def connect(arguments: Mapping[str, Any]) -> DriverConnection:
-        # A statement is prepared once and for good: our few are used all the time.
+        # Prepared statements never expire: we have few, and use them all the time.
         return await asyncpg.connect(dsn, max_cached_statement_lifetime=0, **{**given, **arguments})
 
     return connect
@@ -88,7 +88,7 @@ def _split_query(query: str) -> tuple[str, dict[str, Any]]:
 
 
 def _refuse_contradictions(given: Sequence[tuple[str, str]]) -> None:
-    """The driver would take one of them without a word, and the connection be less safe than its URL says."""
+    """The driver would silently pick one of them, and the connection be less secure than its URL says."""
     names = [name for name, _ in given]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"a Postgres URL says {', '.join(twice)} more than once: which is meant?")
@@ -115,12 +115,12 @@ def _from_engine(engine: AsyncEngine) -> Callable[[Mapping[str, Any]], Awaitable
     async def connect(_: Mapping[str, Any]) -> DriverConnection:
         from sqlalchemy.util import greenlet_spawn
 
-        # A pool of our own with the engine's way of connecting: its arguments, its events, its credentials.
+        # A pool of our own that connects as the engine does: with its arguments, events and credentials.
         pool = engine.sync_engine.pool.recreate()
         fairy = await greenlet_spawn(pool.connect)
         connection: Any = fairy.driver_connection
         # A listener may have run a statement, which begins a transaction that would never be committed.
-        # Committed and not rolled back: what it has SET shall last.
+        # Committed, not rolled back: what it SET must last.
         await greenlet_spawn(fairy.commit)
         fairy.detach()
         return connection  # type: ignore[no-any-return]
@@ -149,7 +149,7 @@ def _where_of_engine(engine: AsyncEngine) -> str:
 
 
 def _where(host: object, port: object, database: object, user: object) -> str:
-    """In words, and without the password. What is not given is chosen by the driver, from the environment."""
+    """For messages, without the password. What is not given the driver takes from the environment."""
     address = f"{host or 'the default host'}:{port or 5432}"
     return ", ".join(
         [address, *(f"{what} {name!r}" for what, name in (("database", database), ("user", user)) if name)]

@@ -1,4 +1,4 @@
-"""What the driver's errors mean to us. Nowhere else is a driver's error made into one of ours."""
+"""Translates the driver's errors into ours. Nothing else does."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import asyncpg
 from nightmail.errors import NightmailError, Refused, SchemaMissing, StoreError, StoreUnavailable
 from nightmail.stores._driver import Broken, below
 
-# By class of SQLSTATE, or by the whole of it.
+# By SQLSTATE class, or by the whole SQLSTATE.
 # The server cannot do it now, and nothing was written. 25: a read-only server, as after a failover; 26: a prepared
 # statement is gone, as behind a pooler; 40: a conflict or a deadlock; 53: no memory, disk or connection left; 55: not
 # in this state; 57014: it took too long; 57P03: the server is starting.
 _NOT_NOW: Final = ("25", "26", "40", "53", "55", "57014", "57P03")
 # The connection is gone, or the server is going down or broken, and may have committed before it said so.
 _LOST: Final = ("08", "57", "58", "F0", "XX")
-# The statement is at fault, or our rights, not a row: 0A: not supported, 28 and 3D: login, 42: unknown or forbidden.
+# The statement or our privileges are at fault, not a row. 0A: not supported; 28, 3D: login; 42: unknown or forbidden.
 _STATEMENT: Final = ("0A", "28", "3D", "3F", "42")
-# After these the connection can be used: the server has answered, and its transaction is rolled back.
+# After these the connection is usable: the server has answered, and its transaction is rolled back.
 _FORBIDDEN: Final = "42501"
 _CANCELED: Final = "57014"
 _UNDEFINED: Final = frozenset({"42P01", "3F000"})
@@ -27,21 +27,21 @@ _DETAIL: Final = "\nDETAIL:"
 
 
 class Locked(StoreUnavailable):
-    """A message or its timer id is locked by somebody's open transaction, for longer than we wait. Try again."""
+    """A message or its timer id is locked by another open transaction, for longer than we wait. Try again."""
 
 
 LOOK_AGAIN = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
-"""Two claims wanted the same ordering key: whoever comes second looks again."""
+"""Two claims wanted the same ordering key: the second one looks again."""
 OF_THE_DRIVER = (
     asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, EOFError
 )  # fmt: skip
-"""What the driver raises on purpose. Now and then it fails in other ways, when a connection ends at a bad moment."""
+"""What the driver raises on purpose. It can fail in other ways when a connection ends at a bad moment."""
 TOOK_TOO_LONG = asyncpg.QueryCanceledError
-"""The server gave up the statement, and has answered."""
+"""The server canceled the statement, and has answered."""
 
 
 def leaves_connection_usable(error: BaseException) -> bool:
-    """Whether the connection on which this happened is in no doubt."""
+    """Whether the connection on which this happened can still be used."""
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         if is_undefined(error) or state.startswith(("25", "26", "53", "0A")):
@@ -51,7 +51,7 @@ def leaves_connection_usable(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the server refused a row that it was given, for good: a value, a constraint, a trigger."""
+    """Whether the server refused a row permanently: a value, a constraint, a trigger."""
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         return _is_answer(error) and not state.startswith((*_NOT_NOW, *_LOST, *_STATEMENT))
@@ -59,12 +59,12 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_undefined(error: BaseException) -> bool:
-    """Whether our tables are not there, by whichever driver this was raised."""
+    """Whether our tables are missing, whichever driver raised this."""
     return (getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) in _UNDEFINED
 
 
 def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
-    """What to raise instead; `lost` when it cannot be known whether the statement was carried out."""
+    """What to raise instead; `lost` when it is unknown whether the statement was executed."""
     without_data(error)
     if isinstance(error, NightmailError):
         return error
@@ -83,7 +83,7 @@ def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
 
 
 def shown_cause(error: Exception) -> Exception | None:
-    """What to name as the cause of ours: a traceback shows it, so nothing that quotes a value."""
+    """The `__cause__` for our error: a traceback shows it, so nothing that quotes a value."""
     return None if type(error) is asyncpg.DataError else below(error)
 
 
@@ -100,14 +100,14 @@ def _meaning(error: asyncpg.PostgresError, lost: type[StoreUnavailable]) -> Nigh
 
 
 def unreachable(error: Exception, where: str) -> StoreUnavailable:
-    """For a connection that could not be made."""
+    """The error for a connection that could not be opened."""
     if isinstance(error, StoreUnavailable):
         return error
     return StoreUnavailable(f"cannot connect to Postgres at {where}: {_why(error)}")
 
 
 def without_data(error: BaseException) -> None:
-    """Take out of the texts of these errors what may quote a message: a row in a DETAIL, the parameters."""
+    """Remove from these errors what may quote a message: a row in a DETAIL, the parameters."""
     for link in chain(error):
         if isinstance(link, asyncpg.PostgresError):
             link.detail = None
@@ -131,21 +131,21 @@ def chain(error: BaseException | None) -> Sequence[BaseException]:
 
 
 def _is_answer(error: asyncpg.PostgresError) -> bool:
-    """Whether the server goes on after it."""
+    """Whether the session survives this error."""
     severity = getattr(error, "severity_en", None) or getattr(error, "severity", None)
     return severity in (None, "ERROR")
 
 
 def _sentence(error: asyncpg.PostgresError) -> str:
-    """What the server said, in its own words where these cannot quote a value."""
+    """The server's message where it cannot quote a value, otherwise the kind of error."""
     state = error.sqlstate or ""
-    # 22 is about values, and its words often quote them.
+    # 22 is about values, and its messages often quote them.
     words = type(error).__name__ if state.startswith("22") else str(error.args[0])
     return f"{words} ({state})"
 
 
 def _why(error: Exception) -> str:
-    """The reason in words: the server's, or the system's. An engine's error has the driver's as its cause."""
+    """The reason, as the server or the system states it. An engine's error has the driver's as its cause."""
     for link in chain(error):
         if isinstance(link, asyncpg.PostgresError):
             return str(link.args[0])
@@ -158,6 +158,6 @@ def _why(error: Exception) -> str:
 
 
 def _first_lines(text: str) -> str:
-    """Without the server's DETAIL, which is one line, and with the rest of the text."""
+    """The text without the server's DETAIL, which is one line."""
     before, found, after = text.partition(_DETAIL)
     return before + "".join(after.partition("\n")[1:]) if found else text

@@ -1,8 +1,8 @@
--- What an operator asks. Nothing here locks a row.
+-- Queries for operators. Nothing here locks a row.
 
 -- name: peek
--- Waiting messages by due time: of each queue and level as many as are wanted at most, and of these the first. Those that
--- wait for their ordering key are in an index of their own.
+-- Waiting messages by due time: at most :limit of each queue and level, and of these the first :limit. Those that wait
+-- for their ordering key are in an index of their own.
 with recursive queues(queue) as (
     select least(
         (select m.queue from nightmail_messages as m
@@ -61,7 +61,7 @@ order by found.due_at, found.id
 limit :limit::integer;
 
 -- name: peek_timer
--- The waiting bearer of a name.
+-- The waiting messages that own a timer id.
 select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
        m.attempts, m.body, m.headers
 from nightmail_messages as m
@@ -72,8 +72,7 @@ order by m.due_at, m.id
 limit :limit::integer;
 
 -- name: dead
--- Dead letters to which every given condition applies, newest first, that have no more than :max_bytes together. The
--- first always fits.
+-- Dead letters that match every given condition, newest first, at most :max_bytes in total. The first always fits.
 with page as materialized (
     select d.id, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
     from nightmail_dead as d
@@ -98,7 +97,7 @@ where d.id = any(array(select sized.id from sized where sized.total <= :max_byte
 order by d.id desc;
 
 -- name: stats
--- How each queue that has anything stands.
+-- The counts of each queue that has messages or dead letters.
 with alive as (
     select queue,
            count(*) filter (where not superseded and waiting and due_at <= asked) as ready,

@@ -1,4 +1,4 @@
-"""What an operator asks."""
+"""Queries for operators."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.moments import EARLIEST, LATEST, age
 from nightmail.stores.postgres.transaction import Direct, Session
 
-# Rare questions with many forms: each is planned for what it asks.
+# Rare queries with many optional conditions: each is planned for its own arguments.
 AS_ASKED: Final = "set local plan_cache_mode to force_custom_plan"
-# What only looks may read a whole table.
+# Read-only queries may scan a whole table.
 READING: Final = f"{AS_ASKED}; set local enable_seqscan to on; set local enable_bitmapscan to on"
 
 
@@ -68,7 +68,7 @@ class Inspecting:
 
 
 def filter_values(which: DeadFilter) -> dict[str, Any]:
-    """Which letters are meant, as parameters."""
+    """The filter for dead letters, as parameters."""
     return {
         "queue": which.queue,
         "reason": which.reason,
@@ -79,7 +79,7 @@ def filter_values(which: DeadFilter) -> dict[str, Any]:
 
 
 class CustomPlanSession:
-    """A session on a connection of our own, in which every statement is planned for what it asks."""
+    """A session on our own connection that plans every statement for its arguments."""
 
     def __init__(self, connection: Connection, *, readonly: bool = True) -> None:
         self._connection = connection

@@ -1,8 +1,8 @@
 """One connection for one kind of work.
 
-It is opened when first needed, and anew after it was lost. Statements go one at a time. Once a statement is sent, the
-caller may be cancelled, but not the statement: torn in half it would leave a claim that nobody holds, or a publish of
-which nobody knows whether it happened. A connection on which anything went wrong is thrown away, never used again.
+It opens on first use, and again after it was lost. Statements run one at a time. Once a statement is sent, the caller
+may be cancelled, but not the statement: cut off halfway it would leave a claim without a holder, or a publish with an
+unknown result. A connection on which anything went wrong is thrown away, never reused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 CONNECT_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 1.5
-"""All connections of a store are closed at the same time, and within two seconds."""
+"""All connections of a store close at the same time, within two seconds."""
 SHORTEST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
 
@@ -39,9 +39,9 @@ LONGEST_PAUSE: Final = 0.5
 CLAIM: Final = Role("claim", lock_milliseconds=200)
 SETTLE: Final = Role("settle", lock_milliseconds=200)
 PUBLISH: Final = Role("publish", statement_seconds=30, lock_milliseconds=100)
-# Short: a publish that waits for a name keeps those of other names waiting.
+# Short: a publish that waits for a timer id keeps those of other timer ids waiting.
 TIMERS: Final = Role("timers", statement_seconds=30, lock_milliseconds=20)
-# An index of a large table takes its time. Migrating sets a time-out of its own for locks.
+# An index of a large table takes its time. A migration sets its own lock timeout.
 MIGRATE: Final = Role("migrate", statement_seconds=24 * 3600)
 LISTEN: Final = Role("listen", statement_seconds=5)
 KEEPER: Final = Role("keeper", statement_seconds=5, lock_milliseconds=200)
@@ -74,10 +74,10 @@ async def connected(connect: Connect, role: Role, place: Place | None = None) ->
 
 
 class Lane:
-    """One connection, and who may use it next."""
+    """One connection, used by one caller at a time."""
 
     def __init__(self, role: Role, connect: Connect, place: Place | None = None) -> None:
-        """`place` knows in which schema our tables are; without it, statements are sent as they are written."""
+        """`place` knows the schema of our tables; without it, statements are sent as written."""
         self._role = role
         self._connect = connect
         self._place = place
@@ -94,9 +94,9 @@ class Lane:
     async def run(
         self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
     ) -> T:
-        """Do this on the connection; `lost` is raised when nobody knows whether it was done.
+        """Run `work` on the connection; raise `lost` if it is unknown whether it was done.
 
-        Cancelled before its turn, it is not begun; after that it is finished whether or not anybody waits for it.
+        If cancelled before its turn, it does not start; after that it runs to its end even if the caller is cancelled.
         """
         await self._free.acquire()
         task = asyncio.create_task(self._run(work, lost))
@@ -107,7 +107,7 @@ class Lane:
     async def run_patiently(
         self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
     ) -> T:
-        """The same, again and again while somebody's open transaction is in the way, and letting others go first."""
+        """Like `run`, retrying while a row is locked, and letting other callers go first."""
         pause = SHORTEST_PAUSE
         deadline = asyncio.get_running_loop().time() + self._role.statement_seconds
         while True:
@@ -120,7 +120,7 @@ class Lane:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def close(self) -> None:
-        """Finish what was begun, within reason, and close the connection for good."""
+        """Finish the current work, for a limited time, and close the connection for good."""
         self._closed = True
         with suppress(Exception):
             async with asyncio.timeout(FAREWELL_SECONDS), self._free:
@@ -133,7 +133,7 @@ class Lane:
             try:
                 return await self._once(work, lost)
             except NotSent:
-                # The server had hung up, and nothing was sent: over another connection then.
+                # The server had closed the connection, and nothing was sent: use a new one.
                 return await self._once(work, lost)
         finally:
             self._free.release()
@@ -145,7 +145,7 @@ class Lane:
             async with asyncio.timeout(self._role.patience):
                 done = await work(link)
             if link.in_transaction:
-                # Never so: whatever it did is not committed, though it looks done.
+                # Should never happen: the work looks done, but is not committed.
                 raise lost("a transaction was left open on a connection to Postgres")
         except BaseException as error:
             if not leaves_connection_usable(error) or link.in_transaction:
@@ -170,7 +170,7 @@ class Lane:
         return link
 
     def _refuse_if_closed(self) -> None:
-        # Whoever still stood in line would leave a connection behind that nobody closes.
+        # A caller still waiting for its turn would open a connection that nothing closes.
         if self._closed:
             self._drop()
             raise StoreUnavailable("the store was closed")
@@ -182,6 +182,6 @@ class Lane:
 
 
 def _seen(task: asyncio.Task[object]) -> None:
-    """Its caller is told its error; a cancelled one is not, and asyncio must not log it."""
+    """Mark the error as retrieved: a cancelled caller does not get it, and asyncio must not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""What is written under a lease, be it on a message or on a dead letter: on our connections or in a caller's."""
+"""Writes under a lease, on a message or a dead letter: on our connections or in a caller's transaction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Ids and tokens in the order in which the statements want them: by id, each id once."""
+    """Ids and tokens as the statements need them: sorted by id, each id once."""
 
     ids: list[int]
     tokens: list[UUID]
@@ -51,7 +51,7 @@ class Leases:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the statements for one kind of delivery are called."""
+    """The names of the statements for one kind of delivery."""
 
     what: str
     lock: str
@@ -62,7 +62,7 @@ class Names:
 
 
 class UnderLease(ABC):
-    """Settle, extend, hold and ack, of one kind of delivery."""
+    """Settle, extend, hold and ack for one kind of delivery."""
 
     names: ClassVar[Names]
 
@@ -72,7 +72,7 @@ class UnderLease(ABC):
 
     @abstractmethod
     async def _write(self, connection: Connection, batch: Sequence[Settlement]) -> set[int]:
-        """Write how these ended; the ids of those that were still leased so."""
+        """Write these outcomes; return the ids of those still leased under their tokens."""
 
     # ------------------------------------------------------------------ on a connection of our own
 
@@ -110,7 +110,7 @@ class UnderLease(ABC):
     async def _settle_halves(
         self, connection: Connection, batch: Sequence[Settlement], error: asyncpg.PostgresError
     ) -> list[WriteResult]:
-        """One row that the server refuses must not keep its neighbours from being settled."""
+        """A row that the server refuses must not keep the others from being settled."""
         if len(batch) > 1:
             half = len(batch) // 2
             return [
@@ -123,7 +123,7 @@ class UnderLease(ABC):
         return [WriteResult.BUSY]
 
     async def _write_unlocked(self, connection: Connection, batch: Sequence[Settlement]) -> set[int]:
-        """The same for those rows that nobody has locked: one that somebody has must not hold up the others."""
+        """Like `_write`, skipping locked rows: one locked row must not hold up the others."""
         leases = Leases.of([settlement.delivery for settlement in batch])
         try:
             async with connection.transaction():
@@ -131,11 +131,11 @@ class UnderLease(ABC):
                 free = [settlement for settlement in batch if settlement.delivery.id in locked]
                 return await self._write(connection, free) if free else set()
         except asyncpg.LockNotAvailableError:
-            # Not a row this time: somebody has the whole table.
+            # Not a row this time: the whole table is locked.
             return set()
 
     async def _still_leased(self, connection: Connection, missing: Sequence[Delivery]) -> set[int]:
-        """Asked with a new snapshot: within one statement a row that changes meanwhile can be missed."""
+        """Queried with a new snapshot: within one statement a row that changes meanwhile can be missed."""
         if not missing:
             return set()
         found = await self._fetch(connection, self.names.still_leased, Leases.of(missing).values)
@@ -173,7 +173,7 @@ class UnderLease(ABC):
         await self._all_or_none(session, self.names.ack, deliveries, {"identity": identity, **self._ending()})
 
     def _ending(self) -> dict[str, Any]:
-        """What else an ack needs."""
+        """Further parameters of an ack."""
         return {}
 
     async def _all_or_none(
@@ -184,7 +184,7 @@ class UnderLease(ABC):
         unique = {(delivery.id, delivery.token): delivery for delivery in deliveries}
         leases = Leases.of(list(unique.values()))
         if len(set(leases.ids)) < len(leases.ids):
-            # One message under two tokens: one of them has been lost, so not all can hold.
+            # One message under two tokens: one of the leases is lost, so not all can be held.
             raise LeaseLost([id_ for id_ in dict.fromkeys(leases.ids) if leases.ids.count(id_) > 1])
         row = answer(await session.rows(self._statements[name], {**leases.values, **values}))
         held = set(row["ids"])

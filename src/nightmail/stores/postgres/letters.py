@@ -1,4 +1,4 @@
-"""Dead letters for whoever looks after them: taken, and how that ended."""
+"""Dead letters for dead letter handlers: claims and outcomes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AGE: Final = attrgetter("due_at", "id")
 
 
 class Letters(UnderLease):
-    """Letters: taken, then removed, brought back or given up."""
+    """Dead letters: claimed, then deleted, brought back or given up."""
 
     names = Names(
         "dead letter", "lock_letters", "still_held_letters", "extend_letters", "hold_letters", "ack_letters"
@@ -60,7 +60,7 @@ class Letters(UnderLease):
         taken = _oldest_first(found, token)
         if found[0]["full"]:
             return Claimed(taken, None, full=True)
-        # The statement does not see the leases it takes itself.
+        # The statement does not see its own leases.
         return Claimed(taken, lease if next_in is None else min(next_in, lease))
 
     async def recall(self, lane: Lane, queues: Sequence[str], token: UUID) -> int:

@@ -1,12 +1,12 @@
--- Dead letters in the hands of whoever looks after them. As with messages: fenced by id and token and by nothing else;
--- ids come sorted and each once, so that width_bucket finds a row's place in the arrays; no joins.
+-- Dead letters under the lease of a dead letter handler. As with messages: fenced by id and token only; ids come sorted
+-- and unique, so that width_bucket finds a row's place in the arrays; no joins.
 
 -- name: claim_dead
--- Lease up to :limit letters that have no more than :max_bytes together, the longest due first; and tell, only when that
--- was not `full`, when the next one of these queues is due or the next lease ends.
+-- Lease up to :limit dead letters of at most :max_bytes in total, the longest due first. Unless the claim is `full`,
+-- also return when the next one of these queues is due or the next lease ends.
 --
--- Each queue comes twice: first for what lies up to the place where the last of them is found if nobody has locked any,
--- then for what lies behind it, instead of those that somebody has. So exactly the rows that are taken are locked.
+-- Each queue comes twice: first up to `bound`, where the last of them is if no row is locked, then behind it, to make
+-- up for locked rows. So only the rows that are claimed are locked.
 with bound as materialized (
     select found.care_due_at, found.id
     from (
@@ -108,8 +108,8 @@ select claimed.*, expected.next_in, expected.full
 from expected left join claimed on true;
 
 -- name: recall_dead
--- Hand back what a claim of letters under this token leased, as `Release` does, and ring for it. As with messages, no more
--- than :most that wait are passed over in each queue.
+-- Release what a claim of dead letters under this token leased, as `Release` does, and ring for it. As with messages,
+-- at most :most waiting ones are passed over in each queue.
 with edges as materialized (
     select q.queue, edge.care_due_at, edge.id
     from unnest(:queues::text[]) as q(queue)
@@ -145,7 +145,7 @@ select (select count(*) from back) as many,
        array(select pg_notify(:channel, awake.queue)::text from (select distinct queue from back) as awake) as rung;
 
 -- name: settle_letters
--- Remove some letters, and bring others back or give them up ('dead': never due again).
+-- Delete some dead letters, and bring others back or give them up ('dead': never due again).
 with moment as materialized (
     select now, now at time zone 'UTC' as utc from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now)
 ), gone as (
@@ -177,19 +177,19 @@ select array(select id from gone union all select id from back) as ids,
        ) as rung;
 
 -- name: lock_letters
--- Lock those of these letters that are still leased so and that nobody else has locked.
+-- Lock those of these dead letters that are still leased under these tokens, skipping locked rows.
 select d.id from nightmail_dead as d
 where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
 order by d.id
 for update skip locked;
 
 -- name: still_held_letters
--- Which of these letters are still leased so, locked or not.
+-- Which of these dead letters are still leased under these tokens, locked or not.
 select d.id from nightmail_dead as d
 where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])];
 
 -- name: extend_letters
--- Let these leases run until :lease from now, never shortening one, passing over rows that somebody has locked.
+-- Extend these leases to :lease from now, never shortening one, skipping locked rows.
 with held as materialized (
     select d.id from nightmail_dead as d
     where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
@@ -204,7 +204,7 @@ where d.id = any(array(select held.id from held))
 returning d.id;
 
 -- name: hold_letters
--- Lock these letters in a caller's transaction; which of them are still leased so.
+-- Lock these dead letters in a caller's transaction, and return those still leased under these tokens.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), held as materialized (
@@ -217,7 +217,7 @@ with meta as materialized (
 select meta.ours, array(select id from held) as ids from meta;
 
 -- name: ack_letters
--- Remove these letters in a caller's transaction: all of them, or none.
+-- Delete these dead letters in a caller's transaction: all of them, or none.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), held as materialized (

@@ -1,9 +1,9 @@
-"""One of our connections, as it is set up and used.
+"""One of our connections: its setup and use.
 
-Behind a connection pooler (PgBouncer and its like, in transaction mode) each transaction may run on another server
+Behind a connection pooler (such as PgBouncer in transaction mode) each transaction may run on another server
 connection, which other clients use before and after. So there nothing is set for longer than a transaction, and no
-statement is prepared under a name. A pooler is recognized by the process id that it tells at login: it is not the one
-that the server itself tells.
+prepared statement has a name. A pooler is recognized by the process id it reports at login, which differs from the one
+the server reports.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ ISOLATION: Final = "read committed"
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a connection is for, and how long it may wait there."""
+    """What a connection is for, and its timeouts."""
 
     name: str
     statement_seconds: int = 10
-    """After this the server gives up a statement, and nothing of it happens."""
+    """After this the server cancels a statement, and nothing of it happens."""
     lock_milliseconds: int = 0
-    """After this the server gives up waiting for a locked row; 0: only with the statement."""
+    """After this the server gives up waiting for a locked row; 0: only the statement timeout applies."""
 
     @property
     def patience(self) -> float:
-        """Seconds after which we stop waiting for the server's word: the network must be gone, or the server."""
+        """Seconds after which we stop waiting for an answer: the network or the server must be gone."""
         return self.statement_seconds + 5.0
 
     @property
     def application_name(self) -> str:
-        """How operators see the connection."""
+        """The connection's name, for operators."""
         return f"nightmail {self.name}"
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What is set on a connection. Not startup parameters: connection poolers refuse them."""
+        """The settings of a connection. Not startup parameters: connection poolers refuse them."""
         return {
             "application_name": self.application_name,
             "statement_timeout": f"{self.statement_seconds}s",
             "lock_timeout": f"{self.lock_milliseconds}ms",
-            # The statements are written for it: at higher levels the server may refuse them at any time.
+            # The statements are written for it: at higher levels the server may fail them at any time.
             "default_transaction_isolation": ISOLATION,
             # A plan made for a small table stays in use while the table grows; these keep it off the whole table.
             "enable_seqscan": "off",
             "enable_bitmapscan": "off",
             # The plan does not depend on the arguments, and planning costs more than most claims.
             "plan_cache_mode": "force_generic_plan",
-            # Not by `jit`: the driver itself sets that now and then, and would leave it as it found it here.
+            # Not `jit`: the driver itself sets and restores that at times.
             "jit_above_cost": "-1",
         }
 
@@ -70,12 +70,12 @@ class NotSent(StoreUnavailable):
 
 
 class Link:
-    """A connection of the driver's, in a role. `place` knows where our tables are; without it names stay as written."""
+    """A driver connection in a role. `place` knows the schema of our tables; without it names stay as written."""
 
     def __init__(self, connection: DriverConnection, role: Role, place: Place | None = None) -> None:
         self.driver = connection
         self.pooled = False
-        """Whether a pooler is in between."""
+        """Whether a connection pooler is in between."""
         self.sent = False
         """Whether anything was sent since `begin`."""
         self._role = role
@@ -86,8 +86,8 @@ class Link:
     # ------------------------------------------------------------------------------------ its life
 
     async def prepare(self) -> None:
-        """Set what the role needs: for good on a server's own connection, for nothing behind a pooler."""
-        # One that the driver gives us may be in a transaction: a listener of an SQLAlchemy engine ran a statement.
+        """Apply the role's settings: for the session on a direct connection, to no effect behind a pooler."""
+        # A new connection may be in a transaction: a listener of an SQLAlchemy engine ran a statement.
         self._refuse_in_transaction()
         settings = dict(self._role.settings)
         if self._place is not None and self._place.known:
@@ -99,7 +99,7 @@ class Link:
             f" from (values {values}) as s(name, value)"
         )
         await driven(self.driver.execute(text), *OF_THE_DRIVER)
-        # The server reports this one. What was set for one transaction only is what it was.
+        # The server reports this setting. If it was set for one transaction only, it has its old value again.
         self.pooled = (
             getattr(self.driver.get_settings(), "application_name", "") != settings["application_name"]
         )
@@ -107,7 +107,7 @@ class Link:
         array_types.tell(self.driver.get_settings())
 
     async def find_tables(self) -> None:
-        """Learn in which schema our tables are, unless that is known; and leave the others' schemas."""
+        """Find the schema of our tables, unless known, and take all other schemas off the search path."""
         if self._place is None or self._path_is_set:
             return
         if not self._place.known:
@@ -123,7 +123,7 @@ class Link:
         self._path_is_set = True
 
     def begin(self) -> None:
-        """Another piece of work begins."""
+        """Start another piece of work."""
         self.sent = False
 
     @property
@@ -132,34 +132,34 @@ class Link:
         return not self.driver.is_closed() and self.driver.is_in_transaction()
 
     def is_closed(self) -> bool:
-        """Whether it is closed on either side, as far as is known."""
+        """Whether it is closed on either side, as far as we know."""
         return self.driver.is_closed()
 
     def terminate(self) -> None:
-        """Hang up without a word."""
+        """Drop the connection at once."""
         self.driver.terminate()
 
     async def close(self) -> None:
-        """Take leave, and hang up."""
+        """Close the connection gracefully."""
         await self.driver.close()
 
     # ---------------------------------------------------------------------------------- statements
 
     async def fetch(self, text: str, *arguments: Any) -> list[Any]:
-        """The rows that a statement gives."""
+        """Run a statement and return its rows."""
         if not self.pooled:
             rows: list[Any] = await self._send(self.driver.fetch, text, *arguments)
             return rows
         if not self._in_own_transaction:
             async with self.transaction():
                 return await self.fetch(text, *arguments)
-        # Without a name it is gone with the next one: nothing of ours stays on a connection that others use, too.
+        # Unnamed, it is replaced by the next one: nothing of ours stays on a connection that others use too.
         statement = await self._send(self.driver.prepare, text, name="")
         found: list[Any] = await driven(statement.fetch(*arguments), *OF_THE_DRIVER)
         return found
 
     async def fetchval(self, text: str, *arguments: Any) -> Any:
-        """The first value of the first row, if there is one."""
+        """The first value of the first row, or `None`."""
         rows = await self.fetch(text, *arguments)
         return rows[0][0] if rows else None
 
@@ -174,7 +174,7 @@ class Link:
             await self._send(self.driver.execute, text, timeout=timeout)
 
     async def execute_alone(self, text: str) -> None:
-        """Run a statement that must not be inside a transaction, however long it takes."""
+        """Run a statement that must be outside a transaction, without a timeout."""
         if self.pooled:
             await self._send(self.driver.execute, text)
             return
@@ -204,7 +204,7 @@ class Link:
         try:
             yield
         except Exception:
-            # What cannot be rolled back is thrown away: a connection in a transaction is not used again.
+            # If the rollback fails, the connection is thrown away: one in a transaction is never reused.
             if self.in_transaction:
                 with suppress(Exception):
                     await self.driver.execute("rollback")

@@ -1,8 +1,8 @@
-"""The connection on which the server tells us that something was published.
+"""The connection that receives a notification when something is published.
 
-A notification is a hint, looking is the guarantee: while none can arrive, workers look every second instead of every
-five. Whether they arrive is tried and not guessed, with a notification sent by another connection: through a pooler
-LISTEN may seem to work and yet be silent for ever.
+A notification is a hint, polling is the guarantee: while none can arrive, workers poll every second instead of every
+five. Whether they arrive is tested, with a notification sent from another connection: through a pooler LISTEN may seem
+to work and yet stay silent for ever.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ LONGEST_PAUSE: Final = 30.0
 
 
 class _Silent(Exception):
-    """LISTEN was accepted, and yet no notification arrives."""
+    """LISTEN was accepted, but no notification arrives."""
 
 
 class _Pooled(Exception):
-    """There is a pooler: LISTEN would stay on a connection that others use, and notifications would reach them."""
+    """Behind a pooler, LISTEN would stay on a connection that others use, and notifications would reach them."""
 
 
 class Listener(Bells):
-    """Bells that notifications ring. It begins to listen when the first bell is hung."""
+    """Bells that notifications ring. It starts to listen when the first bell is hung."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class Listener(Bells):
         ring: Callable[[str], Awaitable[None]],
         missed: Callable[[], None],
     ) -> None:
-        """`channel` asks for the name of the tables' channel; `ring` notifies one, on some other connection.
+        """`channel` reads the name of the tables' channel; `ring` notifies a channel, on another connection.
 
-        `missed` is called before all bells are rung because notifications may have been missed.
+        `missed` is called before all bells ring because notifications may have been missed.
         """
         super().__init__()
         self._connect = connect
@@ -73,21 +73,21 @@ class Listener(Bells):
 
     @property
     def deaf(self) -> bool:
-        """Whether they should, and do not."""
+        """Whether they should arrive, but do not."""
         return self._task is not None and not self._listening
 
     def hang(self, bell: Bell) -> None:
-        """From now on this bell rings too."""
+        """Ring this bell too from now on."""
         super().hang(bell)
         if self._task is None and not self._closed:
             self._task = asyncio.create_task(self._listen())
 
     async def close(self) -> None:
-        """Stop listening for good. Bells that still hang ring no more."""
+        """Stop listening for good. Bells that still hang no longer ring."""
         self._closed = True
         task, self._task = self._task, None
         if task is not None:
-            # Taken from the task, which would hang up without a word.
+            # Taken from the task, which would drop it without closing it properly.
             connection, self._connection = self._connection, None
             task.cancel()
             await asyncio.wait([task])
@@ -110,14 +110,14 @@ class Listener(Bells):
                 pause = LONGEST_PAUSE
                 self._warn("notifications do not arrive (is there a connection pooler?)")
             except StoreUnavailable as error:
-                # The workers say that the server is away, and that it is back: one line each is enough.
+                # The workers already log that the server is gone, and that it is back: one line each is enough.
                 logger.debug("no wake-ups from Postgres: %s; looking every second instead", error)
             except Exception as error:  # noqa: BLE001 - whatever it is, looking goes on, and so do we
                 self._warn(f"listening failed: {type(error).__name__}")
             finally:
                 self._listening = False
                 self._hang_up()
-            # Not all processes at once: they have all lost their connections at the same moment.
+            # Jitter: all processes may have lost their connections at the same moment.
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is not cryptography
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -133,7 +133,7 @@ class Listener(Bells):
         await self._hear_an_echo(link, channel)
         self._listening = True
         self._warned = False
-        # Whatever was published while nobody listened rang nobody.
+        # Anything published while we were not listening did not ring here.
         self._missed()
         self.ring_all()
         while not await _happens(lost, within=PROBE_EVERY):
@@ -157,7 +157,7 @@ class Listener(Bells):
 
     def _heard(self, _connection: object, _pid: int, _channel: str, queue: object) -> None:
         if not self._listening:
-            return  # All are rung once the echo was heard: ringing twice would be one look too many.
+            return  # All bells ring once the echo is heard: ringing twice would be one poll too many.
         if isinstance(queue, str) and queue:
             self.ring(queue)
         else:
@@ -169,7 +169,7 @@ class Listener(Bells):
             connection.terminate()
 
     def _warn(self, what: str) -> None:
-        # Once, until it works again: this is tried for ever.
+        # Once, until it works again: this is retried for ever.
         if not self._warned:
             self._warned = True
             logger.warning("no wake-ups from Postgres: %s; looking every second instead", what)

@@ -1,4 +1,4 @@
-"""Making the tables, and telling which version they are."""
+"""Creates the tables, and reads their version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nightmail.stores.postgres.place import Place
 PACKAGE: Final = "nightmail.stores.postgres"
 VERSION: Final = 1
 STEPS: Final[dict[int, str]] = {1: "schema.sql"}
-"""For each version the file that leads to it from the one before."""
+"""For each version, the file that migrates to it from the one before."""
 
 LOCK_SECONDS: Final = 10
 _INDEX: Final = re.compile(r'^create (unique )?index ("\w+") on ([^;]+);', re.MULTILINE)
@@ -32,7 +32,7 @@ async def version(connection: Connection, names: TableNames) -> int:
 
 
 async def _adopt(connection: Connection, names: TableNames) -> int:
-    """Say of tables that somebody else made, as Alembic does, that they are of this version: `check` finds out."""
+    """Record this version for tables created by other tools, such as Alembic: `check` verifies them."""
     await connection.execute(
         f"insert into {names.quoted('meta')} (version) values ({VERSION}) on conflict do nothing"  # noqa: S608
     )
@@ -40,7 +40,7 @@ async def _adopt(connection: Connection, names: TableNames) -> int:
 
 
 def script(names: TableNames) -> str:
-    """The statements that make the tables in an empty database."""
+    """The statements that create the tables in an empty database."""
     schema = "" if names.schema is None else f'create schema if not exists "{names.schema}";\n\n'
     return schema + "\n".join(load_script(PACKAGE, file, names) for file in STEPS.values()).rstrip()
 
@@ -60,9 +60,9 @@ async def migrate(connection: Connection, names: TableNames, place: Place) -> No
 
 
 async def repair(connection: Connection, names: TableNames, place: Place) -> None:
-    """Make indexes again that were dropped, or that a failed attempt left unusable, while others go on writing."""
+    """Recreate indexes that were dropped, or that a failed attempt left unusable, without blocking writes."""
     for unique, index, rest in _INDEX.findall(script(names)):
-        name = place.run_on_keeper_thread(index)
+        name = place.qualified_index(index)
         usable = await connection.fetchval(
             "select i.indisvalid and i.indisready from pg_catalog.pg_index as i "
             "where i.indexrelid = pg_catalog.to_regclass($1)",
@@ -76,7 +76,7 @@ async def repair(connection: Connection, names: TableNames, place: Place) -> Non
 
 async def _migrate(connection: Connection, names: TableNames, place: Place) -> None:
     async with connection.transaction():
-        # A waiting migration keeps everybody else from the tables: better to give up, and try again later.
+        # A waiting migration blocks all others from the tables: better to give up, and try again later.
         await connection.execute(
             f"set local lock_timeout = '{LOCK_SECONDS}s'; set local statement_timeout = 0"
         )
@@ -90,7 +90,7 @@ async def _migrate(connection: Connection, names: TableNames, place: Place) -> N
 
 
 async def _make_schema(connection: Connection, names: TableNames) -> None:
-    # Asked first: `if not exists` wants the right to create schemas even where there is nothing to create.
+    # Checked first: `if not exists` needs the right to create schemas even if there is nothing to create.
     if names.schema is None or await connection.fetchval("select to_regnamespace($1)", f'"{names.schema}"'):
         return
     await connection.execute(f'create schema "{names.schema}"')

@@ -1,4 +1,4 @@
-"""Times and durations as Postgres and the driver can take them."""
+"""Times and durations, clamped to what Postgres and the driver accept."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, Final
 
 from nightmail.message import Due
 
-# The driver takes the last moment of the calendar for "infinity" and cannot read what lies beyond it.
+# The driver sends the last moment of the calendar as "infinity" and cannot read anything beyond it.
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 EARLIEST: Final = datetime(1, 1, 3, tzinfo=UTC)
 LONGEST: Final = timedelta(days=2_900_000)
-"""Nearly eight thousand years: added to any moment of this age it stays within the calendar."""
+"""Nearly eight thousand years: added to any current time it stays within the calendar."""
 LONGEST_AGO: Final = timedelta(days=1_000_000)
 """Nearly three thousand years: the calendar of Postgres begins in 4713 BC."""
 
 
 def duration(length: timedelta | None) -> timedelta | None:
-    """A duration that may be added to a moment."""
+    """A duration that can be added to a time."""
     return None if length is None else min(max(length, -LONGEST_AGO), LONGEST)
 
 
 def age(length: timedelta | None) -> timedelta | None:
-    """A duration that may be taken from a moment."""
+    """A duration that can be subtracted from a time."""
     return None if length is None else min(max(length, -LONGEST), LONGEST_AGO)
 
 

@@ -1,4 +1,4 @@
-"""What an operator asks of the store and does to it: the verbs of `Inspection`."""
+"""Queries and actions for operators: the verbs of `Inspection`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nightmail.stores.postgres.transaction import Direct, Session
 
 
 class ForOperators(ABC):
-    """One side of the store. Everything here uses the connection for publishing."""
+    """The operators' part of the store. Everything here uses the publish connection."""
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._inspecting = Inspecting(statements, clock)

@@ -1,6 +1,6 @@
-"""In which schema our tables are.
+"""The schema of our tables.
 
-Named by the user, or found once through the search path that a new connection has. From then on every table is named
+Given by the user, or found once through the search path of a new connection. From then on every table is qualified
 with its schema: neither another search path nor a function that others put into a schema on it changes what we run.
 """
 
@@ -15,11 +15,11 @@ from nightmail.stores._names import TABLES, TableNames
 from nightmail.stores._sql import Statement
 
 SEARCH_PATH: Final = "pg_catalog, pg_temp"
-"""For our own connections, once the schema is known: functions and operators of the server and no others."""
+"""For our own connections, once the schema is known: only the server's own functions and operators."""
 
 
 class Place:
-    """Where the tables are, and statements about them there. Shared by all connections of a store."""
+    """The schema of the tables, and statements qualified with it. Shared by all connections of a store."""
 
     def __init__(self, names: TableNames, statements: Mapping[str, Statement]) -> None:
         self._names = names
@@ -36,23 +36,23 @@ class Place:
         return self._names.schema is not None or self._schema is not None
 
     def found(self, schema: str | None) -> None:
-        """They are in this schema; `None`: they are in none that a new connection searches."""
+        """Record the schema of the tables; `None`: they are in none that a new connection searches."""
         if schema != self._schema:
             self._schema = schema
             self._texts.clear()
             self._statements.clear()
 
     def quoted(self, table: str) -> str:
-        """Our table of this name, with its schema if that is known."""
+        """Our table of this name, with its schema if known."""
         return self.qualified(self._names.quoted(table))
 
-    def run_on_keeper_thread(self, index: str) -> str:
-        """An index of ours, quoted already, with the schema of its table if that is known."""
+    def qualified_index(self, index: str) -> str:
+        """An index of ours, already quoted, with the schema of its table if known."""
         schema = self._names.schema or self._schema
         return index if schema is None else f"{_quoted(schema)}.{index}"
 
     def qualified(self, text: str) -> str:
-        """This text with the schema before each of our tables. A statement is looked up, not read again."""
+        """This text with the schema before each of our tables. Cached by text."""
         if self._schema is None or self._names.schema is not None:
             return text
         known = self._texts.get(text)
@@ -62,7 +62,7 @@ class Place:
         return known
 
     def statement(self, statement: Statement) -> Statement:
-        """The same for a whole statement."""
+        """Like `qualified`, for a whole statement."""
         known = self._statements.get(statement)
         if known is None:
             known = self._statements[statement] = replace(statement, text=self.qualified(statement.text))

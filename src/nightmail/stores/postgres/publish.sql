@@ -1,10 +1,10 @@
 -- Statements that run in a caller's transaction or in one of their own. `ours` tells whether these are the tables of
 -- this store: a session of another database that has tables of the same names writes nothing. Days are added in UTC:
 -- in the time zone of a caller's session a day may have 23 hours, and a message would be early. `limit 1` is for the
--- planner: it expects a thousand rows in a table it has no statistics of, and on a caller's connection would then spend
--- a second compiling the statement. Functions that take values of any type are named with their schema: a caller's
--- session may know one of the same name for just our types, and would take that. (`unnest` of several arrays is the
--- server's own, always.)
+-- planner: it expects a thousand rows in a table without statistics, and on a caller's connection would then spend a
+-- second compiling the statement (JIT). Polymorphic functions are qualified with their schema: a caller's session may
+-- have one of the same name for exactly our types, and would call that. (`unnest` of several arrays is always the
+-- server's own.)
 
 -- name: publish_batch
 -- Store messages without timer ids, in the order given, and ring the queues that get something due soon.
@@ -30,8 +30,8 @@ with meta as materialized (
 )
 select meta.ours,
        array(select id from stored order by id) as ids,
-       -- A trigger may keep a row out without an error. Which one is not known here, so none is stored: cast to a
-       -- number, the words end the statement.
+       -- A trigger may drop a row without an error. Which row is not known here, so nothing is stored: the cast of
+       -- this text to an integer fails the statement.
        case when meta.ours and (select count(*) from stored) < pg_catalog.cardinality(:queues::text[])
             then (select pg_catalog.concat('a trigger left out ', pg_catalog.cardinality(:queues::text[]) - count(*))
                   from stored)::integer
@@ -43,9 +43,9 @@ select meta.ours,
 from meta;
 
 -- name: publish_timer
--- Store a message unless its name is taken (skip, raise); under the publisher's own name it is stored in any case.
--- The bearer of a taken name is never locked: claims would pass over it until the caller's transaction ends.
--- The dedup window is written first. Of two publishers one waits there for the other, and then sees it.
+-- Store a message unless its timer id is taken (skip, raise). Under the publisher's own timer id it is always stored.
+-- The owner of a taken timer id is never locked: claims would skip it until the caller's transaction ends.
+-- The dedup window is written first. Of two publishers one waits there for the other, and then sees its row.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta limit 1
 ), moment as materialized (
@@ -93,9 +93,9 @@ select fence.ours, fence.held, (select id from stored) as id, exists (select fro
 from fence;
 
 -- name: publish_over
--- Store a message over the waiting bearer of its name, or beside a running one, which loses the name (replace,
--- earliest, latest). `kept` tells that the bearer's due time won. Neither stored nor kept: a bearer appeared
--- meanwhile, ask again.
+-- Store a message over the waiting owner of its timer id, or next to a running owner, which loses the timer id
+-- (replace, earliest, latest). `kept` means that the owner's due time won. Neither stored nor kept: an owner appeared
+-- meanwhile, try again.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta limit 1
 ), moment as materialized (
@@ -132,14 +132,14 @@ with meta as materialized (
         (queue, priority, due_at, published_at, expires_at, timer_id, timer_key, ordering_key, headers, body)
     select :queue, :priority::smallint, fresh.due_at, fresh.now, fresh.expires_at,
            :timer_id, :timer_id, :ordering_key, :headers, :body::bytea
-    -- Counting the nameless makes them so before the name is taken.
+    -- Counting `nameless` forces its update to run before the new row takes the timer id.
     from fresh, fence, outcome, (select count(*) from nameless) as superseded
     where fence.ours and fence.held and not outcome.kept
     on conflict (queue, timer_key) where timer_key is not null do update set
         body = excluded.body, headers = excluded.headers,
         due_at = excluded.due_at, published_at = excluded.published_at, expires_at = excluded.expires_at,
         priority = excluded.priority, ordering_key = excluded.ordering_key,
-        -- Its place is a place in a line; with another key it is in another line.
+        -- It is at the head of its key's line; with another key it joins another line.
         head_key = case when m.ordering_key = excluded.ordering_key then m.head_key end,
         attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
         token = null, lease_until = null, claimed_at = null
@@ -147,7 +147,7 @@ with meta as materialized (
         :policy::text = 'replace'
         or :policy::text = 'earliest' and excluded.due_at < m.due_at
         or :policy::text = 'latest' and excluded.due_at > m.due_at)
-    -- Set in a row that was there before. If `bearer` has not seen that one, it may have had an ordering key.
+    -- xmax is set if the row was there before. If the owner was not seen above, it may have had an ordering key.
     returning m.id, m.due_at, m.xmax <> 0 as was_there
 )
 select fence.ours, fence.held, outcome.kept, (select id from stored) as id,
@@ -159,26 +159,26 @@ select fence.ours, fence.held, outcome.kept, (select id from stored) as id,
 from fence, outcome;
 
 -- name: reopen_window
--- Take back the dedup window of a publish that another one without a window overtook.
+-- Delete the dedup window of a publish that was overtaken by one without a window.
 delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
 
 -- name: there
--- Whether the session sees tables of our names: to name one that is not there would end the caller's transaction.
+-- Whether the session sees tables with our names: to query a missing one would abort the caller's transaction.
 select pg_catalog.to_regclass(:meta::text) is not null as there;
 
 -- name: place
--- In which schema our tables are, seen from this session.
+-- The schema of our tables, as this session sees it.
 select n.nspname::text as schema
 from pg_catalog.pg_class as c
 join pg_catalog.pg_namespace as n on n.oid operator(pg_catalog.=) c.relnamespace
 where c.oid operator(pg_catalog.=) pg_catalog.to_regclass(:meta::text)::oid;
 
 -- name: identity
--- Which tables these are.
+-- The identity of these tables.
 select identity from nightmail_meta;
 
 -- name: channel
--- On which channel these tables notify.
+-- The channel on which these tables notify.
 select :channel as channel;
 
 -- name: ring

@@ -1,4 +1,4 @@
-"""What a publish sends, and what the answer means."""
+"""The parameters of a publish, and the meaning of its result."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nightmail.stores.postgres.moments import due_values, duration
 from nightmail.stores.postgres.transaction import Session
 
 TRIES: Final = 10
-"""How often a publish is asked again because a bearer of its name appeared while it was carried out."""
+"""How often a publish is tried again because an owner of its timer id appeared meanwhile."""
 
 
 class Publishing:
-    """The statements of publish, on any session. `identity` is that of our tables, or `None` on our own connections."""
+    """The statements of publish, on any session. `identity` is our tables' identity, `None` on our own connections."""
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._batch = statements["publish_batch"]
@@ -42,7 +42,7 @@ class Publishing:
     async def publish_batch(
         self, session: Session, messages: Sequence[Message], identity: UUID | None
     ) -> list[int]:
-        """Store messages without timer ids; their ids, in order."""
+        """Store messages without timer ids and return their ids, in order."""
         moments = [due_values(message.due) for message in messages]
         values = {
             "identity": identity,
@@ -67,7 +67,7 @@ class Publishing:
         if id_ is not None:
             return id_
         if row["closed"]:
-            # Between our look and our insert somebody without a window took the name: the window is nobody's.
+            # Between our check and our insert a publish without a window took the timer id: delete our window.
             await session.rows(self._reopen_window, values)
         if message.on_conflict == "raise" and message.timer_id is not None:
             raise TimerExists(message.queue, message.timer_id)
@@ -81,9 +81,7 @@ class Publishing:
             id_: int | None = row["id"]
             if id_ is not None or row["kept"]:
                 return id_
-        raise StoreUnavailable(
-            "the bearer of this timer id changed each time it was to be replaced: try again"
-        )
+        raise StoreUnavailable("the timer changed hands each time it was to be replaced: try again")
 
     def _values(self, message: Message, own: Delivery | None) -> dict[str, Any]:
         return {

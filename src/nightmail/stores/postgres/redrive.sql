@@ -1,7 +1,7 @@
 -- name: redrive
--- Move letters back among the messages: those that were stored are deleted, and no others. Letters that somebody holds
--- or has locked stay out of it; so do all but the last of several with one name, and one whose name is borne in the queue
--- it would go to. Ids come sorted and each once, and places tell the order in which the messages are wanted.
+-- Move dead letters back to the messages: those that were stored are deleted, and no others. Leased or locked dead
+-- letters are skipped; so are all but the last of several with one timer id, and any whose timer id is taken in its
+-- target queue. Ids come sorted and unique; places give the order in which the messages are stored.
 with moment as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), letters as materialized (

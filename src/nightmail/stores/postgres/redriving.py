@@ -1,4 +1,4 @@
-"""Dead letters on their way back among the messages."""
+"""Redrives dead letters as messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nightmail.stores.postgres.transaction import Session
 
 
 class Redriving:
-    """The statement of redrive: however many letters, one round trip."""
+    """The statement of redrive: one round trip for any number of dead letters."""
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._statement = statements["redrive"]
@@ -22,7 +22,7 @@ class Redriving:
         self, session: Session, letters: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool
     ) -> list[int]:
         """See `Inspection.redrive`."""
-        # A letter that is named twice goes in its last place, as a name goes to the last who would bear it.
+        # A dead letter given twice takes its last place, as a timer id goes to the last one that has it.
         places = {letter.id: place for place, letter in enumerate(letters)}
         ids = sorted(places)
         values = {

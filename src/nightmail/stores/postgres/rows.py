@@ -1,4 +1,4 @@
-"""Rows as the driver gives them, made into our values."""
+"""Converts the driver's rows into our values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ZERO = timedelta(0)
 
 
 def delivery(row: Any, token: UUID) -> Delivery:
-    """A message claimed under this token. By position, in the order of `Delivery`: this is done for every message."""
+    """A message claimed under this token. By position, in the order of `Delivery`: this runs for every message."""
     return Delivery(row[0], token, *row[1:16])
 
 
@@ -62,7 +62,7 @@ def pending(row: Any) -> PendingMessage:
 
 
 def dead_letter(row: Any) -> DeadLetter:
-    """A message that was given up."""
+    """A dead letter."""
     return DeadLetter(
         id=row["id"],
         message_id=row["message_id"],
@@ -84,7 +84,7 @@ def dead_letter(row: Any) -> DeadLetter:
 
 
 def queue_stats(row: Any) -> QueueStats:
-    """How a queue stands."""
+    """The counts of a queue."""
     return QueueStats(
         ready=row["ready"],
         scheduled=row["scheduled"],

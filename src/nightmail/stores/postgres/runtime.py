@@ -1,4 +1,4 @@
-"""What exists while a store is open: connections, and what is remembered from one call to the next."""
+"""What exists while a store is open: connections, and state kept from one call to the next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 class Runtime:
-    """On one event loop, until it is closed."""
+    """The state of an open store, on one event loop, until it is closed."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Runtime:
         self._ring_statement = statements["ring"]
 
     async def close(self) -> None:
-        """Give back every connection and the thread: all at once, and soon even if the server does not answer."""
+        """Close every connection and the thread: all at once, and soon even if the server does not answer."""
         lanes = (self.claim, self.publish, self.timers, self.settle)
         await asyncio.gather(self.listener.close(), self.keeper.close(), *(lane.close() for lane in lanes))
 

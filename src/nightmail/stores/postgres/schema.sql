@@ -1,14 +1,14 @@
--- The tables, as version 1 makes them.
+-- The tables of version 1.
 
 -- One row: what every process that uses these tables must agree on.
 create table nightmail_meta (
     only_row       boolean primary key default true check (only_row),
     version        integer not null,
-    -- Tells a caller's session in another database from one in this.
+    -- Tells a caller's session in another database from one in this database.
     identity       uuid not null default gen_random_uuid(),
-    -- The longest an idle worker goes without looking. Publishers rely on it when they leave out a wake-up.
+    -- The longest an idle worker goes without polling. Publishers rely on it when they skip a wake-up.
     look_interval  interval not null default interval '5 seconds',
-    -- What is due later than this rings nobody: it is found by looking.
+    -- A message due later than this does not ring: polling finds it.
     notice_horizon interval not null default interval '60 seconds'
 );
 
@@ -20,7 +20,7 @@ create table nightmail_messages (
     expires_at       timestamptz,
     priority         smallint not null,
     superseded       boolean not null default false,
-    -- Written by claim and settle. They lie together, so that an update logs these bytes and not body and headers.
+    -- Written by claim and settle. Stored together, so that an update logs these bytes and not body and headers.
     due_at           timestamptz not null,
     lease_until      timestamptz,
     token            uuid,
@@ -31,7 +31,7 @@ create table nightmail_messages (
     deliveries       integer not null default 0,
     -- The ordering key, from the first claim on until the row is gone.
     head_key         text collate "C",
-    -- The timer id, while this row bears the name.
+    -- The timer id, while this row owns it.
     timer_key        text collate "C",
     -- Not written again, except by a publish that replaces the message.
     queue            text collate "C" not null,
@@ -43,7 +43,7 @@ create table nightmail_messages (
     constraint nightmail_messages_lease
         check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null)),
     constraint nightmail_messages_counters check (attempts >= 0 and deliveries >= 0),
-    -- The years 1 to 9999, which every client can read. Infinity cannot be reckoned with.
+    -- The years 1 to 9999, which every client can read. Infinity breaks arithmetic.
     constraint nightmail_messages_times check (
         due_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
         and expires_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
@@ -59,29 +59,30 @@ create table nightmail_messages (
     autovacuum_vacuum_insert_scale_factor = 0.05,
     autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 0,
-    -- Giving pages back would lock the table against everybody, and a queue needs them again tomorrow.
+    -- Giving pages back would lock the whole table, and a queue needs them again tomorrow.
     vacuum_truncate = false,
     toast.autovacuum_vacuum_scale_factor = 0.02,
     toast.autovacuum_vacuum_cost_delay = 0,
     toast.vacuum_truncate = false
 );
 
--- What claims walk along: what may be taken by itself, because it has no ordering key or holds it since it was started.
--- `priority >= 0` is always true and only claims state it: otherwise the planner, when its statistics date from an empty
--- table, looks for single ids by walking through this index from end to end.
+-- What claims scan: messages that can be claimed on their own, without an ordering key or holding theirs since the
+-- first claim. `priority >= 0` is always true, and only statements meant for this index state it: otherwise the
+-- planner, when its statistics date from an empty table, looks up single ids by scanning this index from end to end.
 create index nightmail_claim on nightmail_messages (queue, priority, due_at, id)
     where priority >= 0 and (ordering_key is null or head_key is not null);
 
--- What waits for its ordering key. Only the first of each key can be next, so claims look here no further than they must.
+-- Messages that wait for their ordering key. Only the first of each key can be next, so claims scan no further than
+-- they must.
 create index nightmail_waiting on nightmail_messages (queue, priority, due_at, id)
     where priority >= 0 and ordering_key is not null and head_key is null;
 
--- At most one message bears a name, and at most one holds an ordering key.
+-- At most one message owns a timer id, and at most one holds an ordering key.
 create unique index nightmail_timer on nightmail_messages (queue, timer_key) where timer_key is not null;
 create unique index nightmail_head on nightmail_messages (queue, head_key) where head_key is not null;
 
--- Who else waits with an ordering key. Not the bare id: a search for lower ones could then be planned through the
--- primary key, over all messages.
+-- All messages with an ordering key, in order. Not the bare id: a search for lower ones could then be planned through
+-- the primary key, over all messages.
 create index nightmail_line on nightmail_messages (queue, ordering_key, (id + 0)) where ordering_key is not null;
 
 -- Messages that were given up, with all that is known about why.
@@ -92,8 +93,7 @@ create table nightmail_dead (
     published_at     timestamptz not null,
     first_attempt_at timestamptz,
     last_attempt_at  timestamptz,
-    -- For whoever takes letters as he takes messages: since when it may be looked after, or null once it was given up,
-    -- under which lease that is done, and how often it failed and was begun.
+    -- For dead letter handlers: when it is due (null once given up), its lease, its failed attempts and its deliveries.
     care_due_at      timestamptz,
     lease_until      timestamptz,
     token            uuid,
@@ -128,7 +128,7 @@ create index nightmail_dead_queue on nightmail_dead (queue, id);
 create index nightmail_dead_due on nightmail_dead (queue, care_due_at, id) where care_due_at is not null;
 create index nightmail_dead_at on nightmail_dead (died_at);
 
--- Messages that were done, where the store is told to keep them.
+-- Messages that are done, if the store keeps them.
 create table nightmail_delivered (
     id           bigint generated always as identity primary key,
     message_id   bigint not null,
@@ -146,7 +146,7 @@ create table nightmail_delivered (
 );
 create index nightmail_delivered_at on nightmail_delivered (delivered_at);
 
--- Timer ids that count as taken though nobody need bear them any more.
+-- Timer ids that count as taken even when no message owns them any more.
 create table nightmail_dedup (
     queue    text collate "C" not null,
     timer_id text collate "C" not null,

@@ -1,12 +1,12 @@
--- Statements under a lease: each is fenced by id and token, and by nothing else. Ids come sorted and each once, so
--- that width_bucket finds a row's place in the arrays. No joins: with statistics from an empty table the planner turns
--- a join round and walks through all messages.
+-- Statements under a lease: each is fenced by id and token only. Ids come sorted and unique, so that width_bucket finds
+-- a row's place in the arrays. No joins: with statistics from an empty table the planner reverses a join and scans all
+-- messages.
 --
--- An ordering key that is given up rings always. A message that waits for it may commit after our snapshot and before
--- our commit: it is not seen here, and its own ring came too early.
+-- Releasing an ordering key always rings. A message that waits for it may commit after our snapshot and before our
+-- commit: it is not seen here, and its own ring came too early.
 
 -- name: settle_done
--- End these deliveries as done, and ring for the ordering keys that this frees.
+-- End these deliveries as done, and ring for the ordering keys this frees.
 with gone as (
     delete from nightmail_messages as m
     where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
@@ -19,7 +19,7 @@ select array(select id from gone) as ids,
        ) as rung;
 
 -- name: settle
--- End some deliveries (those with a reason are dead letters, the others are done), and bring others back.
+-- End some deliveries (those with a reason become dead letters, the others are done), and bring others back.
 with moment as materialized (
     select now, now at time zone 'UTC' as utc from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now)
 ), gone as (
@@ -83,19 +83,19 @@ select array(select id from gone union all select id from back) as ids,
        ) as rung;
 
 -- name: lock_leased
--- Lock those of these messages that are still leased so and that nobody else has locked.
+-- Lock those of these messages that are still leased under these tokens, skipping locked rows.
 select m.id from nightmail_messages as m
 where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
 order by m.id
 for update skip locked;
 
 -- name: still_leased
--- Which of these messages are still leased so, locked or not.
+-- Which of these messages are still leased under these tokens, locked or not.
 select m.id from nightmail_messages as m
 where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])];
 
 -- name: extend
--- Let these leases run until :lease from now, never shortening one, passing over rows that somebody has locked.
+-- Extend these leases to :lease from now, never shortening one, skipping locked rows.
 with held as materialized (
     select m.id from nightmail_messages as m
     where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
@@ -110,7 +110,7 @@ where m.id = any(array(select held.id from held))
 returning m.id;
 
 -- name: hold
--- Lock these messages in a caller's transaction; which of them are still leased so.
+-- Lock these messages in a caller's transaction, and return those still leased under these tokens.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), held as materialized (

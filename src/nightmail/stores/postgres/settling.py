@@ -1,4 +1,4 @@
-"""How deliveries of messages end."""
+"""Settles deliveries of messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Settling(UnderLease):
 
 
 def brought_back(batch: Sequence[Settlement]) -> dict[str, list[Any]]:
-    """How what stays is to be changed, as parameters. They come sorted by id."""
+    """The changes to rows that stay, as parameters. `batch` is sorted by id."""
     return {
         "back_ids": [settlement.delivery.id for settlement in batch],
         "back_tokens": [settlement.delivery.token for settlement in batch],

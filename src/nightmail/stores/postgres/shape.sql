@@ -1,4 +1,4 @@
--- What there is, for `check` to compare with what there should be. Names come without our prefix.
+-- The actual schema, for `check` to compare with the expected one. Names come without our prefix.
 
 -- name: columns
 -- Every column of our tables: its type, whether it may be null, and its collation.
@@ -17,7 +17,7 @@ where c.oid = any(:tables::text[]::regclass[])
 order by 1, 2;
 
 -- name: indexes
--- Every usable index of our tables, as it would be made.
+-- Every usable index of our tables, with its definition.
 select substr(c.relname, length(:prefix::text) + 2) as name,
        substr(n.relname, length(:prefix::text) + 2) as "table",
        i.indisunique as is_unique,
@@ -30,14 +30,14 @@ where i.indrelid = any(:tables::text[]::regclass[]) and i.indisvalid and i.indis
 order by 1;
 
 -- name: constraints
--- Every condition on the rows of our tables.
+-- Every check constraint of our tables.
 select substr(k.conname, length(:prefix::text) + 2) as name, pg_get_constraintdef(k.oid) as definition
 from pg_constraint as k
 where k.conrelid = any(:tables::text[]::regclass[]) and k.contype = 'c'
 order by 1;
 
 -- name: options
--- How full the pages of the messages are made.
+-- The storage options of the messages table, such as fillfactor.
 select coalesce(array_to_string(c.reloptions, ' '), '') as options from pg_class as c
 where c.oid = :messages::text::regclass;
 

@@ -1,13 +1,13 @@
-"""The Postgres store: which connection each verb uses, and what it asks there.
+"""The Postgres store: which connection each verb uses, and what it runs there.
 
     claim     one at a time, for all subscribers of the process
-    settle    settlements, and renewals asked for on the event loop
-    publish   publishes by their own commit, and what an operator asks
-    timers    publishes under a timer id, and what changes those: they may wait for another's open transaction
-    listen    notifications; opened when somebody listens
-    keeper    renewals, on a thread of its own; open while anybody works beside the event loop
+    settle    settlements, and lease renewals requested on the event loop
+    publish   publishes outside a caller's transaction, and operators' queries
+    timers    publishes with a timer id, and changes to those: they may wait for another open transaction
+    listen    notifications; opened by the first `listen`
+    keeper    lease renewals, on the keeper thread; open while work runs there
 
-What runs in a caller's transaction uses none of these.
+Work in a caller's transaction uses none of these.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ FILES: Final = (
 CHANNEL: Final = """(
     select pg_catalog.concat('nightmail_', pg_catalog.replace(identity::text, '-', '')) from nightmail_meta limit 1
 )"""
-"""Where a statement says `:channel`: wake-ups belong to the tables, by whatever name a store knows them."""
+"""Replaces `:channel` in statements: wake-ups belong to the tables, whatever name a store knows them by."""
 WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
 
@@ -126,7 +126,7 @@ class PostgresStore(ForOperators):
         return self._opened is not None and self._opened.listener.listening
 
     async def open(self) -> None:
-        """See `Store.open`. Connections are made when they are needed."""
+        """See `Store.open`. Connections open when they are needed."""
         self._opening.open()
 
     async def close(self) -> None:
@@ -205,7 +205,7 @@ class PostgresStore(ForOperators):
     async def _publish_one(
         self, connection: Connection, message: Message, own: Delivery | None
     ) -> int | None:
-        # The window and the message of one publish are written together, or a lost connection leaves the window alone.
+        # In one transaction: otherwise a lost connection could leave a dedup window without its message.
         several = message.dedup_for is not None or isinstance(own, DeadDelivery)
         async with connection.transaction() if several else nullcontext():
             return await self._publish_in(Direct(connection), message, own, None)
@@ -214,7 +214,7 @@ class PostgresStore(ForOperators):
         self, session: Session, message: Message, own: Delivery | None, identity: UUID | None
     ) -> int | None:
         if isinstance(own, DeadDelivery):
-            # Who looks after a dead letter is fenced by its lease. It has no timer id that could be taken over.
+            # A dead letter handler is fenced by its lease. A dead letter owns no timer id that could be taken over.
             await self._letters.hold(session, [own], identity)
             own = None
         return await self._publishing.publish(session, message, own, identity)
@@ -307,7 +307,7 @@ class PostgresStore(ForOperators):
         return await self._kind(deliveries).extend(lane, deliveries, lease)
 
     def _kind(self, deliveries: Sequence[Delivery]) -> UnderLease:
-        """Who looks after these: they are all of one kind."""
+        """The writer for these deliveries, which are all of one kind."""
         return self._letters if deliveries and isinstance(deliveries[0], DeadDelivery) else self._settling
 
     # -------------------------------------------------------------------------------------- timers
@@ -358,7 +358,7 @@ class PostgresStore(ForOperators):
         return self._opening.here()
 
     async def _join(self, transaction: object, work: Callable[[Session, UUID | None], Awaitable[T]]) -> T:
-        """Do this in the caller's transaction: what may be done in synchronous code as well."""
+        """Run `work` in the caller's transaction, which may be one in synchronous code."""
 
         async def work_if_seen(session: Joined, identity: UUID | None) -> T:
             await self._tables.refuse_unless_seen(session)
@@ -369,7 +369,7 @@ class PostgresStore(ForOperators):
     async def _join_unasked(
         self, transaction: object, work: Callable[[Joined, UUID | None], Awaitable[T]]
     ) -> T:
-        """The same, without a question before it: see `Tables.refuse_unless_seen`."""
+        """Like `_join`, without a query before it: see `Tables.refuse_unless_seen`."""
         if isinstance(transaction, Blocking):
             session = join_blocking(transaction.session)
             if self._tables.identity is not None:
@@ -378,7 +378,7 @@ class PostgresStore(ForOperators):
         return await self._runtime.callers.join(transaction, work)
 
     async def _ask(self, name: str, values: dict[str, Any], transaction: object | None) -> Any:
-        """The answer of a statement that may run in a caller's transaction."""
+        """Run a statement, perhaps in a caller's transaction, and return its row."""
         check_queue(values["queue"])
         if "timer_id" in values:
             check_name("timer_id", values["timer_id"])

@@ -1,8 +1,8 @@
--- Deleting what nobody needs any more, a little at a time. A row that somebody has locked is passed over: it is in use,
--- and the next sweep finds it.
+-- Deletes what is no longer needed, a little at a time. A locked row is skipped: it is in use, and the next sweep finds
+-- it.
 
 -- name: purge
--- Delete dead letters to which every given condition applies and which nobody holds, oldest first.
+-- Delete dead letters that match every given condition and are not leased, oldest first.
 with chosen as materialized (
     select d.id from nightmail_dead as d
     where (:queue::text is null or d.queue = :queue)
@@ -21,7 +21,7 @@ with chosen as materialized (
 select count(*) as deleted from gone;
 
 -- name: sweep_delivered
--- Delete what was delivered longer ago than this, oldest first.
+-- Delete what was delivered longer than :older_than ago, oldest first.
 with chosen as materialized (
     select d.id from nightmail_delivered as d
     where d.delivered_at < (
@@ -36,7 +36,7 @@ with chosen as materialized (
 select count(*) as deleted from gone;
 
 -- name: sweep_dead
--- Delete letters that died longer ago than this and that nobody holds, oldest first.
+-- Delete dead letters that died longer than :older_than ago and are not leased, oldest first.
 with chosen as materialized (
     select d.id from nightmail_dead as d
     where d.died_at < (
@@ -52,7 +52,7 @@ with chosen as materialized (
 select count(*) as deleted from gone;
 
 -- name: sweep_dedup
--- Delete dedup windows that have ended. By the row's place, which stays the same while the row is locked.
+-- Delete dedup windows that have ended. By ctid, which stays the same while the row is locked.
 with chosen as materialized (
     select d.ctid from nightmail_dedup as d
     where d.until <= coalesce(:now::timestamptz, statement_timestamp())

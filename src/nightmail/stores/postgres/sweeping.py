@@ -1,4 +1,4 @@
-"""Deleting what nobody needs any more."""
+"""Deletes what is no longer needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sweeping:
         )
 
     async def sweep(self, lane: Lane, older_than: timedelta, limit: int) -> Swept:
-        """See `Inspection.sweep`. One table after the other: whoever waits for the connection may go in between."""
+        """See `Inspection.sweep`. One table after the other: other work on the connection may go in between."""
         values = {"older_than": age(older_than), "limit": max(limit, 0), "now": self._clock.now()}
 
         async def sweep(name: str) -> int:

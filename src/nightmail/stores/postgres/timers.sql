@@ -1,8 +1,8 @@
--- Statements on waiting messages, in a caller's transaction or in one of their own. What leaves the line of its ordering
--- key, started or not, rings always: see settle.sql.
+-- Statements on waiting messages, in a caller's transaction or in one of their own. A message that leaves the line of
+-- its ordering key, claimed before or not, always rings: see settle.sql.
 
 -- name: cancel
--- Remove the waiting bearer of a name, and its dedup window with it.
+-- Delete the waiting message that owns a timer id, and its dedup window.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), gone as (
@@ -19,7 +19,7 @@ select meta.ours, exists (select from gone) as removed,
 from meta;
 
 -- name: cancel_all
--- Remove every waiting message of a queue, and their dedup windows.
+-- Delete every waiting message of a queue, and their dedup windows.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), free as (
@@ -45,8 +45,8 @@ select meta.ours, (select count(*) from gone) as removed,
 from meta;
 
 -- name: reschedule
--- Move the waiting bearer of a name to another due time. An expired lease on it ends: its holder must not end what
--- somebody was told will run later.
+-- Move the waiting message that owns a timer id to another due time. Clears an expired lease: its holder must not
+-- settle a message that the caller was told will run later.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta limit 1
 ), moment as materialized (

@@ -1,6 +1,6 @@
-"""Statements in whatever holds the caller's transaction, and on a connection of our own.
+"""Runs statements in the caller's transaction, whatever object holds it, and on our own connections.
 
-psycopg is never imported here: whoever holds a connection of its has imported it already.
+psycopg is never imported here: a caller that has one of its connections has imported it already.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 NUMBERED: Final = frozenset({"asyncpg"})
 """SQLAlchemy's drivers that take `$1`."""
 FORMATTED: Final = frozenset({"psycopg", "psycopg2"})
-"""And those that take `%(name)s`."""
+"""SQLAlchemy's drivers that take `%(name)s`."""
 
 
 class Session(Protocol):
     """Where statements go."""
 
     async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
-        """The rows a statement gives; their columns by name."""
+        """Run a statement and return its rows, with columns by name."""
         ...
 
 
@@ -41,7 +41,7 @@ class Fetches(Protocol):
     """A connection of ours, or one of the driver's."""
 
     async def fetch(self, text: str, /, *arguments: Any) -> list[Any]:
-        """The rows a statement gives."""
+        """Run a statement and return its rows."""
         ...
 
 
@@ -57,7 +57,7 @@ class Direct:
 
 
 class ThroughSqlalchemy:
-    """A caller's connection of SQLAlchemy's."""
+    """A caller's SQLAlchemy connection."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -70,7 +70,7 @@ class ThroughSqlalchemy:
 
 
 class ThroughPsycopg:
-    """A caller's connection of psycopg's. The cursor is ours: theirs may give rows in any form."""
+    """A caller's psycopg connection. The cursor is ours: theirs may return rows in any form."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
@@ -85,14 +85,14 @@ class ThroughPsycopg:
 
 
 class Joined:
-    """A session inside the caller's transaction. Errors are the caller's to see, as their own driver raises them."""
+    """A session inside the caller's transaction. Callers see errors as their own driver raises them."""
 
     def __init__(self, session: Session, connection: object) -> None:
-        """`connection` is that of the driver: the same one is recognized, whatever it comes in."""
+        """`connection` is the driver's connection: it is recognized again whatever object wraps it."""
         self._session = session
         self.connection = connection
         self.place: Place | None = None
-        """Where our tables are, once that is known: the session's own search path does not matter then."""
+        """The schema of our tables, once known: the session's own search path does not matter then."""
 
     async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
         """See `Session.rows`."""
@@ -108,10 +108,10 @@ class Joined:
 
 
 async def join(transaction: object) -> Joined:
-    """The session of this transaction, or a refusal that says what to pass instead."""
+    """The session of this transaction, or an error that says what to pass instead."""
     if isinstance(transaction, asyncpg.Connection | PoolConnectionProxy):
         own: Any = transaction
-        # A pool lends one connection under many names.
+        # A pool lends one connection through many proxies.
         return Joined(Direct(_in_transaction(own)), getattr(own, "_con", own))
     connection = await sqlalchemy_connection(transaction)
     if connection is not None:
@@ -131,14 +131,14 @@ async def join(transaction: object) -> Joined:
 
 
 def for_driver(driver: str, statement: Statement, values: Mapping[str, Any]) -> tuple[str, Any]:
-    """The text and the arguments of a statement as this driver of SQLAlchemy's takes them."""
+    """The text and the arguments of a statement as this SQLAlchemy driver takes them."""
     if driver in NUMBERED:
         return statement.text, statement.arguments(values)
     return statement.formatted, {name: values[name] for name in statement.parameters}
 
 
 def driver_connection_of_ours(connection: sqlalchemy.Connection | None) -> object:
-    """What is below SQLAlchemy's connection; refused if of another database or driver, or not in a transaction."""
+    """The driver connection below SQLAlchemy's; raises for another database or driver, or outside a transaction."""
     if connection is None:
         raise NotInTransaction("this connection is not open: publish inside its transaction")
     dialect = connection.dialect
@@ -148,7 +148,7 @@ def driver_connection_of_ours(connection: sqlalchemy.Connection | None) -> objec
         raise CannotJoin(
             f"a session on {dialect.driver} cannot be joined: use postgresql+asyncpg:// or postgresql+psycopg://"
         )
-    # Set for the whole engine, which the connection's own options do not show.
+    # Set on the whole engine, which the connection's own options do not show.
     if getattr(connection.connection.dbapi_connection, "autocommit", False):
         raise NotInTransaction(
             "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
@@ -157,9 +157,9 @@ def driver_connection_of_ours(connection: sqlalchemy.Connection | None) -> objec
 
 
 def refuse_unless_in_transaction(connection: Any) -> None:
-    """Refuse a connection of psycopg's that is in no transaction.
+    """Raise for a psycopg connection that is not in a transaction.
 
-    One that is not in autocommit always is, if only from its next statement on, and whoever sends that.
+    One that is not in autocommit always counts: its next statement begins a transaction, even if that one is ours.
     """
     if connection.closed:
         raise NotInTransaction("this connection is closed: publish before its transaction ends")

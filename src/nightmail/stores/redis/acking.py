@@ -1,8 +1,8 @@
-"""Acknowledging in a caller's MULTI: what the handler writes and the end of its message are one step.
+"""Acknowledging in a caller's MULTI: what the handler writes and the acknowledgement are atomic.
 
 In a MULTI, an acknowledgement that comes too late undoes nothing. So the message is watched from before the handler's
-first command: if anybody takes it over, the server carries out none of them. Renewing the lease does not disturb that:
-until when it runs is not in the key that is watched.
+first command: if another worker takes it over, the server executes none of them. Renewing the lease does not disturb
+that: its end is not in the watched key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Acking:
-    """Transactions that end with messages being done."""
+    """Transactions that end by acknowledging messages."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Acking:
         try:
             ours = self._open.get(transaction)
         except TypeError:
-            ours = None  # It is not even of a kind that could be.
+            ours = None  # Not even the right type.
         if ours is None:
             raise CannotJoin(
                 "a message cannot be acknowledged in just any pipeline: were its lease lost, the rest would be "
@@ -114,7 +114,7 @@ class Acking:
         return self._calls.call("held", tags, kind, leases(places, deliveries))
 
     async def _watch(self, pipe: Watched, deliveries: Sequence[Delivery], held: Call) -> None:
-        """Before the block runs: the right database, every key watched, every lease held."""
+        """Before the block runs: check the database, watch every key, check every lease."""
         try:
             await self._pipelines.check_ours(pipe.pipeline)
             await pipe.watch([key for key, _ in self._leases(deliveries)])
@@ -151,8 +151,8 @@ class Acking:
             raise Moving from error
         except LOST_CONNECTION as error:
             raise _uncertain() from error
-        # Anything else is about one of the caller's commands, which the server or the driver refused: nothing of them
-        # was carried out.
+        # Anything else is about one of the caller's commands, which the server or the driver refused: none of them was
+        # executed.
         else:
             for answer in answers:
                 if isinstance(answer, Exception):
@@ -161,7 +161,7 @@ class Acking:
                 raise translated(settled, StoreUnavailable)
 
     async def _tell_why(self, held: Call, deliveries: Sequence[Delivery], error: WatchError) -> None:
-        """Nothing was carried out: because of a lease that was lost, or of a key that was touched otherwise."""
+        """Nothing was executed: either a lease was lost, or a key was touched otherwise."""
         (answer,) = await self._lane.call(held)
         try:
             _raise_for_lost(deliveries, answer)

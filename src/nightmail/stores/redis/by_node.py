@@ -1,7 +1,7 @@
 """Claims ask slot after slot, and one node that does not answer must not keep the others from being asked.
 
-What is not answered in time goes on without us: it may have leased messages, under a token that no worker has. So it is
-remembered, and handed back before the next claim of the same queues.
+A call that is not answered in time may still lease messages, under a token that no worker has. So the token is
+remembered, and recalled before the next claim of the same queues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nightmail.stores.redis.whole import seen
 from nightmail.stores.redis.wire import Reply
 
 NODE_SECONDS: Final = 1.0
-"""So long one node is waited for while others could be asked. Longer than a healthy one ever takes."""
+"""How long to wait for one node while others could be asked. Longer than a healthy one ever takes."""
 AGAIN_SOON: Final = timedelta(seconds=1)
 """When to look again at a queue that could not be asked."""
 _MOST: Final = 1000
@@ -33,7 +33,7 @@ class NoAnswer(StoreUnavailable):
 
 
 class ByNode:
-    """Calls of claims, each to the node that has its queues."""
+    """Claim calls, each to the node that has its queues."""
 
     def __init__(self, lane: Lane, calls: ScriptCalls, nodes: Nodes, recall: str) -> None:
         self._lane = lane
@@ -42,7 +42,7 @@ class ByNode:
         self._recall = recall
         self._late: dict[Address | None, asyncio.Task[Reply]] = {}
         self._unanswered: dict[tuple[str, ...], dict[bytes, float]] = {}
-        """Under which tokens something may be leased that no worker knows of, and until when."""
+        """Tokens under which messages may be leased without any worker knowing, and until when."""
 
     async def alone(self, groups: Sequence[Sequence[str]]) -> bool:
         """Whether all these tags are at one node: then no other could be served meanwhile."""
@@ -51,10 +51,10 @@ class ByNode:
         try:
             return len({await self._nodes.holder(tags[0]) for tags in groups}) == 1
         except StoreUnavailable:
-            return False  # One without is left out, and the others are asked.
+            return False  # One without a node is left out, and the others are asked.
 
     async def claim(self, call: Call, token: UUID, lease: timedelta, *, alone: bool) -> Reply:
-        """What this call answers; `StoreUnavailable` if it does not, or not in time."""
+        """The answer of this call; `StoreUnavailable` if there is none, or not in time."""
         if alone:
             return await self._ask(call)
         address = await self._nodes.holder(call.keys[0])
@@ -87,7 +87,7 @@ class ByNode:
             del tokens[next(iter(tokens))]
 
     async def _hand_back(self, tags: tuple[str, ...]) -> None:
-        """What earlier claims took without our knowing, unless those leases have ended."""
+        """Recall what earlier claims may have leased unnoticed, unless those leases have ended."""
         now = asyncio.get_running_loop().time()
         for known in [known for known in self._unanswered if not set(known).isdisjoint(tags)]:
             tokens = self._unanswered[known]

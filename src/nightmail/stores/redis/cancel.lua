@@ -1,4 +1,4 @@
--- Remove the waiting bearer of a name, and its dedup window with it.
+-- Remove the waiting owner of a timer id, and its dedup window.
 --
 -- KEYS     the queue's tag
 -- ARGV[5]  the timer id

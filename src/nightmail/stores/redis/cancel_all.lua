@@ -1,9 +1,9 @@
--- Remove waiting messages of a queue, and their dedup windows: up to so many, none that was published since.
+-- Remove up to a number of waiting messages of a queue, and their dedup windows; none that was published since.
 --
 -- KEYS     the queue's tag
--- ARGV[5]  how many; ARGV[6] the highest id that may go, or nothing: all that there are now
+-- ARGV[5]  how many; ARGV[6] the highest id to remove, or nothing: all that exist now
 --
--- Answers how many were removed, and the highest id that may go.
+-- Answers how many were removed, and the highest id to remove.
 
 local q, room = queues[1], tonumber(ARGV[5])
 need({ 'ZRANGE', 'ZRANGEBYSCORE' })
@@ -31,7 +31,7 @@ local function remove(id)
   removed = removed + 1
 end
 
--- Those behind a head go first: a head that goes before them would offer each in turn.
+-- Remove those behind a head first: removing the head first would offer each of them in turn.
 local places = { q.blocked, q.later }
 for level = 0, 9 do
   places[#places + 1] = q.due .. level

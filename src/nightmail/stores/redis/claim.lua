@@ -1,13 +1,13 @@
--- Lease available messages of these queues, one queue after the other, until there are enough.
+-- Lease available messages of these queues, queue by queue, until there are enough.
 --
 -- KEYS     the queues' tags, in the order in which they are served
 -- ARGV[5]  how many; ARGV[6] the lease in microseconds; ARGV[7] the token
 -- ARGV[8]  how many bytes of bodies and headers; ARGV[9] 1: the first message always fits
 -- ARGV[10] the largest body that is read; ARGV[11] the largest headers
--- then for each queue how many messages it is until the next one goes to the oldest: 1 to 8
+-- then for each queue which of its next messages is the oldest, whatever its priority: 1 to 8
 --
--- Answers the microseconds until the next message is due or the next lease ends (nothing: never), the messages, and 1 if
--- there may be more. A token that was handed back takes nothing.
+-- Answers the microseconds until the next message is due or the next lease ends (nothing: never), the messages, and 1
+-- if there may be more. A token that was recalled takes nothing.
 
 local ONE_IN = 8
 local limit, lease, token = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -17,14 +17,14 @@ local CONTENT = { 'body', 'state', 'headers', 'timer', 'key' }
 
 local records = {}
 
--- How many messages this call may still move on their way to being claimed, for all queues together: no other client is
--- served meanwhile. Once it is used up, what is left is for the next call.
+-- How many messages this call may still move on their way to being claimed, for all queues together: the server serves
+-- no other client meanwhile. The next call does the rest.
 local budget = MANY
--- The same for the keys of what is about to be claimed, so that these do not wait for all the others to line up.
+-- The same for the ordering keys about to be claimed, so that they need not wait for all others to line up.
 local on_demand = MANY
 local more = false
 
--- Leases that ended: their messages are available again, where their due times put them.
+-- Expired leases: their messages are available again, ordered by their due times.
 local function take_back(q)
   local ended = redis.call('ZRANGEBYSCORE', q.run, '-inf', now, 'WITHSCORES', 'LIMIT', 0, budget + 1)
   q.grown = q.grown or #ended > 0
@@ -46,7 +46,7 @@ local function take_back(q)
   end
 end
 
--- A message with an ordering key that has become due stands in line from now on.
+-- A message with an ordering key has become due: put it in line.
 local function line_up_one(q, id)
   local found = fields(q, id, 'state', 'key')
   local s = unpack_state(found[1])
@@ -72,7 +72,7 @@ local function line_up(q)
   end
 end
 
--- Whether all due messages of a key stand in its line, so that its head is the first of them. If not, they line up now.
+-- Whether all due messages of a key are in its line, so that its head is the first of them. If not, line them up now.
 local function lined_up(q, key)
   if not q.unlined then
     return true
@@ -99,12 +99,12 @@ local function older(a, b)
   return a.due < b.due
 end
 
--- The first so many due messages of a level. Where there was nothing, and nothing came, is nothing.
+-- The first `count` due messages of a level. A level that was empty and has not grown needs no read.
 local function first_of(q, level, count)
   if q.sizes[level] == 0 and not q.grown then
     return {}
   end
-  -- So many that there are enough once those that cannot be taken now are left out.
+  -- Enough even without those that cannot be taken now.
   local found = redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now, 'WITHSCORES', 'LIMIT', 0, count + q.held_back)
   local list = {}
   for place = 1, #found, 2 do
@@ -115,8 +115,8 @@ local function first_of(q, level, count)
   return list
 end
 
--- What is to be taken: the oldest of all levels for their share, the rest by priority. Each of the oldest comes where its
--- turn is, so that the shares are right wherever the bytes run out.
+-- What to take: the oldest of all levels for their share, the rest by priority. The oldest are interleaved, so that the
+-- shares are right wherever the bytes run out.
 local function choose(q, room, share, until_oldest)
   local oldest, others, taken = {}, {}, {}
   if share > 0 then
@@ -138,7 +138,7 @@ local function choose(q, room, share, until_oldest)
     if #others == rest then
       break
     end
-    -- So many that there are enough even if all of the oldest were of this level.
+    -- Enough even if all of the oldest are of this level.
     for _, candidate in ipairs(first_of(q, level, room)) do
       if #others < rest and not taken[candidate.id] then
         others[#others + 1] = candidate
@@ -157,7 +157,7 @@ local function choose(q, room, share, until_oldest)
   return chosen
 end
 
--- Whether this may be taken: the head of a line only once all that are due stand in it.
+-- Whether this may be taken: the head of a line only once all due messages are in the line.
 local function may_be_taken(q, id, s, key)
   if not key or s.started == 1 then
     return true
@@ -165,7 +165,7 @@ local function may_be_taken(q, id, s, key)
     q.passed[id], q.held_back = true, q.held_back + 1
     return false
   end
-  -- One with a lower id may have come before it.
+  -- One with a lower id may have become the head.
   return not q.unlined or redis.call('HGET', q.heads, key) == id
 end
 
@@ -186,7 +186,7 @@ end
 
 local full = false
 
--- Whether a message of this size may still be read; once one may not, none may.
+-- Whether a message of this size still fits; once one does not, none does.
 local function fits(found)
   local size = #found[1] + #(found[3] or '')
   if size > bytes_left and not first_fits then
@@ -197,7 +197,7 @@ local function fits(found)
   return true
 end
 
--- Lease what was chosen; how many could be.
+-- Lease what was chosen; returns how many could be.
 local function take(q, place, chosen)
   local count = 0
   local leases, by_level, ids = {}, {}, {}
@@ -255,7 +255,7 @@ local function claim(q, place, room)
     if got == #chosen or full then
       break
     end
-    -- Some were buried, or must wait for another of their key: others take their place.
+    -- Some were moved to the dead letters, or must wait for another of their key: take others instead.
     missed = missed + #chosen - got
     q.grown = true
     if missed > MANY then

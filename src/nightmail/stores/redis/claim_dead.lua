@@ -1,18 +1,18 @@
--- Lease dead letters of these queues, the longest due of all first.
+-- Lease dead letters of these queues, longest due first.
 --
 -- KEYS     the queues' tags
 -- ARGV[5]  how many; ARGV[6] the lease in microseconds; ARGV[7] the token
--- ARGV[8]  how many bytes of bodies and headers; ARGV[9] 1: the first letter always fits
+-- ARGV[8]  how many bytes of bodies and headers; ARGV[9] 1: the first dead letter always fits
 --
--- Answers the microseconds until the next letter may be taken or the next lease ends (nothing: never), the letters, and
--- 1 if there may be more. A token that was handed back takes nothing.
+-- Answers the microseconds until the next dead letter is due or the next lease ends (nothing: never), the dead letters,
+-- and 1 if there may be more. A token that was recalled takes nothing.
 
 local limit, lease, token = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 bytes_left, nothing_read = tonumber(ARGV[8]), ARGV[9] == '1'
 local records = {}
 local full = false
 
--- Leases that ended: their letters are offered again, unless they were given up before.
+-- Expired leases: their dead letters are offered again, unless they were given up.
 local function take_back(q)
   local ended = redis.call('ZRANGEBYSCORE', q.held, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MANY)
   for place = 1, #ended, 2 do
@@ -24,11 +24,11 @@ local function take_back(q)
       redis.call('ZADD', q.offered, l.care.due, id)
     end
   end
-  -- One portion for each call: what is left is for the next.
+  -- One portion per call: the next call does the rest.
   full = full or #ended == 2 * MANY
 end
 
--- The first so many of all queues.
+-- The longest due of all queues, up to the limit.
 local function choose(room)
   local candidates = {}
   for place, q in ipairs(queues) do
@@ -61,7 +61,7 @@ local function take(candidate)
   end
   withdraw(q, id)
   if not l then
-    return -- Other software has changed it: there is nothing to look after.
+    return -- Other software has changed it: there is nothing to deliver.
   end
   l.care.claimed = now
   l.care.deliveries = one_more(l.care.deliveries)

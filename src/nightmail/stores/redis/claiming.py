@@ -1,4 +1,4 @@
-"""Claims: whose turn it is, and in which order what was found is handed out."""
+"""Claims: which queue is next, and in which order the messages found are delivered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PRIORITY: Final = attrgetter("priority")
 
 
 class Turns:
-    """Whose turn it is among queues that are claimed from together."""
+    """The rotation among queues that are claimed from together."""
 
     def __init__(self) -> None:
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
@@ -44,7 +44,7 @@ class Turns:
 
 
 class Claims:
-    """What claims of one process remember from one to the next: shares, and whose turn it is."""
+    """What the claims of one process remember between calls: shares, and the rotation of queues."""
 
     def __init__(
         self, lane: Lane, registry: Registry, calls: ScriptCalls, nodes: Nodes, max_body_bytes: int
@@ -65,7 +65,7 @@ class Claims:
         wanted = tuple(dict.fromkeys(queues))
         if not wanted or limit <= 0:
             return NOTHING
-        # What cannot be read is buried, under ids of ours.
+        # Unreadable messages become dead letters, under our ids.
         ids = await self._registry.ids()
         handed_out: list[Delivery] = []
         next_in: timedelta | None = None
@@ -120,7 +120,7 @@ class Claims:
         return by_slot(self._nodes, ((self._calls.keys.tag(queue), queue) for queue in wanted))
 
     def _until_oldest(self, queue: str) -> int:
-        """How many messages it is until one goes to the oldest."""
+        """Which of the next messages is the oldest, whatever its priority."""
         return next(count for count in range(1, ONE_IN + 1) if self._shares.reserved(queue, count))
 
     def _in_order(self, group: Sequence[tuple[str, str]], found: bytes, token: UUID) -> list[Delivery]:
@@ -131,7 +131,7 @@ class Claims:
         handed_out: list[Delivery] = []
         for _, queue in group:
             if taken := by_queue.get(queue):
-                # The share of the oldest first, then by priority. A sort keeps the order of equals.
+                # The share of the oldest first, then by priority. The sort is stable.
                 taken.sort(key=_AGE)
                 share = self._shares.reserved(queue, len(taken))
                 self._shares.claimed(queue, len(taken))
@@ -148,7 +148,7 @@ async def recalled(
     token: UUID,
     letter: int,
 ) -> int:
-    """How many were handed back, asked of each slot; a node that does not answer holds up none of the others."""
+    """Recall in each slot; returns how many. A node that does not answer holds up none of the others."""
     requests = [calls.call(script, [tag for tag, _ in group], token.bytes, letter=letter) for group in groups]
     answers = await asyncio.gather(*(lane.call(call) for call in requests), return_exceptions=True)
     for answer in answers:

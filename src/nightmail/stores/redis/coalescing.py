@@ -1,6 +1,6 @@
 """Messages that are published at the same time go to the server together.
 
-What arrives while one call is under way goes along with the next: sixteen publishers cost little more than one.
+What arrives while one call is under way goes with the next: sixteen publishers cost little more than one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PublishCoalescer:
         self._sender: asyncio.Task[None] | None = None
 
     async def publish(self, message: Message) -> int:
-        """Store this message, with others or alone. Cancelled before it is its turn, it is not stored."""
+        """Store this message, with others or alone. If cancelled before its turn, it is not stored."""
         waiting = _Waiting(message, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._sender is None:
@@ -58,11 +58,11 @@ class PublishCoalescer:
             ids = await self._send([waiting.message for waiting in batch])
         except StoreUnavailable as error:
             _fail(batch, error)
-        except Exception as error:  # noqa: BLE001 - it is the publishers'
+        except Exception as error:  # noqa: BLE001 - raised to the publishers
             if len(batch) == 1:
                 _fail(batch, error)
             else:
-                # One of them is refused, and nothing was stored: each for itself then.
+                # One of them was refused, so nothing was stored: send each on its own.
                 for waiting in batch:
                     await self._store([waiting])
         else:
@@ -74,7 +74,7 @@ class PublishCoalescer:
         taken: list[_Waiting] = []
         queue = self._waiting[0].message.queue if self._waiting else None
         size = 0
-        # One queue at a time: in a cluster two would not be stored or refused together.
+        # One queue at a time: in a cluster, two are not atomic.
         while self._waiting and len(taken) < MOST_MESSAGES and self._waiting[0].message.queue == queue:
             size += len(self._waiting[0].message.body)
             if taken and size > MOST_BYTES:
@@ -86,7 +86,7 @@ class PublishCoalescer:
 
 
 class CoalescerBySlot:
-    """The same for each slot of a cluster: a node that does not answer holds up those who publish to others."""
+    """One coalescer for each slot of a cluster: a node that does not answer holds up only its own publishers."""
 
     def __init__(self, send: Send, nodes: Nodes, keys: Keys) -> None:
         self._send = send
@@ -108,7 +108,7 @@ def _fail(batch: Sequence[_Waiting], error: Exception) -> None:
         if waiting.stored.done():
             continue
         if isinstance(error, StoreUnavailable):
-            # One for each: raised in several tasks, a single error would gather all their tracebacks.
+            # A copy for each: raised in several tasks, a single error would collect all their tracebacks.
             own = type(error)(str(error))
             own.__cause__ = error.__cause__
             waiting.stored.set_exception(own)

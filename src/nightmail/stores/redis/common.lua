@@ -1,42 +1,42 @@
--- The beginning of every script: the keys of a queue, and where a message stands among them.
+-- The prelude of every script: the keys of a queue, and which of them hold a message.
 --
 -- KEYS are tags, one for each queue: B = {prefix:queue}. Every key of the queue begins with its tag, so that all are
 -- in one slot of a cluster:
 --   B:m:<id>      hash  a message: body, state; headers, timer, key, token where it has them
 --   B:due:<0..9>  zset  by priority, id by due time: may be claimed once it is due
---   B:later       zset  id by due time: has an ordering key, was never claimed, and stands in no line yet
+--   B:later       zset  id by due time: has an ordering key, was never claimed, and is in no line yet
 --   B:waits       zset  key, NUL, due time, id: the same messages, by key
 --   B:lines       zset  key, NUL, id: due, but behind another message of its ordering key
 --   B:blocked     zset  the same messages, id by due time
 --   B:heads       hash  ordering key to id: the one message of the key that may run
 --   B:run         zset  id by the end of its lease
---   B:expired     zset  the same, for leases that ended and messages that are in B:due again
+--   B:expired     zset  the same, for expired leases whose messages are in B:due again
 --   B:names       hash  timer id to id
 --   B:windows     zset  timer id by the end of its dedup window
 --   B:superseded  zset  id: replaced while they ran
---   B:claims      zset  the tokens of claims that were handed back, by time: should one arrive late, it takes nothing
+--   B:claims      zset  the tokens of recalled claims, by time: a claim that arrives late takes nothing
 --   B:last        the highest id
---   B:d:<id>      hash  a dead letter: a message, and why it died; care, token once somebody has looked after it
+--   B:d:<id>      hash  a dead letter: a message, and why it died; care, token once it has been claimed
 --   B:dead        zset  id of a dead letter
 --   B:died        zset  the same, by when it died
---   B:offered     zset  id of a dead letter by when it may be looked after; one that was given up is not there
+--   B:offered     zset  id of a dead letter by when it may be claimed; one that was given up is not there
 --   B:held        zset  id of a dead letter by the end of the lease on it
---   B:lapsed      zset  the same, for leases that ended and letters that are in B:offered again
+--   B:lapsed      zset  the same, for expired leases whose dead letters are in B:offered again
 --   B:moved       zset  what came from the dead letters of another slot, see cross_store.lua
 --   B:delivered   zset  id by the time it was done; B:v:<id>  hash  the message
 -- Ids are sixteen hexadecimal digits: thirteen for microseconds, three for the process that made them.
 -- A waiting message is in exactly one of due, later and lines; a leased one in run, or in expired and due.
--- What may change while a message runs is not in its hash, unless the lease is lost with it: whoever acknowledges it in
--- a MULTI of theirs watches the hash.
+-- While a message runs, its hash changes only when its lease is lost; anything else that may change is kept outside it:
+-- a caller that acknowledges in its own MULTI watches the hash.
 --
 -- ARGV[1]  now in microseconds, or nothing: the server's clock
 -- ARGV[2]  PUBLISH or SPUBLISH
--- ARGV[3]  what a queue's channel has behind its tag
--- ARGV[4]  an id for the first dead letter, should there be one
+-- ARGV[3]  the suffix of a queue's channel, after its tag
+-- ARGV[4]  an id for the first dead letter, if there is one
 --
--- Whatever can fail is tried before the first write: a script that fails has written nothing. That goes for foreign
--- types (see the guards) and for the account's rights (see `need`). Sending a wake-up is the exception: it comes last, and
--- an account that may not do it has written all the same. Workers look by themselves.
+-- Whatever can fail is tried before the first write: a script that fails has written nothing. That covers foreign types
+-- (see the guards) and the account's rights (see `need`). Sending a wake-up is the exception: it comes last, and the
+-- writes stand even if the account may not send it. Workers poll anyway.
 
 local HORIZON = 60 * 1000000
 local LATEST = 253402128000000000
@@ -53,8 +53,8 @@ else
 end
 
 if ARGV[2] == 'SPUBLISH' then
-  -- While a slot is moved its keys are in two places. Asking for two that do not exist is refused then, on both sides,
-  -- and a script that would see half a queue ends here.
+  -- While a slot migrates its keys are on two nodes. Asking for two keys that do not exist is then refused by both,
+  -- so that a script that would see half a queue ends here.
   redis.call('EXISTS', KEYS[1], KEYS[1] .. ':none')
 end
 
@@ -83,8 +83,8 @@ local function is_forbidden(command)
   return refused
 end
 
--- Fails unless the account may use these commands on our keys. One that is refused in the middle leaves what was
--- written before it, and one that is tried by pcall would look like a message that is not there.
+-- Fails unless the account may use these commands on our keys. A command refused midway would leave what was written
+-- before it, and one refused in a pcall would look like a missing message.
 local function need(commands)
   for _, command in ipairs(commands) do
     if is_forbidden(command) then
@@ -106,7 +106,7 @@ for place, tag in ipairs(KEYS) do
   }
 end
 
--- Reading each key that may be written finds the foreign thing that would fail a write half-way.
+-- Reading each key that may be written finds one of a foreign type, which would fail a write midway.
 local function guard_due(q)
   q.sizes = {}
   for level = 0, 9 do
@@ -114,7 +114,7 @@ local function guard_due(q)
   end
 end
 
--- The same for whatever a message with an ordering key may move, and for burying what was tampered with.
+-- The same for whatever a message with an ordering key may move, and for burying unreadable messages.
 local FOR_LINES = {
   'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'HGETALL', 'ZADD', 'ZREM', 'ZSCORE', 'ZREVRANGE', 'ZRANGEBYLEX', 'RENAME',
   'TYPE', 'GET', 'UNLINK', 'EXISTS',
@@ -144,26 +144,26 @@ local function pack_state(s)
     s.attempts, s.deliveries, s.priority, s.superseded, s.started)
 end
 
--- Counters stop here: one more would begin again at 0.
+-- Counters stop here: one more would wrap to 0.
 local MOST = 2147483647
 
 local function one_more(counter)
   return math.min(counter + 1, MOST)
 end
 
--- Whether this can be an id of ours. Anything else would shift what stands behind it in a reply.
+-- Whether this can be an id of ours. Anything else would shift what follows it in a reply.
 local function is_id(id)
   return #id == 16 and not id:find('[^0-9a-f]')
 end
 
--- The state of a message, or nothing if it is not one that we wrote.
+-- The state of a message, or nothing if we did not write it.
 local function unpack_state(text)
   if not text or #text ~= STATE_SIZE then
     return nil
   end
   local due, published, expires, claimed, first, last, attempts, deliveries, priority, superseded, started =
     struct.unpack(STATE, text)
-  -- What is no number is not between two others.
+  -- NaN fails every comparison.
   if due >= 0 and due <= LATEST and published >= 0 and published <= LATEST and expires >= 0 and expires <= LATEST
     and claimed >= 0 and claimed <= LATEST and first >= 0 and first <= LATEST and last >= 0 and last <= LATEST
     and priority <= 9 then
@@ -175,7 +175,7 @@ local function unpack_state(text)
   return nil
 end
 
--- Fields of a message; none if there is no such message, or something else in its place.
+-- Fields of a message; none if there is no such message, or its key has another type.
 local function fields(q, id, ...)
   if not is_id(id) then
     return {}
@@ -197,13 +197,13 @@ end
 local function ring()
   for _, q in ipairs(queues) do
     if q.rung then
-      -- An account may lack the right to: what was written stays, and workers look by themselves.
+      -- The account may lack the right: what was written stays, and workers poll anyway.
       redis.pcall(ARGV[2], q.bell, '')
     end
   end
 end
 
--- A command with many arguments: more than a few thousand at once overflow Lua's stack.
+-- A command with many arguments, in parts: more than a few thousand at once overflow Lua's stack.
 local function in_parts(command, key, list)
   local total = 0
   for first = 1, #list, MANY do
@@ -212,8 +212,8 @@ local function in_parts(command, key, list)
   return total
 end
 
--- The given id, or the next one behind the last if that is higher: within a queue, ids go in the order of the writes.
--- A last one that is none of ours, or so high that there is none behind it, does not count.
+-- The given id, or the last one plus one if that is higher: within a queue, ids follow the order of the writes.
+-- A last id that is not ours, or is so high that none can follow, does not count.
 local HIGHEST = '7f00000000000000'
 
 local function next_id(given, last)
@@ -223,7 +223,7 @@ local function next_id(given, last)
   return given
 end
 
--- The highest id of a queue so far, if one is noted.
+-- The highest id of a queue so far, if one is recorded.
 local function last_id(q)
   local last = redis.call('GET', q.last)
   return last and is_id(last) and last < HIGHEST and last or nil
@@ -231,14 +231,14 @@ end
 
 local letter = ARGV[4]
 
--- How looking after a letter stands that was given up.
+-- The care record of a dead letter that was given up.
 local GIVEN_UP = struct.pack('>ddI4I4', 0, 0, 0, 0)
 
--- The id of a new dead letter. It may be looked after at once, unless it is given up.
+-- The id of a new dead letter. It may be claimed at once, unless it is given up.
 local function new_letter(q, given_up)
   local last = redis.call('ZREVRANGE', q.dead, 0, 0)[1]
   local id = next_id(letter, last)
-  -- No letter is ever overwritten.
+  -- No dead letter is ever overwritten.
   while redis.call('EXISTS', q.letter .. id) == 1 do
     id = next_id(id, id)
   end
@@ -282,12 +282,12 @@ local function block(q, id, s, key)
   redis.call('ZADD', q.blocked, s.due, id)
 end
 
--- How a message of an ordering key that is not due yet is listed in B:waits.
+-- The entry in B:waits of a message with an ordering key that is not due yet.
 local function wait_of(id, s, key)
   return key .. '\0' .. string.format('%016x', s.due) .. id
 end
 
--- Put a message that nobody has where it belongs.
+-- Put an unleased message where it belongs.
 local function enter(q, id, s, key)
   if not key or s.started == 1 then
     redis.call('ZADD', q.due .. s.priority, s.due, id)
@@ -311,7 +311,7 @@ local function enter(q, id, s, key)
   end
 end
 
--- Take a message out of where it is. Its ordering key is not let go.
+-- Take a message out of where it is. Its ordering key is not released.
 local function leave(q, id, s, key)
   if redis.call('ZREM', q.run, id) == 1 then
     return
@@ -326,7 +326,7 @@ local function leave(q, id, s, key)
   end
 end
 
--- Clear the lease, and put the message where it belongs from now on.
+-- Clear the lease, and put the message where it now belongs.
 local function bring_back(q, id, s, key)
   s.claimed = 0
   redis.call('HSET', q.message .. id, 'state', pack_state(s), 'token', '')
@@ -342,7 +342,7 @@ end
 
 local bury_unreadable
 
--- Let go of an ordering key, and offer the next in its line. It rings whether or not there is one.
+-- Release an ordering key, and offer the next message in its line. Rings whether or not there is one.
 local function free(q, id, key)
   if not key or redis.call('HGET', q.heads, key) ~= id then
     return
@@ -366,7 +366,7 @@ local function free(q, id, key)
   end
 end
 
--- Move what somebody has tampered with to the dead letters: as much of it as is left.
+-- Move a message that other software has changed to the dead letters: as much of it as is left.
 function bury_unreadable(q, id)
   for _, place in ipairs({ q.run, q.expired, q.later, q.blocked, q.superseded }) do
     redis.call('ZREM', place, id)
@@ -399,8 +399,8 @@ function bury_unreadable(q, id)
   end
   redis.call('HSET', into, 'message', id, 'reason', 'unreadable', 'error', error,
     'died', string.format('%.0f', now), 'care', GIVEN_UP)
-  -- Which ordering key it held, its hash cannot be trusted to tell. Read once for each call: whatever is offered
-  -- meanwhile can be read.
+  -- Its hash cannot be trusted to say which ordering key it held. Read once per call: whatever is offered meanwhile is
+  -- readable.
   if not q.key_of then
     q.key_of = {}
     local heads = redis.call('HGETALL', q.heads)

@@ -1,11 +1,11 @@
--- The last step of moving dead letters to a queue in another slot: those that are stored there go, the others stay as
--- they were.
+-- The last step of moving dead letters to a queue in another slot: delete those that are stored there, leave the others
+-- as they were.
 --
 -- KEYS     the queues' tags
 -- ARGV[5]  the token under which they are held
--- then for each letter: the place of its queue, its id, 1 if it is stored
+-- then for each dead letter: the place of its queue, its id, 1 if it is stored
 --
--- Answers a letter for each: h for held, l for lost.
+-- Answers a byte for each: h for held, l for lost.
 
 local answers = {}
 

@@ -1,12 +1,12 @@
--- The first step of moving dead letters to a queue in another slot: hold them, so that nobody else takes, moves or
--- deletes them, and note on each where it is going and under which id.
+-- The first step of moving dead letters to a queue in another slot: hold them, so that nothing else can claim, move
+-- or delete them, and record on each where it is going and under which id.
 --
 -- KEYS     the queues' tags
 -- ARGV[5]  the lease in microseconds; ARGV[6] the token; ARGV[7] the name of the queue they go to
--- then for each letter: the place of its queue, its id, an id for the move
+-- then for each dead letter: the place of its queue, its id, an id for the move
 --
--- Answers for each the id of the move and the letter, or nothing if it is gone or held. A letter that was on its way
--- there before has the id of that time.
+-- Answers for each the id of the move and the dead letter, or nothing if it is gone or held. One that an earlier move
+-- to the same queue left unfinished keeps the id of that move.
 
 local lease, token, target = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local answers = {}

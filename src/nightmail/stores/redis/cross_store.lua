@@ -1,11 +1,11 @@
--- The second step of moving dead letters to a queue in another slot: store each as a message, unless it was before.
+-- The second step of moving dead letters to a queue in another slot: store each as a message, unless it already is.
 --
 -- KEYS     the queue's tag
--- then for each letter: the id of the move, the priority, the sizes of timer id and ordering key; then these two and
--- the headers; and its body
+-- then for each dead letter: the id of the move, the priority, the sizes of timer id and ordering key; then these two
+-- and the headers; and its body
 --
--- Answers the id of each message, sixteen spaces for one whose name is taken, or goes to a later one of these. B:moved
--- has the id of each move and of its message, until the letter is gone: a move that is repeated answers the same.
+-- Answers the id of each message, sixteen spaces for one whose timer id is taken, or goes to a later one of these.
+-- B:moved has the id of each move and of its message, until the dead letter is gone: a repeated move answers the same.
 
 local FACTS = '>c16BI4I4'
 local NOTHING = string.rep(' ', 16)
@@ -59,7 +59,7 @@ for place = 5, #ARGV, 2 do
   local m = read(ARGV[place], ARGV[place + 1])
   moves[#moves + 1] = m
   if m.timer and not m.arrived and not is_taken(m.timer) then
-    -- Of several that would bear one name the last one does.
+    -- Of several with one timer id, the last one gets it.
     bearers[m.timer] = m
   end
 end

@@ -1,14 +1,15 @@
-"""Dead letters go to a queue in another slot of a cluster, which no single step can do.
+"""Move dead letters to a queue in another slot of a cluster, which no single script can do.
 
-    hold    the letters, under a lease: nobody else takes, moves or deletes them. Each notes where it goes, as what
-    store   them as messages there, which notes what came
-    end     the letters that are stored
-    forget  there what came, now that nobody can ask again
+    hold    lease the dead letters: nothing else claims, moves or deletes them. Each records its target and its move id
+    store   them as messages there, recording the move ids
+    end     delete the dead letters that are stored
+    forget  the move ids there, now that the move cannot be repeated
 
-Nothing is ever lost: a letter goes only once its message is there. Whoever dies on the way leaves a letter that is held
-until the lease ends, and perhaps its message, too. Moving it to the same queue once more ends it, and stores nothing
-twice, whether or not that message was delivered meanwhile. At worst, if somebody does something else with the letter
-then, or takes it over because this here took longer than the lease, it is handled there and as a letter: twice.
+Nothing is ever lost: a dead letter is deleted only once its message is stored. A process that dies midway leaves a dead
+letter that is held until the lease ends, and perhaps its message, too. Moving it to the same queue again completes the
+move and stores nothing twice, whether or not that message was delivered meanwhile. At worst, if something else is done
+with the dead letter then, or another worker takes it over because the move outlasted the lease, it is handled twice: as
+a message and as a dead letter.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.wire import Argument
 
 LEASE: Final = timedelta(minutes=1)
-"""Longer than three calls take that are each about to be given up."""
+"""Longer than three calls that each nearly time out."""
 
-# As in cross_hold.lua: queue, letter, move; in cross_store.lua: move, priority, sizes of timer id and ordering key; in
-# cross_end.lua: queue, letter, whether it is stored.
+# As in cross_hold.lua: queue, dead letter, move; in cross_store.lua: move, priority, sizes of timer id and ordering
+# key; in cross_end.lua: queue, dead letter, whether it is stored.
 _HOLD: Final = Struct(">H16s16s")
 _STORE: Final = Struct(">16sBII")
 _END: Final = Struct(">H16sB")
@@ -55,14 +56,14 @@ class Crossing:
     async def redrive(
         self, letters: Sequence[DeadLetter], to: str, ids: Ids, *, keep_timer_ids: bool
     ) -> list[int | None]:
-        """Move these; the new id of each, or `None` for one that stays."""
+        """Move these; returns the new id of each, or `None` for one that stays."""
         token = uuid4().bytes
         held = await self._hold(letters, to, ids, token)
         try:
             stored = await self._store(letters, held, to, keep_timer_ids=keep_timer_ids) if held else {}
         except StoreUnavailable as error:
             if isinstance(error.__cause__, RedisResponseError):
-                # Nothing was stored, as when the memory is full: the letter need not wait until its lease ends.
+                # Nothing was stored, as when the memory is full: release the dead letter before its lease ends.
                 with suppress(StoreUnavailable):
                     await self._end(letters, held, {}, token)
             raise
@@ -73,7 +74,7 @@ class Crossing:
     async def _hold(
         self, letters: Sequence[DeadLetter], to: str, ids: Ids, token: bytes
     ) -> dict[int, tuple[bytes, LetterRecord]]:
-        """Those that are there and that nobody holds: the id of the move, and the letter."""
+        """Hold those that exist and are not leased; returns the move id and the dead letter of each."""
         first = ids.next(len(letters))
         held: dict[int, tuple[bytes, LetterRecord]] = {}
         for tags, places, chosen in self._groups(letters, range(len(letters))):
@@ -98,7 +99,7 @@ class Crossing:
         *,
         keep_timer_ids: bool,
     ) -> dict[int, int]:
-        """The ids of the messages; a letter whose name is taken, or goes to a later one, has none."""
+        """The ids of the messages; none for a dead letter whose timer id is taken, or goes to a later one."""
         arguments: list[Argument] = []
         for at, (move, record) in held.items():
             message = record.message
@@ -119,7 +120,7 @@ class Crossing:
         stored: dict[int, int],
         token: bytes,
     ) -> set[int]:
-        """Those that nobody has taken over meanwhile."""
+        """Those that no other worker has taken over meanwhile."""
         ended: set[int] = set()
         for tags, places, chosen in self._groups(letters, held):
             facts = [
@@ -133,7 +134,7 @@ class Crossing:
     async def _forget(self, to: str, stored: dict[bytes, int]) -> None:
         if stored:
             key = f"{self._calls.keys.tag(to)}:moved"
-            # What is left there is swept some day, and nobody is waiting for it.
+            # What is left there is swept later, and nothing waits for it.
             with suppress(StoreUnavailable):
                 await self._lane.ask(
                     key, ("ZREM", key, *(move + digits(id_) for move, id_ in stored.items()))
@@ -144,7 +145,7 @@ class Crossing:
         letters: Sequence[DeadLetter],
         chosen: Iterable[int],
     ) -> list[tuple[list[str], list[int], list[int]]]:
-        """For each slot: the tags, and for each letter the place of its tag and its own place."""
+        """For each slot: the tags, and for each dead letter the index of its tag and its own index."""
         groups: list[tuple[list[str], list[int], list[int]]] = []
         for group in by_slot(self._nodes, ((self._calls.keys.tag(letters[at].queue), at) for at in chosen)):
             tags = list(dict.fromkeys(tag for tag, _ in group))

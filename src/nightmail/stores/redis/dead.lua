@@ -1,13 +1,13 @@
--- Dead letters of a queue, newest first, that every given condition applies to.
+-- Dead letters of a queue that match every given condition, newest first.
 --
 -- KEYS     the queue's tag
 -- ARGV[5]  how many; ARGV[6] begin below this id, or nothing
--- ARGV[7]  died more than so many microseconds ago, or nothing
+-- ARGV[7]  died more than this many microseconds ago, or nothing
 -- ARGV[8]  a byte and the reason, or nothing; ARGV[9] a byte and a text that the error contains, or nothing
--- ARGV[10] how many bytes of bodies and headers; the first letter always fits
--- then ids, newest first, if only some are meant
+-- ARGV[10] how many bytes of bodies and headers; the first dead letter always fits
+-- then ids, newest first, to consider only these
 --
--- Answers where to go on (nothing: that was all), the letters, and 1 if it stopped because of their bytes. Looks at a
+-- Answers where to go on (nothing: that was all), the dead letters, and 1 if it stopped at the byte limit. Looks at a
 -- thousand at most, unless ids are given.
 
 need({ 'HMGET', 'HGET' })

@@ -1,7 +1,7 @@
--- List queues as having been published to, now.
+-- List queues as published to now.
 --
 -- KEYS     the tag of the list
--- ARGV[5]  their names, and so on
+-- ARGV[5]  onwards: their names
 
 local list, entries = KEYS[1] .. ':queues', {}
 for place = 5, #ARGV do

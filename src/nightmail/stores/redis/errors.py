@@ -1,4 +1,4 @@
-"""What the driver's and the server's errors mean to us. Nowhere else is one of them made into one of ours."""
+"""Maps the driver's and the server's errors to ours. Nothing else translates them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from nightmail.errors import NightmailError, SchemaDrift, StoreUnavailable
 from nightmail.stores._driver import Broken, below
 
 OF_THE_DRIVER: Final = (RedisError, OSError, EOFError)
-"""What the driver raises on purpose. Now and then it fails in other ways, when a connection ends at a bad moment."""
+"""What the driver raises on purpose. It sometimes fails in other ways, when a connection ends at a bad moment."""
 REDIRECTIONS: Final = (MovedError, AskError, TryAgainError, ClusterDownError)
 """The server has done nothing: another one has the slot, or will have it soon."""
 
-# The server has answered that it cannot: nothing was written, and it may well be able to later. The driver makes some
-# of these into classes of its own and leaves out the word, so both are asked for.
+# The server has answered that it cannot: nothing was written, and it may be able to later. The driver turns some of
+# these into its own classes and drops the error code, so both are checked.
 _CANNOT: Final = (
     "BUSY",
     "CLUSTERDOWN",
@@ -67,20 +67,20 @@ def is_unknown_script(answer: object) -> bool:
 
 
 def is_unknown_syntax(answer: object) -> bool:
-    """Whether the server cannot read the script: one before 7.0 stumbles over its first line, the flags."""
+    """Whether the server cannot parse the script: one before 7.0 fails on its first line, the flags."""
     return isinstance(answer, ResponseError) and "compiling script" in str(answer)
 
 
 def leaves_connection_usable(error: BaseException) -> bool:
-    """Whether the connection on which this happened is in no doubt, and to a server worth asking again."""
+    """Whether the connection is intact after this error, and its server worth asking again."""
     if isinstance(error, NightmailError):
         return True
-    # After a failover this server may be a replica for good: a new connection finds out who is the primary.
+    # After a failover this server may stay a replica: a new connection finds the primary.
     return isinstance(error, ResponseError) and not _says(error, ("READONLY", "LOADING", "MASTERDOWN"))
 
 
 def translated(error: Exception, lost: type[StoreUnavailable]) -> Exception:
-    """What to raise instead; `lost` when it cannot be known whether the command was carried out."""
+    """What to raise instead; `lost` when it is unknown whether the command was executed."""
     if isinstance(error, NightmailError):
         return error
     if isinstance(error, ResponseError) or type(error).__name__ in _CANNOT_CLASSES:
@@ -114,7 +114,7 @@ def _own_words(error: BaseException) -> str:
 
 
 def _errno_in(text: str) -> int | None:
-    """A name with several addresses is told as one error without a number, which quotes all of them."""
+    """The errno quoted in the text: a host with several addresses fails as one error without a number of its own."""
     found = _ERRNO.search(text)
     return int(found[1]) if found else None
 
@@ -137,7 +137,7 @@ def _says(error: BaseException, words: tuple[str, ...]) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """What an account may not do; nothing of what the server quotes but the name of a command."""
+    """What the account may not do; of the server's text, only the name of the command."""
     if found := _OURS.search(str(error)):
         return found[0]
     if found := _COMMAND.search(str(error)):
@@ -148,6 +148,6 @@ def _sentence(error: Exception) -> str:
 
 
 def _word(error: Exception) -> str:
-    """The kind of refusal, without the text, in which a command or a key may be quoted."""
+    """The error code, without the text, which may quote a command or a key."""
     first = str(error).partition(" ")[0]
     return first if first.isupper() else type(error).__name__

@@ -1,10 +1,10 @@
--- Let leases run on, never shortening one.
+-- Extend leases, never shortening one.
 --
 -- KEYS     the queues' tags
 -- ARGV[5]  the lease in microseconds
--- ARGV[6]  the deliveries, one after the other: the place of the queue, the id, the token
+-- ARGV[6]  the deliveries, concatenated: the place of the queue, the id, the token
 --
--- Answers a letter for each: h for held, l for lost.
+-- Answers a byte for each: h for held, l for lost.
 
 local answers = {}
 local till = after(tonumber(ARGV[5]))
@@ -17,7 +17,7 @@ local function extend(q, id, token)
   end
   local before = redis.call('ZSCORE', q.run, id)
   if not before then
-    -- The lease had ended, and nobody has taken the message over.
+    -- The lease has expired, and no other worker has claimed the message.
     leave(q, id, s, found[3] or nil)
     before = 0
   end

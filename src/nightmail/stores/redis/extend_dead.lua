@@ -1,10 +1,10 @@
--- Let leases on dead letters run on, never shortening one.
+-- Extend leases on dead letters, never shortening one.
 --
 -- KEYS     the queues' tags
 -- ARGV[5]  the lease in microseconds
--- ARGV[6]  the deliveries, one after the other: the place of the queue, the id, the token
+-- ARGV[6]  the deliveries, concatenated: the place of the queue, the id, the token
 --
--- Answers a letter for each: h for held, l for lost.
+-- Answers a byte for each: h for held, l for lost.
 
 local answers = {}
 local till = after(tonumber(ARGV[5]))

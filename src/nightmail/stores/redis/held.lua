@@ -1,10 +1,10 @@
--- Whether leases hold, asked while the keys of what is leased are watched.
+-- Whether leases hold, asked while the keys of the leased messages are watched.
 --
 -- KEYS     the queues' tags
--- ARGV[5]  what the key of a message has between its tag and its id
--- ARGV[6]  the deliveries, one after the other: the place of the queue, the id, the token
+-- ARGV[5]  what a message's key has between its tag and its id
+-- ARGV[6]  the deliveries, concatenated: the place of the queue, the id, the token
 --
--- Answers a letter for each: h for held, l for lost. Fails where settling them would.
+-- Answers a byte for each: h for held, l for lost. Fails where settling them would.
 
 local answers = {}
 for _, q in ipairs(queues) do

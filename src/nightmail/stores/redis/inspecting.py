@@ -1,4 +1,4 @@
-"""What an operator asks."""
+"""Operator queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nightmail.stores.redis.script_calls import ScriptCalls
 
 
 class Inspecting:
-    """The questions of `Inspection`: one call for each queue."""
+    """The queries of `Inspection`: one call for each queue."""
 
     def __init__(self, lane: Lane, registry: Registry, calls: ScriptCalls) -> None:
         self._lane = lane
@@ -53,7 +53,7 @@ class Inspecting:
         for name in await self._queues(which.queue):
             found, cut_short = await self._dead_of(name, which, limit, cursor, max_bytes)
             if cut_short:
-                # Below its last one there are more of this queue: those of others down there come with the next page.
+                # This queue has more below its last one: those of other queues below that come with the next page.
                 lowest = max(lowest, found[-1].id)
             budget = ByteBudget(max_bytes)
             newest = nlargest(limit, page + found, key=lambda letter: letter.id)
@@ -65,7 +65,7 @@ class Inspecting:
     async def _dead_of(
         self, queue: str, which: DeadFilter, limit: int, cursor: int | None, max_bytes: int
     ) -> tuple[list[DeadLetter], bool]:
-        """The newest of one queue, and whether there would be more but for their bytes."""
+        """The newest of one queue, and whether the byte limit left out more."""
         found: list[DeadLetter] = []
         left = max_bytes
         below = b"" if cursor is None else digits(cursor)

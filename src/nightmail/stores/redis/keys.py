@@ -1,7 +1,7 @@
 """The names of keys and channels.
 
 All keys of a queue begin with the same `{prefix:queue}`, which in a cluster decides the slot. A queue's name may be
-anything, so the characters that could end or move those braces are written as percent and two digits.
+anything, so characters that could end or move those braces are percent-encoded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Keys:
 
     @classmethod
     def named(cls, tables: str | None, database: int) -> Keys:
-        """Read the prefix as every store does; there are no schemas here."""
+        """Parse the prefix as every store does; Redis has no schemas."""
         names = TableNames.parse(tables)
         if names.schema is not None:
             raise ValueError("Redis has no schemas: `tables` is the prefix of the keys, without a dot")
@@ -42,7 +42,7 @@ class Keys:
         return f"{{{self.prefix}:{safe}}}"
 
     def of(self, delivery: Delivery) -> str:
-        """The key of what was delivered."""
+        """The key of the delivered message or dead letter."""
         return f"{self.tag(delivery.queue)}{behind_the_tag(delivery)}"
 
     @property
@@ -52,7 +52,7 @@ class Keys:
 
     @property
     def registry_tag(self) -> str:
-        """What keys begin with that are not a queue's."""
+        """What keys outside any queue begin with."""
         return f"{{{self.prefix}}}"
 
     @property
@@ -62,12 +62,12 @@ class Keys:
 
     @property
     def processes(self) -> str:
-        """How many stores were opened: each takes a number, by which its ids differ from those of others."""
+        """How many stores were opened: each takes a number that makes its ids unique."""
         return f"{{{self.prefix}}}:processes"
 
     @property
     def channel_suffix(self) -> str:
-        """What the channel of a queue has behind its tag."""
+        """The suffix of a queue's channel, after its tag."""
         return f":bell:{self.database}"
 
     def channel(self, queue: str) -> str:
@@ -76,5 +76,5 @@ class Keys:
 
 
 def behind_the_tag(delivery: Delivery) -> str:
-    """What the key of a message, or of a dead letter, has behind its queue's tag."""
+    """The part of a message's or dead letter's key after its queue's tag."""
     return f"{LETTER if isinstance(delivery, DeadDelivery) else MESSAGE}{digits(delivery.id).decode()}"

@@ -1,9 +1,9 @@
 """One connection for one kind of work; in a cluster one to each node that is needed.
 
 It is opened when first needed, and again after it was lost. Scripts go one at a time to each server: one that does not
-answer holds up nobody who asks another. Once a script is sent, the caller may be cancelled, but not the wait for its
-reply: a claim torn in half would be leased to no worker. A connection on which anything went wrong is thrown away,
-never used again.
+answer does not hold up calls to another. Once a script is sent, the caller may be cancelled, but not the wait for its
+reply: an abandoned claim would hold leases that no worker knows of. A connection on which anything went wrong is
+closed, never used again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from nightmail.stores.redis.wire import Command, Reply, Wire, raised
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 10.0
-"""After this we stop waiting for the server's word: the network must be gone, or the server."""
+"""Stop waiting for a reply after this: the network or the server must be gone."""
 FAREWELL_SECONDS: Final = 0.5
-"""How long closing waits for what was begun."""
+"""How long closing waits for calls in progress."""
 HANG_UP_SECONDS: Final = 0.25
 REDIRECTED_SECONDS: Final = 0.5
-"""How long a slot that is being moved is waited for: others stand in line for this connection."""
+"""How long to wait for a slot that is migrating: other calls queue for this connection."""
 PAUSE_SECONDS: Final = 0.02
 AT_ONCE: Final = 100
-"""So many calls go in one flight."""
+"""How many calls are pipelined at once."""
 
 
 async def connected(source: Source, role: str, address: Address | None) -> Wire:
@@ -54,7 +54,7 @@ async def connected(source: Source, role: str, address: Address | None) -> Wire:
     except BaseException as error:
         wire.drop()
         if isinstance(error, Exception):
-            # The driver's text may quote the address, and what it was made of.
+            # The driver's text may quote the address, and the URL it came from.
             better = unreachable(error, source.place(address))
             raise better from (None if isinstance(error, ValueError) else error)
         raise
@@ -62,13 +62,13 @@ async def connected(source: Source, role: str, address: Address | None) -> Wire:
 
 
 class _Turn:
-    """Whether it has come."""
+    """Whether the work has begun."""
 
     begun = False
 
 
 class Lane:
-    """One connection to each server, and who may use it next."""
+    """One connection to each server, used by one call at a time."""
 
     def __init__(self, role: str, source: Source, nodes: Nodes) -> None:
         self._role = role
@@ -79,7 +79,7 @@ class Lane:
         self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
         self.losses: Counter[Address | None] = Counter()
-        """How often a connection was lost: what was learned from that server before may not hold any more."""
+        """How often a connection was lost: what was learned from that server before may no longer hold."""
 
     @property
     def wires(self) -> Sequence[Wire]:
@@ -94,10 +94,10 @@ class Lane:
         lost: type[StoreUnavailable] = StoreUnavailable,
         more_seconds: float = 0,
     ) -> list[Reply]:
-        """Run a script, and these commands behind it on the same connection; all answers, a refused script raised.
+        """Run a script, then these commands on the same connection; returns all answers, raises if the script fails.
 
-        What was refused of the commands is among the answers: the script was carried out all the same. `lost` is
-        raised when it cannot be known whether the script was run; large work is given `more_seconds`.
+        Commands that fail are among the answers: the script was executed all the same. `lost` is raised when it is
+        unknown whether the script ran; large work is given `more_seconds`.
         """
 
         async def ask(wire: Wire) -> list[Reply]:
@@ -107,7 +107,7 @@ class Lane:
         return await self.run(call.keys[0], ask, lost=lost, more_seconds=more_seconds)
 
     async def call_each(self, calls: Sequence[Call]) -> list[Reply]:
-        """Run scripts that only read: many in one flight, the answer of each."""
+        """Run read-only scripts, many pipelined at once; returns the answer of each."""
         answers: dict[int, Reply] = {}
         by_address: dict[Address | None, list[int]] = {}
         for at, call in enumerate(calls):
@@ -123,12 +123,12 @@ class Lane:
                 answers |= {at: answer for at, answer in found if not isinstance(answer, Exception)}
         for at, call in enumerate(calls):
             if at not in answers:
-                # Refused, perhaps because its slot was moved meanwhile: alone it finds out.
+                # Refused, perhaps because its slot moved meanwhile: a call of its own follows it.
                 (answers[at],) = await self.call(call)
         return [answers[at] for at in range(len(calls))]
 
     async def ask(self, key: str, *commands: Command) -> list[Reply]:
-        """Send commands about this key; all answers, refusals raised."""
+        """Send commands about this key; returns all answers, raises errors."""
 
         async def ask(wire: Wire) -> list[Reply]:
             return raised(await wire.ask(*commands))
@@ -143,18 +143,18 @@ class Lane:
         lost: type[StoreUnavailable] = StoreUnavailable,
         more_seconds: float = 0,
     ) -> T:
-        """Do this where the key is.
+        """Run this on the server that has the key.
 
-        Cancelled before its turn, it is not begun; after that it is finished whether or not anybody waits for it.
+        If cancelled before its turn, it does not begin; after that it finishes even if the caller is gone.
         """
         return await self._in_turn(lambda turn: self._where_it_is(key, work, lost, turn, more_seconds))
 
     async def run_at(self, address: Address | None, work: Callable[[Wire], Awaitable[T]]) -> T:
-        """Do this at one server."""
+        """Run this on one server."""
         return await self._in_turn(lambda turn: self._at(address, work, StoreUnavailable, turn))
 
     async def close(self) -> None:
-        """Finish what was begun, within reason, and hang up for good."""
+        """Finish what has begun, within a time limit, and close for good."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FAREWELL_SECONDS)
@@ -196,18 +196,18 @@ class Lane:
             try:
                 return await self._at(address, work, lost, turn, more_seconds)
             except MovedError as error:
-                # One that does not tell its address means the host that was asked.
+                # A reply without a host means the host that was asked.
                 host = error.host or (address[0] if address is not None else "")
                 self._nodes.moved(key, (host, error.port))
             except REDIRECTIONS as error:
-                # ASK is not followed: while a slot is moved its keys are in two places, and a script at the second
-                # would take a queue for empty whose messages are still at the first.
+                # ASK is not followed: while a slot migrates its keys are on two nodes, and a script on the second would
+                # take a queue for empty whose messages are still on the first.
                 self._nodes.moved(key, None)
                 if asyncio.get_running_loop().time() > deadline:
                     raise Moving from error
                 await asyncio.sleep(PAUSE_SECONDS)
             except StoreUnavailable:
-                # The node that had this slot is gone: where it is now is asked before the next time.
+                # The node that had this slot is gone: look the slot up again before the next call.
                 self._nodes.moved(key, None)
                 raise
 
@@ -249,7 +249,7 @@ class Lane:
         return wire
 
     def _refuse_if_closed(self) -> None:
-        # Whoever still stood in line would leave a connection behind that nobody closes.
+        # A call that was still queued would open a connection that nothing closes.
         if self._closed:
             self._drop_all()
             raise StoreUnavailable("the store was closed")

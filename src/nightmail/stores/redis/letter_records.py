@@ -1,4 +1,4 @@
-"""Dead letters as the scripts answer them: the message that each was, and what became of it."""
+"""Dead letters in script replies: the message that each was, and what became of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from nightmail.records import DeadLetter
 from nightmail.stores.redis.moments import moment, moment_or_none
 from nightmail.stores.redis.records import Record, read_record, text
 
-# As in letters.lua: the message's id, when it died, since when it may be looked after, when it was claimed, failed runs
-# and claims of that, sizes of reason and error.
+# As in letters.lua: the message's id, when it died, when the dead letter is due, when it was claimed, its failed runs
+# and claims, sizes of reason and error.
 _WHY: Final = Struct(">16sdddIIHI")
 
 

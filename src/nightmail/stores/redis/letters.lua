@@ -28,7 +28,7 @@ local function pack_care(care)
   return struct.pack(CARE, care.due, care.claimed, care.attempts, care.deliveries)
 end
 
--- How looking after a letter went so far. Since when it may be: 0 once it was given up.
+-- The care record of a dead letter: its own due time, claim and counters. Due is 0 once it was given up.
 local function unpack_care(text, died)
   if not text or #text ~= CARE_SIZE then
     return { due = died, claimed = 0, attempts = 0, deliveries = 0 }
@@ -37,7 +37,7 @@ local function unpack_care(text, died)
   return { due = a_moment(due), claimed = a_moment(claimed), attempts = attempts, deliveries = deliveries }
 end
 
--- A dead letter, or nothing if it is gone or is not one that we wrote.
+-- A dead letter, or nothing if it is gone or we did not write it.
 local function read_letter(q, id)
   if not is_id(id) then
     return nil
@@ -61,7 +61,7 @@ local function is_held(q, id)
   return till and tonumber(till) > now
 end
 
--- Take it out of where it stands: offered to nobody, held by nobody. It stays among the dead letters.
+-- Take it out of where it is: neither offered nor held. It stays among the dead letters.
 local function withdraw(q, id)
   redis.call('ZREM', q.offered, id)
   redis.call('ZREM', q.held, id)
@@ -74,15 +74,15 @@ local function withdraw_for_good(q, id)
   redis.call('ZREM', q.died, id)
 end
 
--- Whether every given condition applies to a letter. These are arguments: died more than so many microseconds ago; a
--- byte and the reason; a byte and a text that the error contains. Each may be nothing.
+-- Whether a dead letter matches every given condition. These are arguments: died more than this many microseconds ago;
+-- a byte and the reason; a byte and a text that the error contains. Each may be nothing.
 local function is_meant(l, age, reason, text)
   return (age == '' or l.died < now - tonumber(age))
     and (reason == '' or l.reason == reason:sub(2))
     and (text == '' or (l.error ~= nil and l.error:find(text:sub(2), 1, true) ~= nil))
 end
 
--- One letter for a reply: the message that it was, the message's id, when it died, how looking after it went, and why.
+-- One dead letter for a reply: the message it was, the message's id, when it died, its care record, and why it died.
 local function letter_record(place, id, l, body)
   l.found[1] = body
   local why, what = l.reason:sub(1, 65535), l.error and '!' .. l.error or ''
@@ -94,10 +94,10 @@ local function body_of(q, id)
   return redis.call('HGET', q.letter .. id, 'body') or ''
 end
 
--- How many bytes of bodies and headers may still be read; the first letter always fits.
+-- How many bytes of bodies and headers may still be read; the first dead letter always fits.
 local bytes_left, nothing_read = 0, true
 
--- The letter's body, or nothing if it does not fit any more.
+-- The dead letter's body, or nothing if it no longer fits.
 local function body_that_fits(q, id, l)
   local body = body_of(q, id)
   local size = #body + #(l.found[3] or '')
@@ -108,7 +108,7 @@ local function body_that_fits(q, id, l)
   return body
 end
 
--- Clear the lease, and offer the letter from when it is due.
+-- Clear the lease, and offer the dead letter from its due time.
 local function offer_again(q, id, l)
   l.care.claimed = 0
   redis.call('HSET', q.letter .. id, 'care', pack_care(l.care), 'token', '')
@@ -116,7 +116,7 @@ local function offer_again(q, id, l)
   ring_if_soon(q, l.care.due)
 end
 
--- Undo a claim: the letter keeps its due time.
+-- Undo a claim: the dead letter keeps its due time.
 local function hand_letter_back(q, id, l)
   l.care.deliveries = math.max(l.care.deliveries - 1, 0)
   offer_again(q, id, l)

@@ -1,6 +1,6 @@
 """The connection on which the server tells us that something was published; in a cluster one to each node.
 
-A wake-up is a hint, looking is the guarantee: while none can arrive, workers look every second instead of every five.
+A wake-up is a hint, polling is the guarantee: while none can arrive, workers poll every second instead of every five.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Lost(Exception):
 
 
 class Listener(Bells):
-    """Bells that the server rings. It begins to listen when the first bell is hung."""
+    """Bells that the server rings. Starts listening when the first bell is added."""
 
     def __init__(self, source: Source, nodes: Nodes, keys: Keys) -> None:
         super().__init__()
@@ -43,23 +43,23 @@ class Listener(Bells):
         self._sharded = source.cluster is not None
         self._wanted: Counter[str] = Counter()
         self._asked: dict[str, Address | None] = {}
-        """The queues that the server was asked to tell us about, and at which node."""
+        """The queues that were subscribed to, and at which node."""
         self._heard: set[str] = set()
-        """The queues of which the server has confirmed that it will tell us."""
+        """The queues whose subscription the server has confirmed."""
         self._wires: dict[Address | None, Wire] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._warned = False
         self._closed = False
         self._fresh: set[str] = set()
-        """Those of them that were confirmed since they were last rung."""
+        """Those confirmed since their bells last rang."""
         self._channels: dict[bytes, str] = {}
         self._last_read: dict[Wire, float] = {}
-        """When anything was last read: a connection that is only half open says nothing any more."""
+        """When anything was last read: a half-open connection delivers nothing."""
 
     @property
     def listening(self) -> bool:
-        """Whether wake-ups of all wanted queues arrive."""
+        """Whether wake-ups arrive for all wanted queues."""
         return bool(self._wires) and self._wanted.keys() <= self._heard
 
     @property
@@ -73,7 +73,7 @@ class Listener(Bells):
         return list(self._wires.values())
 
     def hang(self, bell: Bell) -> None:
-        """From now on this bell rings too."""
+        """Ring this bell from now on."""
         super().hang(bell)
         self._wanted.update(bell.queues)
         self._changed.set()
@@ -81,14 +81,14 @@ class Listener(Bells):
             self._task = asyncio.create_task(self._listen())
 
     def take_down(self, bell: Bell) -> None:
-        """This bell rings no more."""
+        """Stop ringing this bell."""
         super().take_down(bell)
         self._wanted.subtract(bell.queues)
-        self._wanted += Counter()  # Without those that nobody wants any more.
+        self._wanted += Counter()  # Drops counts of zero.
         self._changed.set()
 
     async def close(self) -> None:
-        """Stop listening for good. Bells that still hang ring no more."""
+        """Stop listening for good. Remaining bells no longer ring."""
         self._closed = True
         task, self._task = self._task, None
         if task is not None:
@@ -100,13 +100,13 @@ class Listener(Bells):
         while True:
             try:
                 await self._listen_until_lost()
-            except Exception as error:  # noqa: BLE001 - whatever it is, looking goes on, and so do we
+            except Exception as error:  # noqa: BLE001 - whatever it is, polling goes on, and we retry
                 if self._heard:
                     pause = SHORTEST_PAUSE
                 self._tell(_first(error))
             finally:
                 self._hang_up()
-            # Not all processes at once: they have all lost their connections at the same moment.
+            # Jitter: all processes lost their connections at the same moment.
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is not cryptography
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -150,7 +150,7 @@ class Listener(Bells):
         if queue is None or queue not in self._asked:
             return
         if kind in (b"message", b"smessage"):
-            # Once all were confirmed they are rung together: ringing twice would be one look too many.
+            # Rung together once all are confirmed: ringing twice would be one poll too many.
             if queue in self._heard and queue not in self._fresh:
                 self.ring(queue)
         elif kind in (b"subscribe", b"ssubscribe"):
@@ -159,18 +159,18 @@ class Listener(Bells):
             if self._asked.keys() <= self._heard:
                 self._all_heard()
         elif kind in (b"unsubscribe", b"sunsubscribe"):
-            # Not asked for: in a cluster the slot went to another node.
+            # Not requested by us: in a cluster the slot went to another node.
             raise _Lost("the slot of a queue was moved")
 
     def _all_heard(self) -> None:
         fresh, self._fresh = self._fresh, set()
         self._warned = False
-        # Whatever was published while nobody listened rang nobody.
+        # What was published while we were not listening rang no bell.
         for queue in fresh:
             self.ring(queue)
 
     async def _probe(self) -> None:
-        """A connection that died without a word is found out by what is not answered on it."""
+        """Ping, so that a connection that died silently is noticed."""
         while True:
             await asyncio.sleep(PROBE_EVERY)
             asked = asyncio.get_running_loop().time()
@@ -186,7 +186,7 @@ class Listener(Bells):
     def _hang_up(self) -> None:
         wires, self._wires = self._wires, {}
         if self._sharded and self._asked:
-            # Perhaps it was lost because another node has the slots now.
+            # It may be lost because another node has the slots now.
             for queue in self._asked:
                 self._nodes.moved(self._keys.tag(queue), None)
         self._asked.clear()
@@ -198,9 +198,9 @@ class Listener(Bells):
             wire.drop()
 
     def _tell(self, error: Exception) -> None:
-        # The workers say that the server is away, and that it is back: one line each is enough.
+        # The workers log that the server is down, and that it is back: one line each is enough.
         away = isinstance(error, _Lost | StoreUnavailable)
-        # Once, until it works again: this is tried for ever.
+        # Once, until it works again: retries never end.
         if away or not self._warned:
             self._warned = self._warned or not away
             what = str(error) if away else f"listening failed: {type(error).__name__}"

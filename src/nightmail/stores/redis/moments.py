@@ -1,4 +1,4 @@
-"""Times and durations as microseconds since 1970, in which the scripts count."""
+"""Times and durations in microseconds, times since 1970, as the scripts use them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Final
 from nightmail.clock import Clock
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# Scores are floating point numbers. This one is exact, and a day before the end of the calendar.
+# Scores are floats. This one is exact, and a day before the end of the calendar.
 LATEST: Final = 253_402_128_000_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def micros(length: timedelta) -> int:
-    """A duration in microseconds, none longer than the calendar."""
+    """A duration in microseconds, capped at the calendar."""
     return min(max(length // _MICROSECOND, -LATEST), LATEST)
 
 
 def moment_micros(moment: datetime) -> int:
-    """A moment in microseconds; what was before 1970 counts as then."""
+    """A moment in microseconds; anything before 1970 counts as 1970."""
     return max(micros(moment - EPOCH), 0)
 
 
 @lru_cache(maxsize=1024)
 def moment(number: float) -> datetime:
-    """A moment of which the script has told. Remembered: what was published or claimed together shares them."""
+    """A moment from a script's reply. Cached: messages published or claimed together share them."""
     return EPOCH + timedelta(microseconds=number)
 
 
@@ -36,6 +36,6 @@ def moment_or_none(number: float) -> datetime | None:
 
 
 def now_argument(clock: Clock) -> bytes:
-    """What a script is told about the time: nothing when it is to ask the server."""
+    """The time argument of a script: empty to use the server's clock."""
     now = clock.now()
     return b"" if now is None else b"%d" % moment_micros(now)

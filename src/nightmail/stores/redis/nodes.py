@@ -1,4 +1,4 @@
-"""Which server has a key: the one there is, or, in a cluster, whoever has its slot."""
+"""Which server has a key: the only one, or, in a cluster, the node that has its slot."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _Map: TypeAlias = dict[int, Address]
 
 CONNECT_SECONDS: Final = 5.0
 NEXT_AFTER: Final = 0.25
-"""When a node that was asked for the map has not answered, the next one is asked, too."""
+"""When a node has not sent the map after this, the next one is asked, too."""
 REMEMBERED: Final = 64
-"""So many nodes are remembered to ask for the map."""
+"""How many nodes are remembered to ask for the map."""
 
 
 class Nodes(Protocol):
@@ -31,7 +31,7 @@ class Nodes(Protocol):
         ...
 
     async def holder(self, key: str) -> Address | None:
-        """Whom to ask about this key: a node of the cluster, or `None` for the only server."""
+        """The server that has this key: a node of the cluster, or `None` for the only server."""
         ...
 
     async def all(self) -> Sequence[Address | None]:
@@ -39,7 +39,7 @@ class Nodes(Protocol):
         ...
 
     def moved(self, key: str, to: Address | None) -> None:
-        """Somebody else has the slot of this key: this one, or nobody knows who."""
+        """The slot of this key has moved: to this node, or `None` if unknown."""
         ...
 
 
@@ -65,7 +65,7 @@ class OneServer:
 class ClusterNodes:
     """The map of a cluster, learned from whichever node answers first and belongs to it.
 
-    Nodes that were ever known are kept: one that was removed tells an empty map, and the others are asked then.
+    Every known node is kept: one that was removed returns an empty map, and then the others are asked.
     """
 
     def __init__(self, source: Source) -> None:
@@ -99,13 +99,13 @@ class ClusterNodes:
         """See `Nodes.moved`."""
         slot = self.slot(key)
         before = self._slots.get(slot)
-        # Where one slot of a node went others went too, as a rule. Those of other nodes are where they were.
+        # When one slot of a node moves, others usually do too. Those of other nodes stay.
         self._slots = {other: address for other, address in self._slots.items() if address != before}
         if to is not None:
             self._slots[slot] = to
 
     async def _learn(self, slot: int | None) -> None:
-        """Ask one node after the other, without waiting long for one, until one has a map with this slot."""
+        """Ask node after node, without waiting long for any, until one has a map with this slot."""
         waiting = list(dict.fromkeys([*self._known, *(self._source.cluster or ())]))
         asked: dict[asyncio.Task[_Map], Address] = {}
         failure: Exception | None = None
@@ -161,12 +161,12 @@ class ClusterNodes:
 
     def _take(self, found: _Map, asked: Address) -> None:
         self._slots = found
-        # Who has answered is asked first the next time, then those that have slots.
+        # Next time, ask the node that answered first, then those that have slots.
         self._known = list(dict.fromkeys([asked, *found.values(), *self._known]))[:REMEMBERED]
 
 
 def _address(holder: Sequence[Any], asked: Address) -> Address:
-    """Where a node is. One that does not tell, or does not know, is where the one is that was asked."""
+    """The address of a node. One that does not state its host is on the host that was asked."""
     host, port = holder[0], int(holder[1])
     if host in (None, b"", b"?"):
         facts = list(holder[3]) if len(holder) > 3 else []
@@ -176,7 +176,7 @@ def _address(holder: Sequence[Any], asked: Address) -> Address:
 
 
 def _forget(task: asyncio.Task[_Map]) -> None:
-    """Another node was faster: what this one says is of no interest."""
+    """Another node was faster: ignore this one's answer."""
     if not task.cancelled():
         task.exception()
 
@@ -186,7 +186,7 @@ def _as_exception(error: BaseException) -> Exception:
 
 
 def by_slot(nodes: Nodes, keyed: Iterable[tuple[str, T]]) -> list[list[tuple[str, T]]]:
-    """What belongs to keys of one slot together, in the order in which slots first appear."""
+    """Group items by the slot of their keys, in the order in which slots first appear."""
     groups: dict[int, list[tuple[str, T]]] = {}
     for key, value in keyed:
         groups.setdefault(nodes.slot(key), []).append((key, value))

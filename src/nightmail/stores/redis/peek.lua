@@ -1,7 +1,7 @@
--- Waiting messages of a queue by due time, without those that are superseded.
+-- Waiting messages of a queue by due time, without superseded ones.
 --
 -- KEYS     the queue's tag
--- ARGV[5]  how many; ARGV[6] only those due before this moment, or nothing; ARGV[7] only the bearer of this timer id
+-- ARGV[5]  how many; ARGV[6] only those due before this moment, or nothing; ARGV[7] only the owner of this timer id
 --
 -- Answers the messages.
 
@@ -28,7 +28,7 @@ if timer ~= '' then
     add({ id, s.due })
   end
 else
-  -- So many that there are enough once the superseded ones are left out.
+  -- Enough even without the superseded ones.
   local count = room + q.replaced
   local places = { q.later, q.blocked }
   for level = 0, 9 do

@@ -1,8 +1,8 @@
 """Publishing in a caller's MULTI.
 
 The message joins the commands that the caller has queued, and is stored when they are executed, or not at all. Nothing
-can be read there and nothing is answered before the end, so the id is made here, and whatever would need an answer is
-refused. The script is sent in full: a server that does not know its digest would refuse it alone, and do the rest.
+can be read or answered before the end, so the id is made here, and whatever would need an answer is refused. The script
+is sent in full: a server that does not know its digest would refuse it alone, and execute the rest.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class _Joined(Protocol):
 
     @property
     def place(self) -> Any:
-        """Whose it is: asked once whether that is our database."""
+        """Its client's identity: checked once for being our database."""
         ...
 
     @property
     def slots(self) -> set[int]:
-        """The slots of the commands that it has, in a cluster."""
+        """The slots of its commands, in a cluster."""
         ...
 
     async def read(self, key: str, field: str) -> Any:
@@ -76,7 +76,7 @@ class _OnOneServer:
 
     async def read(self, key: str, field: str) -> Any:
         if self._pipeline.watching:
-            # It has a connection already, perhaps the only one there is.
+            # It already has a connection, perhaps the pool's only one.
             return await self._pipeline.immediate_execute_command("HGET", key, field)
         client: Any = Redis(connection_pool=self.place)
         return await client.hget(key, field)
@@ -89,7 +89,7 @@ class _InACluster:
     """A pipeline of a `RedisCluster` client."""
 
     def __init__(self, pipeline: ClusterPipeline) -> None:
-        # Older drivers know no MULTI in a cluster at all.
+        # Older drivers do not support MULTI in a cluster.
         if not getattr(pipeline, "_transaction", False):
             raise NotInTransaction(_NO_MULTI)
         self._pipeline: Any = pipeline
@@ -104,7 +104,7 @@ class _InACluster:
 
 
 def refuse_synchronous(transaction: object) -> None:
-    """Refuse a pipeline of synchronous code, for which nothing could be asked on connections of ours."""
+    """Refuse a synchronous pipeline, for which we could ask nothing on our own connections."""
     if isinstance(transaction, Blocking | redis.client.Pipeline):
         raise CannotJoin(
             "a pipeline of synchronous code cannot be joined. Publish in a pipeline of redis.asyncio, or without one, "
@@ -113,7 +113,7 @@ def refuse_synchronous(transaction: object) -> None:
 
 
 def joined(transaction: object) -> _Joined:
-    """What a caller has passed, if it can carry a message."""
+    """The caller's pipeline, if it can carry a message."""
     if isinstance(transaction, ClusterPipeline):
         return _InACluster(transaction)
     if isinstance(transaction, Pipeline):
@@ -127,7 +127,7 @@ def joined(transaction: object) -> _Joined:
 
 
 class Pipelines:
-    """Whoever comes with a pipeline of their own."""
+    """Publishes in callers' pipelines."""
 
     def __init__(
         self, lane: Lane, registry: Registry, publishing: Publishing, nodes: Nodes, keys: Keys
@@ -140,7 +140,7 @@ class Pipelines:
         self._ours: WeakKeyDictionary[Any, bytes] = WeakKeyDictionary()
 
     async def publish(self, transaction: object, message: Message, own: Delivery | None) -> int:
-        """Queue one message; the id that it gets if it is a new one."""
+        """Queue one message; returns the id that it gets if it is new."""
         pipeline = joined(transaction)
         if message.on_conflict == "raise":
             raise CannotJoin(
@@ -150,7 +150,7 @@ class Pipelines:
         return (await self._queue(pipeline, [message], own))[0]
 
     async def publish_batch(self, transaction: object, messages: Sequence[Message]) -> list[int]:
-        """Queue messages; their ids."""
+        """Queue messages; returns their ids."""
         return await self._queue(joined(transaction), messages, None)
 
     async def _queue(self, pipeline: _Joined, messages: Sequence[Message], own: Delivery | None) -> list[int]:
@@ -161,7 +161,7 @@ class Pipelines:
         ids = await self._registry.enter(message.queue for message in messages)
         fence = None
         if own is not None:
-            # Now, while the caller can still be told; and again by the script, which then stores nothing.
+            # Checked now, while the caller can still be told; and again by the script, which then stores nothing.
             await self._publishing.check_held(own)
             fence = await self._publishing.fence(messages[0].queue, own)
         first = ids.next(len(messages))
@@ -173,7 +173,7 @@ class Pipelines:
         await self._check_ours(joined(transaction))
 
     def check_slots(self, transaction: object) -> None:
-        """Refuse a pipeline with keys that no single node has."""
+        """Refuse a pipeline whose keys are not all on one node."""
         if len(joined(transaction).slots) > 1:
             raise CannotJoin(_OTHER_SLOT)
 

@@ -1,13 +1,13 @@
 -- Store messages by the rules of `Store.publish`: all of them, or none.
 --
--- KEYS     the queues' tags, and last the tag of the queue that the publishing handler's own message is in
--- ARGV[5]  the place of that tag, or nothing; ARGV[6] what its key has behind the tag; ARGV[7] its token
--- ARGV[8]  1: the ids are final, because they were told already; 0: a higher one may be given
--- then for each message: what is known about it, see `FACTS`; its body
+-- KEYS     the queues' tags, and last the tag of the queue of the publishing handler's own message
+-- ARGV[5]  the place of that tag, or nothing; ARGV[6] its key's part after the tag; ARGV[7] its token
+-- ARGV[8]  1: the ids are final, because the caller has them already; 0: a higher one may be given
+-- then for each message: its facts, see `FACTS`; its body
 --
--- Answers the id of each message, sixteen spaces for one that was not stored; or `lost` if the own lease is.
+-- Answers the id of each message, sixteen spaces for one that was not stored; or `lost` if the handler's own lease is.
 
--- What is known about a message: id, place of its queue, priority, what to do when its name is taken (0 skip,
+-- The facts of a message: id, place of its queue, priority, what to do when its timer id is taken (0 skip,
 -- 1 replace, 2 earliest, 3 latest), kind of its due time (0 now, 1 a delay, 2 a moment), due time, time to its expiry,
 -- dedup window (0: none), sizes of timer id and ordering key; then these two and its headers.
 local FACTS = '>c16I2BBBdddI2I2'
@@ -66,7 +66,7 @@ local function write(m, id, s)
     enter(m.q, id, s, m.key)
     return
   end
-  -- Without an ordering key nobody else's place depends on it: these go in together at the end.
+  -- Without an ordering key no other message's place depends on it: these are added together at the end.
   local places = m.q.places[s.priority] or {}
   m.q.places[s.priority] = places
   places[#places + 1] = s.due
@@ -80,7 +80,7 @@ local function given_id(m)
   if ARGV[8] == '0' then
     id = next_id(id, q.highest)
   else
-    -- Nothing is ever overwritten, not even by a message whose id was told already.
+    -- Nothing is ever overwritten, not even by a message whose id the caller already has.
     while redis.call('EXISTS', q.message .. id) == 1 do
       id = next_id(id, id)
     end
@@ -106,7 +106,7 @@ local function store(m)
   return id
 end
 
--- Overwrite a message that waits: it keeps its id and its place.
+-- Overwrite a waiting message: it keeps its id and its place.
 local function overwrite(m, id, s, key)
   local q = m.q
   leave(q, id, s, key)
@@ -132,10 +132,10 @@ local function publish(m)
   local found = bearer and fields(q, bearer, 'state', 'key') or {}
   local s = unpack_state(found[1])
   if not s then
-    bearer = nil -- Nobody, or one that was tampered with.
+    bearer = nil -- None, or one that cannot be read.
   end
   if bearer and q.message .. bearer == own then
-    return store(m) -- A handler arms its own timer again: that one goes on without the name.
+    return store(m) -- A handler rearms its own timer: its message goes on without the timer id.
   end
   if m.policy == SKIP then
     if bearer or tonumber(redis.call('ZSCORE', q.windows, m.timer) or 0) > now then
@@ -147,7 +147,7 @@ local function publish(m)
     return store(m)
   end
   if running(q, bearer) then
-    -- Due times are not compared: a running message is in no schedule any more.
+    -- Due times are not compared: a running message is no longer scheduled.
     redis.call('ZADD', q.superseded, 0, bearer)
     return store(m)
   end
@@ -167,7 +167,7 @@ for place = 9, #ARGV, 2 do
   m.q.levels[m.priority] = true
   m.q.related = m.q.related or m.timer or m.key
 end
--- A message without name and key touches little; any other may move those that it meets.
+-- A message without timer id and ordering key touches little; any other may move other messages.
 for _, q in ipairs(queues) do
   if q.related then
     need({ 'ZRANGEBYSCORE' })

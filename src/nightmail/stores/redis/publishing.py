@@ -1,4 +1,4 @@
-"""What a publish sends, and what the answer means."""
+"""What a publish sends, and what the reply means."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Publishing:
         return id_
 
     async def publish_batch(self, messages: Sequence[Message]) -> list[int]:
-        """Store messages without timer ids; their ids, in order.
+        """Store messages without timer ids; returns their ids, in order.
 
-        In a cluster each slot is a call of its own: the first may be carried out and the next not.
+        In a cluster each slot is a separate call: the first may succeed and the next fail.
         """
         ids = await self._registry.enter(message.queue for message in messages)
         tags = {queue: self._calls.keys.tag(queue) for queue in {message.queue for message in messages}}
@@ -70,8 +70,8 @@ class Publishing:
     async def fence(self, queue: str, own: Delivery | None) -> Delivery | None:
         """The delivery that the script is to fence with.
 
-        In a cluster the own message may be in another slot, where the script cannot see it: then it is asked for
-        first, and a lease that is lost between the two goes unnoticed.
+        In a cluster the handler's own message may be in another slot, where the script cannot see it: then its lease
+        is checked first, and one that is lost between the two calls goes unnoticed.
         """
         if own is None:
             return None
@@ -89,7 +89,7 @@ class Publishing:
             raise LeaseLost((own.id,))
 
     def prepared(self, messages: Sequence[Message], own: Delivery | None, first: int, *, final: bool) -> Call:
-        """The call that stores these, all in one slot, under ids from the first on."""
+        """The call that stores these, all in one slot, under ids from `first` on."""
         queues = dict.fromkeys(message.queue for message in messages)
         fence: tuple[Argument, ...] = (b"", b"", b"")
         if own is not None:

@@ -1,7 +1,7 @@
--- Delete dead letters, except those that somebody holds.
+-- Delete dead letters, except leased ones.
 --
 -- KEYS     the queue's tag
--- ARGV[5]  their ids, one after the other
+-- ARGV[5]  their ids, concatenated
 --
 -- Answers how many.
 

@@ -1,10 +1,10 @@
--- Ids of dead letters of a queue that every given condition applies to and that nobody holds, oldest first.
+-- Ids of unleased dead letters of a queue that match every given condition, oldest first.
 --
 -- KEYS     the queue's tag
 -- ARGV[5]  how many; ARGV[6] begin above this id, or nothing
--- ARGV[7]  died more than so many microseconds ago, or nothing
+-- ARGV[7]  died more than this many microseconds ago, or nothing
 -- ARGV[8]  a byte and the reason, or nothing; ARGV[9] a byte and a text that the error contains, or nothing
--- then ids, oldest first, if only some are meant
+-- then ids, oldest first, to consider only these
 --
 -- Answers where to go on (nothing: that was all), and the ids. Looks at a thousand at most, unless ids are given.
 
@@ -25,7 +25,7 @@ else
   go_on = ids[MANY] or ''
 end
 
--- One that cannot be read is seen by nobody, and goes when nothing is asked of it.
+-- One that cannot be read matches no condition, and is purged only when there are none.
 local anything = ARGV[7] == '' and ARGV[8] == '' and ARGV[9] == ''
 for _, id in ipairs(ids) do
   if #found == room then

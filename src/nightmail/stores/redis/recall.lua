@@ -1,9 +1,9 @@
--- Hand back what a claim under a token leased: each message has its place and its counters as before that claim.
+-- Hand back what the claim under a token leased: each message has the place and counters that it had before.
 --
 -- KEYS     the queues' tags
 -- ARGV[5]  the token
 --
--- Answers how many. Should the claim arrive only now, because its connection was slower than this one, it takes nothing.
+-- Answers how many. If the claim arrives only after this, because its connection was slower, it takes nothing.
 
 local REMEMBERED = 1000
 local token, count = ARGV[5], 0

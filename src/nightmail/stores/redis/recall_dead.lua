@@ -1,9 +1,9 @@
--- Hand back what a claim of dead letters under a token leased.
+-- Hand back the dead letters that the claim under a token leased.
 --
 -- KEYS     the queues' tags
 -- ARGV[5]  the token
 --
--- Answers how many. Should the claim arrive only now, because its connection was slower than this one, it takes nothing.
+-- Answers how many. If the claim arrives only after this, because its connection was slower, it takes nothing.
 
 local REMEMBERED = 1000
 local token, count = ARGV[5], 0

@@ -1,6 +1,6 @@
-"""What goes into the scripts and what comes out of them, packed: a reply of a thousand messages is one string.
+"""Arguments and replies of the scripts, packed: a reply of a thousand messages is one string.
 
-The driver takes some microseconds for each value of a reply, and there would be fifteen for each message.
+The driver takes some microseconds for each value of a reply, and each message has fifteen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RECORD: Final = Struct(">H16s6dIIBBBIIII")
 
 
 def facts(message: Message, id_: int, place: int) -> bytes:
-    """What a publish tells about a message besides its body."""
+    """The facts of a published message, without its body."""
     kind, due = _due(message.due)
     timer = b"" if message.timer_id is None else message.timer_id.encode()
     key = b"" if message.ordering_key is None else message.ordering_key.encode()
@@ -56,7 +56,7 @@ class Record(NamedTuple):
     """A message of a reply."""
 
     place: int
-    """Of its queue among the keys, from 1."""
+    """The index of its queue among the keys, from 1."""
     id: int
     due: float
     published: float
@@ -96,7 +96,7 @@ class Record(NamedTuple):
         )
 
     def pending(self, queue: str) -> PendingMessage:
-        """As an operator sees it waiting."""
+        """As an operator sees it while it waits."""
         return PendingMessage(
             id=self.id,
             queue=queue,
@@ -168,6 +168,6 @@ def read_record(reply: bytes, at: int) -> tuple[Record, int]:
 
 
 def text(raw: bytes) -> str:
-    """What is written in a hash."""
-    # Somebody else may have written there what is no text: it is shown, and not a reason to fail.
+    """A text read from a hash."""
+    # Other software may have written invalid UTF-8: show it rather than fail.
     return raw.decode("utf-8", "backslashreplace")

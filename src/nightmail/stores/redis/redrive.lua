@@ -1,11 +1,11 @@
--- Move dead letters back among the messages, of their own queue or of another in the same slot.
+-- Move dead letters back to their own queue, or to another in the same slot.
 --
 -- KEYS     the queues' tags
--- ARGV[5]  1: they keep their names
--- then for each letter: the place of its queue, the place of the queue it goes to, its id, the id of the new message;
--- and its new headers, or nothing if it keeps those that it has
+-- ARGV[5]  1: they keep their timer ids
+-- then for each dead letter: the place of its queue, the place of the queue it goes to, its id, the id of the new
+-- message; and its new headers, or nothing if it keeps its own
 --
--- Answers the id of each new message, sixteen spaces for a letter that stays.
+-- Answers the id of each new message, sixteen spaces for a dead letter that stays.
 
 local FACTS = '>I2I2c16c16'
 local NOTHING = string.rep(' ', 16)
@@ -67,7 +67,7 @@ for place = 6, #ARGV do
   if m.name and is_taken(m.to, m.name) then
     m.letter = nil
   elseif m.name then
-    -- Of several that would bear one name the last one does.
+    -- Of several with one timer id, the last one gets it.
     m.to.bearers[m.name] = m
   end
 end

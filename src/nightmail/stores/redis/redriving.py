@@ -1,7 +1,7 @@
-"""Dead letters go back among the messages.
+"""Move dead letters back to queues.
 
-Within a slot, and so always on a single server, one script moves them: each is a letter before it and a message after
-it, and nobody sees it as both or as neither. To a queue in another slot of a cluster it takes several: see `crossing`.
+Within a slot, and so always on a single server, one script moves them atomically: each is either a dead letter or a
+message, never both or neither. To a queue in another slot of a cluster it takes several: see `crossing`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.wire import Argument
 
-# As in redrive.lua: the letter's queue, the queue it goes to, the letter's id, the new message's.
+# As in redrive.lua: the dead letter's queue, the queue it goes to, the dead letter's id, the new message's.
 _MOVE: Final = Struct(">HH16s16s")
 
 
@@ -37,7 +37,7 @@ class Redriving:
     async def redrive(
         self, letters: Sequence[DeadLetter], to: str | None, *, keep_timer_ids: bool
     ) -> list[int]:
-        """Move these; the ids of those that moved."""
+        """Move these; returns the ids of those that moved."""
         chosen = list({(letter.queue, letter.id): letter for letter in letters}.values())
         if not chosen:
             return []
@@ -76,6 +76,6 @@ class Redriving:
 
 
 def new_headers(letter: DeadLetter) -> bytes:
-    """The headers of the message that the letter becomes; nothing if they are those that it has."""
+    """The headers of the message that the dead letter becomes; empty if they do not change."""
     headers = redriven_headers(letter)
     return b"" if headers == letter.encoded_headers else headers.encode()

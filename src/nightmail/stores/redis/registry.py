@@ -1,9 +1,9 @@
-"""Who has been published to, and the number by which this store's ids differ from those of others.
+"""The list of queues, and the number that makes this store's ids unique.
 
 The names of the queues are in a slot of their own, so they cannot be written by the script that stores a message. They
 are written before it: a queue that has a message is listed, and one that is listed may be empty.
 
-Each name is listed with the time, and again while the queue is published to. So a queue that was empty for long can
+Each name is listed with the time, and again while the queue is published to. So a queue that has long been empty can
 be struck off (see `sweeping`), but not one that is about to get a message.
 """
 
@@ -32,7 +32,7 @@ NUMBER_AGAIN_SECONDS: Final = 5.0
 
 
 class Registry:
-    """What one open store has entered."""
+    """What one open store has listed."""
 
     def __init__(self, lane: Lane, calls: ScriptCalls, nodes: Nodes) -> None:
         self._lane = lane
@@ -41,14 +41,14 @@ class Registry:
         self._nodes = nodes
         self._ids: Ids | None = None
         self._spare = Ids(secrets.randbelow(1 << PROCESS_BITS))
-        """Without a number: as good as certainly no other store has the same."""
+        """Without a number from the server: almost certainly no other store has the same."""
         self._number_at = 0.0
         self._listed: dict[str, float] = {}
         self._losses = 0
         self._relisting: asyncio.Task[None] | None = None
 
     async def ids(self) -> Ids:
-        """The ids of this store. Neither a full server nor one that does not answer keeps it from having some."""
+        """The ids of this store. Available even if the server is full or does not answer."""
         if self._ids is None and asyncio.get_running_loop().time() >= self._number_at:
             await self._ask_for_number()
         return self._ids or self._spare
@@ -65,12 +65,12 @@ class Registry:
             self._ids = Ids(int(number))
 
     async def enter(self, queues: Iterable[str]) -> Ids:
-        """Have these queues listed, and get the ids of this store. Asks the server only about what is not fresh."""
+        """List these queues, and return the ids of this store. Calls the server only for stale entries."""
         ids = await self.ids()
         now = self._now()
         address = await self._nodes.holder(self._keys.queues)
         if self._losses != self._lane.losses[address]:
-            # Another server may have taken over that never saw our entries.
+            # After a failover the new primary may lack our entries.
             self._losses = self._lane.losses[address]
             self._listed = dict.fromkeys(self._listed, now - 2 * LISTED_FOR.total_seconds())
         wanted = dict.fromkeys(queues)
@@ -81,7 +81,7 @@ class Registry:
             if any(self._listed[queue] < now - STRUCK_OFF_AFTER.total_seconds() / 2 for queue in old):
                 await self._list(old)
             elif self._relisting is None or self._relisting.done():
-                # They are on the list. The node that has it need not answer for these to be published to.
+                # They are on the list already: publishing to them does not depend on its node.
                 self._relisting = asyncio.create_task(self._list_again(old))
         return ids
 
@@ -91,7 +91,7 @@ class Registry:
         return sorted(name.decode("utf-8", "backslashreplace") for name in found)
 
     async def strike_off(self, queues: Sequence[str]) -> None:
-        """Take these off the list, except those that were listed not long ago."""
+        """Take these off the list, except recently listed ones."""
         if queues:
             call = self._calls.call(
                 "strike_off", [self._keys.registry_tag], micros(STRUCK_OFF_AFTER), *queues
@@ -108,6 +108,6 @@ class Registry:
             await self._list(queues)
 
     def _now(self) -> float:
-        """Seconds by the clock that the scripts use: what is measured there must go by here, too."""
+        """Seconds by the clock that the scripts use: both must measure the same time."""
         now = self._calls.clock.now()
         return asyncio.get_running_loop().time() if now is None else moment_micros(now) / 1_000_000

@@ -1,5 +1,5 @@
--- Move the waiting bearer of a name to another due time. A lease on it that has expired ends: its holder must not end
--- what somebody was told will run later.
+-- Move the waiting owner of a timer id to another due time. An expired lease on it is cleared: its late holder must not
+-- settle what the caller was told will run later.
 --
 -- KEYS     the queue's tag
 -- ARGV[5]  the timer id; ARGV[6] `in` or `at`; ARGV[7] the microseconds

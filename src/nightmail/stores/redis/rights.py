@@ -1,4 +1,4 @@
-"""What an account may do: told when the store is checked, before a verb is refused at night."""
+"""What the account may do: checked with the store, before a verb is refused at night."""
 
 from __future__ import annotations
 

@@ -58,11 +58,11 @@ class Runtime:
         self.redriving = Redriving(self.publish, self.registry, calls, self.nodes)
         self.sweeping = Sweeping(self.publish, self.registry, calls)
         self.listener = Listener(source, self.nodes, keys)
-        # The thread has an event loop of its own, and so a map of the cluster of its own.
+        # The thread has its own event loop, and so its own map of the cluster.
         self.keeper = KeeperThread(lambda: Lane("keeper", source, nodes_of(source)), self.settling.extend)
 
     async def close(self) -> None:
-        """Give back every connection and the thread: in two seconds at most, also if the server does not answer."""
+        """Close every connection and the thread: in two seconds at most, even if the server does not answer."""
         await asyncio.gather(self.whole.close(), self.listener.close(), self.keeper.close())
         await asyncio.gather(self.claim.close(), self.publish.close(), self.settle.close())
 

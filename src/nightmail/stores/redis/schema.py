@@ -17,14 +17,14 @@ NOTICE_HORIZON: Final = timedelta(seconds=60)
 
 
 async def migrate(lane: Lane, keys: Keys) -> None:
-    """Note the version, where none is noted yet. Keys come into being with the first message."""
+    """Record the version, unless one is recorded. Keys are created by the first message."""
     constants: dict[str, str | int] = {
         "version": VERSION,
         "identity": secrets.token_hex(16),
         "look_interval": int(LOOK_INTERVAL.total_seconds()),
         "notice_horizon": int(NOTICE_HORIZON.total_seconds()),
     }
-    # Each only once: of two processes that do this at the same time one is the first.
+    # Set only if absent: of two processes that do this at the same time, one is first.
     await lane.ask(keys.meta, *(("HSETNX", keys.meta, name, value) for name, value in constants.items()))
 
 

@@ -1,4 +1,4 @@
-"""What every call of a script has in common: the time, the bell, and an id should something have to be buried."""
+"""What every call of a script has in common: the time, the bell, and an id for a dead letter."""
 
 from __future__ import annotations
 

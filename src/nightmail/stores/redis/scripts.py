@@ -1,4 +1,4 @@
-"""The scripts: each a file of its own, behind the beginning that all share, or all that are about dead letters."""
+"""The scripts: each a file, after the prelude that all share, and the one that dead letter scripts share."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _ABOUT_LETTERS: Final = frozenset(
 )
 
 
-# What stores more than it frees is refused when the server's memory is full. Everything else works then, or a worker
+# Scripts that store more than they free are refused when the server's memory is full. All others still run, or a worker
 # could neither keep its leases nor make room.
 _STORING: Final = frozenset({"publish", "cross_store", "enlist"})
 _FLAGS: Final = "#!lua flags=allow-oom\n"
-"""Known since 7.0. An older server is told the script without them."""
+"""Supported since 7.0. An older server is sent the script without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script, and the digest by which a server that has seen it knows it."""
+    """A script, and the digest by which a server that has loaded it knows it."""
 
     name: str
     text: str
@@ -48,7 +48,7 @@ class Script:
 
     @property
     def commands(self) -> frozenset[str]:
-        """What it may use, wake-ups apart."""
+        """The commands it may use, except wake-ups."""
         return frozenset(_COMMANDS.findall(self.text))
 
 

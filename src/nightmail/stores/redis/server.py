@@ -1,4 +1,4 @@
-"""What a server must be like: one that keeps what it was given, and that understands the scripts."""
+"""Requirements on the server: it must keep what it stores, and understand the scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 OLDEST: Final = (6, 2)
 OLDEST_IN_A_CLUSTER: Final = (7, 0)
-"""Wake-ups there are sharded, which 7.0 brought."""
+"""Wake-ups in a cluster use sharded pub/sub, new in 7.0."""
 
 
 async def check_server(wire: Wire, *, cluster: bool) -> None:
@@ -27,7 +27,7 @@ async def check_server(wire: Wire, *, cluster: bool) -> None:
 
 
 def _facts(info: object) -> dict[str, str]:
-    """What INFO says; nothing where it is forbidden."""
+    """The fields of INFO; empty where it is forbidden."""
     if not isinstance(info, bytes):
         return {}
     lines = info.decode("utf-8", "replace").splitlines()
@@ -59,7 +59,7 @@ def _check_policy(answer: object, facts: dict[str, str]) -> None:
     if isinstance(answer, list) and len(answer) > 1:
         policy = answer[1].decode("utf-8", "replace")
     elif isinstance(answer, ResponseError) or not answer:
-        # CONFIG is forbidden, as managed services do: INFO tells the same.
+        # CONFIG is forbidden, as on managed services: INFO has the same.
         policy = facts.get("maxmemory_policy")
     if policy is None:
         logger.warning(

@@ -1,14 +1,14 @@
--- Write how deliveries ended. Each is fenced by its id and its token, and by nothing else.
+-- Write the outcomes of deliveries. Each is fenced by its id and its token, and by nothing else.
 --
 -- KEYS     the queues' tags
--- ARGV[5]  1: what is done goes into the delivered history
--- ARGV[6]  the settlements, one after the other: the place of the queue, how it ended, a delay, the id, the token
+-- ARGV[5]  1: done messages go into the delivered history
+-- ARGV[6]  the settlements, concatenated: the place of the queue, how it ended, a delay, the id, the token
 -- then for each that is dead: its reason, and its error with a byte in front of it if there is one
 --
--- Answers a letter for each: h for held, l for lost.
+-- Answers a byte for each: h for held, l for lost.
 
 local SETTLEMENT = '>I2Bdc16c16'
-local DONE, RETRY, RELEASE, DEAD, DEAD_AFTER_RUN = 0, 1, 3, 4, 5 -- And 2 is postponed.
+local DONE, RETRY, RELEASE, DEAD, DEAD_AFTER_RUN = 0, 1, 3, 4, 5 -- 2 is postponed.
 
 local answers = {}
 local text = 7
@@ -93,7 +93,7 @@ local function settle(q, kind, delay, id, token)
   return 'h'
 end
 
--- All that is done in a few commands, whatever their number.
+-- Remove all done messages in a few commands, whatever their number.
 local function remove_done(q)
   if q.replaced > 0 then
     in_parts('ZREM', q.superseded, q.done)

@@ -1,12 +1,12 @@
--- Write how looking after dead letters ended. Each is fenced by its id and its token, and by nothing else.
+-- Write the outcomes of dead letter deliveries. Each is fenced by its id and its token, and by nothing else.
 --
 -- KEYS     the queues' tags
--- ARGV[5]  the settlements, one after the other: the place of the queue, how it ended, a delay, the id, the token
+-- ARGV[5]  the settlements, concatenated: the place of the queue, how it ended, a delay, the id, the token
 --
--- Answers a letter for each: h for held, l for lost.
+-- Answers a byte for each: h for held, l for lost.
 
 local SETTLEMENT = '>I2Bdc16c16'
-local DONE, RETRY, RELEASE, DEAD = 0, 1, 3, 4 -- And 2 is postponed, and 5 is dead, too.
+local DONE, RETRY, RELEASE, DEAD = 0, 1, 3, 4 -- 2 is postponed, and 5 is dead, too.
 
 local answers = {}
 

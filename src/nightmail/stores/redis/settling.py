@@ -23,7 +23,7 @@ from nightmail.stores.redis.wire import Argument
 
 T = TypeVar("T")
 _Prepare: TypeAlias = Callable[[Sequence[str], Sequence[int], Sequence[T]], Call]
-"""From the tags of one slot, the place of each item's tag among them, and the items, to a call."""
+"""Makes a call from the tags of one slot, the index of each item's tag among them, and the items."""
 
 # As in settle.lua: queue, kind, delay, id, token; and in extend.lua and held.lua: queue, id, token.
 _SETTLEMENT: Final = Struct(">HBd16s16s")
@@ -59,7 +59,7 @@ class Settling:
     def prepared(
         self, tags: Sequence[str], places: Sequence[int], settlements: Sequence[Settlement], ids: Ids
     ) -> Call:
-        """The call that settles these, all of one kind and in one slot, each with the place of its tag."""
+        """The call that settles these, all of one kind and in one slot, each with the index of its tag."""
         texts: list[Argument] = []
         parts: list[bytes] = []
         for place, settlement in zip(places, settlements, strict=True):
@@ -76,7 +76,7 @@ class Settling:
         )
 
     async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
-        """See `Store.extend`. What a node does not answer for is busy, as long as another answers."""
+        """See `Store.extend`. Leases of a node that does not answer are BUSY, as long as another node answers."""
 
         def prepare(tags: Sequence[str], places: Sequence[int], some: Sequence[Delivery]) -> Call:
             script = "extend_dead" if isinstance(some[0], DeadDelivery) else "extend"
@@ -87,7 +87,7 @@ class Settling:
         )
         if failure is not None and not any(yes is not None for yes in held):
             raise failure
-        # Those that were renewed must be known to hold. The others are asked for again soon.
+        # The renewed ones must be known to hold. The others are retried soon.
         return [
             WriteResult.BUSY if yes is None else WriteResult.WRITTEN if yes else WriteResult.LOST
             for yes in held
@@ -96,7 +96,7 @@ class Settling:
     async def _each(
         self, lane: Lane, items: Sequence[tuple[str, T]], prepare: _Prepare[T]
     ) -> tuple[list[bool | None], StoreUnavailable | None]:
-        """Whether each lease held, after a call for each slot; `None`, and why, where a node did not answer."""
+        """Whether each lease held, by one call per slot; `None`, and the error, where a node did not answer."""
         tags = {queue: self._calls.keys.tag(queue) for queue, _ in items}
         groups = by_slot(self._nodes, ((tags[queue], at) for at, (queue, _) in enumerate(items)))
         calls = []
@@ -106,7 +106,7 @@ class Settling:
             calls.append(
                 prepare(keys, [place_of[tag] for tag, _ in group], [items[at][1] for _, at in group])
             )
-        # All at once, and each to its end: a node that is down must not hold up the others.
+        # All concurrently, and each to its end: a node that is down must not hold up the others.
         answers = await asyncio.gather(*(lane.call(call) for call in calls), return_exceptions=True)
         held: dict[int, bool] = {}
         failure: StoreUnavailable | None = None
@@ -121,7 +121,7 @@ class Settling:
 
 
 def leases(places: Sequence[int], deliveries: Sequence[Delivery]) -> bytes:
-    """Ids and tokens, each with the place of its queue's tag, for a script."""
+    """Ids and tokens, each with the index of its queue's tag, packed for a script."""
     return b"".join(
         _LEASE.pack(place, digits(delivery.id), delivery.token.bytes)
         for place, delivery in zip(places, deliveries, strict=True)

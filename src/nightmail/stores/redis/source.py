@@ -1,4 +1,4 @@
-"""What a store is given: a URL or a client, and how a connection of our own is made from it."""
+"""What a store is given, a URL or a client, and how to make our own connections from it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from nightmail.stores.redis.wire import Wire
 Address: TypeAlias = tuple[str, int]
 
 _SCHEMES: Final = {"redis": False, "rediss": False, "redis+cluster": True, "rediss+cluster": True}
-# The driver's comforts that would repeat a command, time it out on their own, change what answers look like, or answer
-# to the pool from which we have borrowed only the arguments.
+# Driver options that would repeat a command, time it out on their own, change the form of replies, or refer to the pool
+# from which we took only the arguments.
 _NOT_OURS: Final = ("maint_", "orig_", "oss_", "himport_", "maintenance_")
 _LEFT_OUT: Final = frozenset({"redis_connect_func", "response_callbacks", "client_name", "retry_on_timeout"})
 
 LONGEST_WAIT: Final = timedelta(seconds=5)
-"""Other publishes stand in line behind the one that waits."""
+"""Other publishes queue behind the one that waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How many replicas must confirm a publish, and how long that is waited for."""
+    """How many replicas must confirm a publish, and how long to wait for them."""
 
     replicas: int = 0
     patience: timedelta = timedelta(seconds=1)
@@ -42,15 +42,15 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """How to connect: to the one server there is, or to a node of a cluster."""
+    """How to connect: to the only server, or to a node of a cluster."""
 
     connect: Callable[[str, Address | None], Wire]
-    """A new connection, not connected yet: the name it bears on the server, and the node."""
+    """Makes a new connection, not connected yet, from its client name on the server and the node."""
     cluster: Sequence[Address] | None
-    """Nodes of the cluster to begin with; `None` for a single server."""
+    """Start nodes of the cluster; `None` for a single server."""
     database: int
     place: Callable[[Address | None], str]
-    """Where that is, in words for errors: host, port, database and user, and no password."""
+    """The address for error messages: host, port, database and user, without the password."""
     waiting: Waiting = Waiting()
 
 
@@ -77,7 +77,7 @@ def _from_url(url: str) -> Source:
         plain = parts._replace(scheme=parts.scheme.lower().partition("+")[0], query=query).geturl()
         pool = ConnectionPool.from_url(plain)
     except (KeyError, ValueError):
-        # Neither the URL nor anybody's opinion of it: both may quote the password.
+        # Neither the URL nor the parser's error: both may quote the password.
         raise ValueError(
             "a Redis URL looks like redis://host:6379/0 or redis+cluster://host:6379 (rediss for TLS), with "
             "?wait_replicas= and ?wait_timeout= in numbers"
@@ -91,7 +91,7 @@ def _from_url(url: str) -> Source:
 
 
 def _refuse_contradictions(parts: SplitResult, pool: Any) -> None:
-    """Now, and in our words: the driver would complain when it first connects, of an argument."""
+    """Refuse these early and clearly: the driver would complain of an argument when it first connects."""
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"a Redis URL says {', '.join(twice)} more than once: which is meant?")
@@ -119,7 +119,7 @@ def _from_pool(pool: Any, waiting: Waiting) -> Source:
     arguments, kind = pool.connection_kwargs, pool.connection_class
 
     def connect(name: str, _address: Address | None) -> Wire:
-        # Read anew each time: whoever rotates credentials changes them there.
+        # Read each time: rotated credentials are changed there.
         return Wire(kind(**_ours(arguments, name)))
 
     def place(_address: Address | None) -> str:

@@ -1,9 +1,9 @@
--- How a queue stands.
+-- Counts of a queue.
 --
 -- KEYS     the queue's tag
 --
--- Answers how many are ready, scheduled, running, superseded and dead, and for how many microseconds the oldest of
--- those that are ready has been due (-1: none is).
+-- Answers how many are ready, scheduled, running, superseded and dead, and for how many microseconds the oldest
+-- ready one has been due (-1: none is).
 
 need({ 'HMGET' })
 local q = queues[1]
@@ -17,7 +17,7 @@ local function since(due)
   end
 end
 
--- The due time of the first message of a place that is not superseded.
+-- The due time of the first message in a sorted set that is not superseded.
 local function first_of(place)
   local passed = 0
   while true do
@@ -53,7 +53,7 @@ for _, id in ipairs(ended) do
 end
 local running_now = redis.call('ZCARD', q.run) - #ended
 
--- Those that were replaced while they ran are counted apart, wherever they are.
+-- Those replaced while they ran are counted separately, wherever they are.
 local replaced = redis.call('ZRANGE', q.superseded, 0, -1)
 for _, id in ipairs(replaced) do
   local s = state_of(q, id)

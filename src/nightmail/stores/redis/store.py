@@ -3,8 +3,8 @@
     claim     one at a time, for all subscribers of the process
     settle    settlements, and renewals asked for on the event loop
     publish   publishes, timers, and what an operator asks
-    listen    wake-ups; opened when somebody listens
-    keeper    renewals, on a thread of its own; open while anybody works beside the event loop
+    listen    wake-ups; opened with the first listener
+    keeper    renewals, on its own thread; open while `run_on_keeper_thread` is in use
 
 In a cluster each of these is one connection to each primary that is needed.
 """
@@ -49,8 +49,8 @@ STORE_CLOCK: Final = StoreClock()
 class RedisStore:
     """Messages in Redis, under keys that begin with `{nightmail:` or as `tables` names them.
 
-    With `wait_replicas` a publish returns once so many replicas have it, and raises `PublishUncertain` when that takes
-    longer than `wait_timeout`. Both may be given in the URL.
+    With `wait_replicas` a publish returns once that many replicas have it, and raises `PublishUncertain` when that
+    takes longer than `wait_timeout`. Both may be given in the URL.
     """
 
     capabilities: Final = Capabilities(
@@ -92,7 +92,7 @@ class RedisStore:
         self._opening = Opening(self._make)
 
     def tag(self, queue: str) -> str:
-        """What the keys of this queue begin with: in a cluster, keys that begin with it go into one MULTI with it."""
+        """What this queue's keys begin with: in a cluster, your keys that begin with it can join its MULTI."""
         check_queue(queue)
         return self._keys.tag(queue)
 
@@ -138,7 +138,7 @@ class RedisStore:
         await schema.migrate(self._runtime.publish, self._keys)
 
     async def check(self) -> None:
-        """See `Store.check`. Refuses a server that may lose messages, and an account that can do nothing, too."""
+        """See `Store.check`. Also refuses a server that may lose messages, and an account without rights."""
         await self._check_servers()
         await schema.check(self._runtime.publish, self._keys)
         await check_rights(self._runtime.publish, self._calls, wait=self._source.waiting.replicas > 0)
@@ -153,7 +153,7 @@ class RedisStore:
     async def publish(
         self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
     ) -> int | None:
-        """See `Store.publish`. In a pipeline the id is that of a new message: with a timer id it may not be stored."""
+        """See `Store.publish`. In a pipeline, the id that a new message gets: one with a timer id may not be stored."""
         check_size(message, self._max_body_bytes)
         if transaction is not None:
             refuse_synchronous(transaction)
@@ -165,7 +165,7 @@ class RedisStore:
     async def publish_batch(
         self, messages: Sequence[Message], *, transaction: object | None = None
     ) -> list[int]:
-        """See `Store.publish_batch`. In a cluster, all or none of those that are in one slot."""
+        """See `Store.publish_batch`. In a cluster, all or none of each slot."""
         check_batch(messages, self._max_body_bytes)
         if transaction is not None:
             refuse_synchronous(transaction)
@@ -242,11 +242,11 @@ class RedisStore:
     def transaction(
         self, deliveries: Sequence[Delivery], client: object
     ) -> AbstractAsyncContextManager[Pipeline]:
-        """A pipeline of this client's for the block, at whose end it is executed and these deliveries are `Done`.
+        """A pipeline of this client for the block; at the end it is executed and these deliveries are `Done`.
 
-        `LeaseLost` before the block runs, or at its end: then nothing in the pipeline was carried out, and nothing is
-        when the block raises. `StoreUnavailable` at the end tells whether that is certain. A command of the caller's
-        that fails alone is raised, and undoes nothing: so it is with every MULTI.
+        Raises `LeaseLost` before the block runs, or at its end: then nothing in the pipeline was executed, nor is it
+        when the block raises. `StoreUnavailable` at the end says whether that is certain. If one of the caller's
+        commands fails, its error is raised, but nothing is undone, as in every MULTI.
 
         In a cluster the caller's keys begin with the queue's `tag`.
         """
@@ -316,10 +316,10 @@ class RedisStore:
     ) -> list[int]:
         """See `Inspection.redrive`. All of them in one step, except to another slot of a cluster.
 
-        There each is held, stored, and only then deleted. If that is broken off, which `StoreUnavailable` tells, a
-        letter may be held for a minute, and its message may be there already: moving it to the same queue once more
-        ends it and stores nothing twice. At worst, if something else is done with the letter then, it is delivered
-        twice. It is never lost.
+        There each is held, stored, and only then deleted. If that is interrupted, which raises `StoreUnavailable`, a
+        dead letter may be held for a minute, and its message may already be stored: moving it to the same queue again
+        completes the move and stores nothing twice. At worst, if something else is done with the dead letter then, it
+        is delivered twice. It is never lost.
         """
         if to is not None:
             check_queue(to)

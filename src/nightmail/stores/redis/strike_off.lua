@@ -1,4 +1,4 @@
--- Take queues off the list, except those that were listed not long ago: a publish may be under way.
+-- Take queues off the list, except recently listed ones: a publish may be under way.
 --
 -- KEYS     the tag of the list
 -- ARGV[5]  how many microseconds ago they must have been listed

@@ -1,10 +1,10 @@
--- Delete what has outlived its use: what was delivered, what died and nobody holds, dedup windows that have ended.
+-- Delete what is no longer needed: old delivered history, old unleased dead letters, expired dedup windows.
 --
 -- KEYS     the queue's tag
--- ARGV[5]  more than so many microseconds ago
--- ARGV[6]  how many of what was delivered; ARGV[7] of what died; ARGV[8] of the windows
--- ARGV[9]  ids below this one came from another slot so long ago that nobody asks whether they did
--- ARGV[10] a queue without anything whose last id is below this one is forgotten
+-- ARGV[5]  older than this many microseconds
+-- ARGV[6]  how many of the delivered; ARGV[7] of the dead letters; ARGV[8] of the windows
+-- ARGV[9]  moves from another slot with an id below this one are too old to be repeated: forget them
+-- ARGV[10] an empty queue whose last id is below this one is forgotten
 --
 -- Answers how many of each, and 1 if the queue is forgotten: nothing of it is left but its name on the list.
 
@@ -43,7 +43,7 @@ local function sweep_windows(room)
   return #over
 end
 
--- How much there is of whatever a queue may hold. The rest is only of use while there is something of this.
+-- How many entries the queue holds. Its other keys are only of use while it holds any of these.
 local function holds()
   local count = redis.call('HLEN', q.names) + redis.call('HLEN', q.heads)
   local places = { q.later, q.lines, q.blocked, q.run, q.expired, q.dead, q.delivered, q.windows, q.moved }
@@ -66,7 +66,7 @@ end
 
 need({ 'ZREMRANGEBYLEX' })
 guard_letters(q)
--- Whatever is read after the first write is read before it, too.
+-- Whatever is read after the first write is also read before it, so that a failure comes before any write.
 holds()
 redis.call('GET', q.last)
 redis.call('ZREMRANGEBYLEX', q.moved, '-', '(' .. ARGV[9])

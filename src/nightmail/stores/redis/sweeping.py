@@ -1,4 +1,4 @@
-"""Deleting dead letters, and whatever has outlived its use: a bounded part in each call, found by time."""
+"""Delete dead letters, and whatever is no longer needed: a bounded part per call, found by time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nightmail.stores.redis.registry import STRUCK_OFF_AFTER, Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
 
 AT_ONCE: Final = 1_000
-"""So many of each one script deletes: some milliseconds in which nobody else is served."""
+"""How many of each one script deletes: some milliseconds in which no other client is served."""
 _SHORTEST_MEMORY: Final = timedelta(hours=1)
-"""For so long at least it is known what came from another slot."""
+"""How long moves from another slot are remembered, at least."""
 
 
 class Sweeping:
@@ -29,7 +29,7 @@ class Sweeping:
         self._calls = calls
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
-        """See `Inspection.purge`. First it is found which are the oldest, then they are deleted, each queue apart."""
+        """See `Inspection.purge`. First find the oldest, then delete them, queue by queue."""
         if limit <= 0 or which.ids == ():
             return 0
         queues = await self._registry.queues() if which.queue is None else [which.queue]
@@ -98,10 +98,10 @@ class Sweeping:
 
 
 def _rooms(swept: Swept, limit: int) -> list[int]:
-    """How many of each the next call may delete."""
+    """How many of each kind the next call may delete."""
     return [max(min(limit - count, AT_ONCE), 0) for count in (swept.delivered, swept.dead, swept.dedup)]
 
 
 def _id_of(age: timedelta) -> int:
-    """An id such as was made so long ago."""
+    """An id as made that long ago."""
     return max(time.time_ns() // 1000 - BEGINNING - micros(age), 0) << PROCESS_BITS

@@ -1,4 +1,4 @@
-"""Cancelling and moving what waits."""
+"""Cancel and reschedule waiting messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
 
 AT_ONCE: Final = 10_000
-"""So many messages one script removes: some tens of milliseconds in which nobody else is served."""
+"""How many messages one script removes: tens of milliseconds in which no other client is served."""
 
 
 class Timers:
@@ -42,7 +42,7 @@ class Timers:
                 return removed
 
     async def _one(self, script: str, queue: str, *arguments: bytes | str | int) -> Any:
-        # What cannot be read is buried, under ids of ours.
+        # Unreadable messages become dead letters, under our ids.
         ids = await self._registry.ids()
         tags = [self._calls.keys.tag(queue)]
         call = self._calls.call(script, tags, *arguments, letter=ids.next())

@@ -1,8 +1,8 @@
 """A pipeline of a caller's client that watches keys until it is executed.
 
-The driver's pipelines help themselves when a connection is lost: they connect anew and go on. But what was watched on
-the old connection is not watched on the new one, and the commands would be carried out whatever became of the lease. So
-nothing is sent unless the connection is the one that watches, and nothing is sent twice.
+When a connection is lost, the driver's pipelines reconnect and go on. But what was watched on the old connection is not
+watched on the new one, and the commands would be executed whatever became of the lease. So nothing is sent unless the
+connection is the one that watches, and nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.wire import Reply, Wire
 
 LOST_CONNECTION: Final = (RedisConnectionError, RedisTimeoutError, OSError, TimeoutError)
-"""What is raised when nobody knows what became of a command."""
+"""Errors after which the fate of a command is unknown."""
 
 
 class Watched:
@@ -35,12 +35,12 @@ class Watched:
         self._health_checks: Any = 0
 
     async def watch(self, keys: Sequence[str]) -> None:
-        """Watch these. From here on nothing is repeated on another connection."""
+        """Watch these. From here on nothing is retried on another connection."""
         await self.pipeline
         await self.pipeline.watch(*keys)
         self._connection = self._current
         self._stream = getattr(self._connection, "_reader", None)
-        # A check that fails connects anew, without a word to the pipeline.
+        # A health check that fails reconnects without telling the pipeline.
         self._health_checks = self._connection.health_check_interval
         self._connection.health_check_interval = 0
         if isinstance(self.pipeline, ClusterPipeline):
@@ -57,7 +57,7 @@ class Watched:
 
     @property
     def watching(self) -> bool:
-        """Whether the keys are watched still: on the connection on which the commands will be sent."""
+        """Whether the keys are still watched on the connection that will send the commands."""
         connection = self._current
         return (
             connection is not None
@@ -67,18 +67,18 @@ class Watched:
         )
 
     async def execute(self, call: Call) -> list[Reply]:
-        """The commands, and this script behind them: all answers, refusals among them."""
-        # Without flags: which version the caller's server is, is not known here.
+        """Execute the commands, then this script; returns all answers, errors among them."""
+        # Without flags: the version of the caller's server is not known here.
         self.pipeline.execute_command(*call.for_old_servers.in_full)
         answers: list[Reply] = await type(self.pipeline).execute(self.pipeline, raise_on_error=False)
         return answers
 
     async def give_back(self) -> None:
-        """Let go of what was watched and of the connection. What was not executed never is."""
+        """Unwatch, and release the connection. What was not executed never is."""
         try:
             await self.pipeline.reset()
         except (RedisError, OSError, TimeoutError):
-            # It was closed, and is watching nothing any more.
+            # It was closed, and no longer watches anything.
             pass
         finally:
             if self._connection is not None:
@@ -109,7 +109,7 @@ def watched(client: object, *, clustered: bool) -> Watched:
 
 
 def lost_connection(error: WatchError) -> bool:
-    """Whether this stands for a connection that was lost: then nobody knows what was carried out."""
+    """Whether this means a lost connection: then it is unknown what was executed."""
     return not error.__suppress_context__ and isinstance(error.__context__, LOST_CONNECTION)
 
 

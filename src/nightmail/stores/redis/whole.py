@@ -1,4 +1,4 @@
-"""Verbs of several calls: once begun they are carried out whole, whether or not the caller still waits for them."""
+"""Verbs of several calls: once begun they run to their end, whether or not the caller still waits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FAREWELL_SECONDS: Final = 1.0
 
 
 class Whole:
-    """The verbs of one open store that are under way."""
+    """The running verbs of one open store."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, verb: Coroutine[Any, Any, T]) -> T:
-        """Carry this out, to its end."""
+        """Run this to its end."""
         task = asyncio.create_task(verb)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -26,12 +26,12 @@ class Whole:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Wait for those that are under way, within reason."""
+        """Wait for the running verbs, within a time limit."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FAREWELL_SECONDS)
 
 
 def seen(task: asyncio.Task[Any]) -> None:
-    """Its caller is told its error; a cancelled one is not, and asyncio must not log it."""
+    """Mark its error as seen: the caller gets it; a cancelled caller does not, and asyncio must not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
-"""One connection: several commands at once, and what was answered to each.
+"""One connection: several commands at once, and the answer to each.
 
-The driver connects, authenticates and reads; it repeats nothing. A command that was sent twice because the first reply
-was late would claim twice, or publish twice.
+The driver connects, authenticates and reads; it retries nothing. A command sent twice because the first reply was late
+would claim twice, or publish twice.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Reply: TypeAlias = Any
 
 
 class Wire:
-    """A connection of the driver's that is ours alone."""
+    """A driver connection that is ours alone."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.old = False
-        """Whether the server is older than 7.0, and knows no flags of scripts."""
+        """Whether the server is older than 7.0, and does not support script flags."""
 
     @property
     def open(self) -> bool:
-        """Whether nobody has closed it, as far as can be seen without calls."""
-        # The driver would notice only after sending, when it is too late to know whether that arrived.
+        """Whether it is still open, as far as can be seen without a call."""
+        # The driver would notice only after sending, too late to know whether that arrived.
         reader = getattr(self.connection, "_reader", None)
         return bool(self.connection.is_connected) and not (reader is not None and reader.at_eof())
 
     async def connect(self) -> None:
-        """Connect, and whatever goes with it."""
+        """Connect and authenticate."""
         await self.connection.connect()
 
     async def send(self, *commands: Command) -> None:
@@ -46,11 +46,11 @@ class Wire:
         await driven(self.connection.send_packed_command(packed, check_health=False), *OF_THE_DRIVER)
 
     async def read(self) -> Reply:
-        """The next answer; raises what the server refused."""
+        """The next answer; raises if it is an error."""
         return await driven(self.connection.read_response(), *OF_THE_DRIVER)
 
     async def ask(self, *commands: Command) -> list[Reply]:
-        """Send these at once; the answers in order, a refusal among them as an error that is not raised."""
+        """Send these at once; returns the answers in order, errors among them, not raised."""
         await self.send(*commands)
         answers: list[Reply] = []
         for _ in commands:
@@ -61,7 +61,7 @@ class Wire:
         return answers
 
     async def call(self, call: Call, *, also: Sequence[Command] = ()) -> list[Reply]:
-        """Run a script, and these commands behind it. A server that does not know the script is told it."""
+        """Run a script, then these commands. A server that does not know the script is sent it in full."""
         if self.old:
             call = call.for_old_servers
         answers = await self.ask(call.by_digest, *also)
@@ -73,30 +73,30 @@ class Wire:
         return answers
 
     async def call_each(self, calls: Sequence[Call]) -> list[Reply]:
-        """Run scripts that only read, all in one flight; a refusal among the answers as an error."""
-        # The first tells whether the server knows the script, which is the same for all.
+        """Run read-only scripts, pipelined; returns the answers, errors among them, not raised."""
+        # The first answer shows whether the server knows the script, which is the same for all.
         (first,) = await self.call(calls[0])
         rest = [call.for_old_servers if self.old else call for call in calls[1:]]
         return [first, *(await self.ask(*(call.by_digest for call in rest)) if rest else ())]
 
     def drop(self) -> None:
-        """Hang up without a word."""
+        """Close without waiting."""
         connection = self.connection
         writer = getattr(connection, "_writer", None)
         if writer is not None:
-            # The driver's own way is a coroutine, and there may be nobody to wait for it.
+            # The driver's own close is a coroutine, and there may be nothing to await it.
             with suppress(Exception):
                 writer.transport.abort()
             connection._reader = connection._writer = None
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close."""
         with suppress(RedisError, OSError, TimeoutError):
             await self.connection.disconnect()
 
 
 def raised(answers: Sequence[Reply]) -> list[Reply]:
-    """The answers, if none of them is a refusal."""
+    """The answers; raises the first error among them."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer

@@ -1,4 +1,4 @@
-"""Large bodies, moved from table to table in pieces."""
+"""Copies large bodies between tables in chunks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _PIECE: Final = 1024 * 1024
 
 
 def copy_body(prefix: str, *, message: int, letter: int) -> Direct:
-    """Copy the body of a message into a dead letter, where as many bytes are reserved for it.
+    """Copy the body of a message into a dead letter, where space for it is reserved.
 
-    A body may be half a gigabyte. In a statement SQLite would have all of it in memory, twice.
+    A body may be half a gigabyte. In a statement SQLite would hold all of it in memory, twice.
     """
 
     def copy(connection: sqlite3.Connection) -> None:
@@ -22,7 +22,7 @@ def copy_body(prefix: str, *, message: int, letter: int) -> Direct:
             connection.blobopen(f"{prefix}_dead", "body", letter) as target,
         ):
             if len(source) != len(target):
-                return  # Text, which was copied by the statement.
+                return  # Text, which the statement has copied.
             while piece := source.read(_PIECE):
                 target.write(piece)
 

@@ -1,7 +1,7 @@
-"""The connections a transaction of synchronous code may live on: of SQLAlchemy, of Django, or of `sqlite3` itself.
+"""Connections whose transactions synchronous code may publish in: SQLAlchemy, Django, or `sqlite3` itself.
 
-Their methods are coroutines like those of any caller, so that the same steps can be taken on them, but none of them
-ever waits for anything: whoever drives one gets to its end in one go.
+Their methods are coroutines like those of any caller, so that the same steps can run on them, but none of them ever
+suspends: each runs to its end in one go.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def blocking_caller(session: object) -> Caller:
-    """The connection of this transaction of synchronous code, if we can take part in it."""
+    """The connection of this synchronous transaction, if we can join it."""
     if isinstance(session, sqlite3.Connection):
         if not _in_transaction(session):
             raise NotInTransaction(
@@ -83,7 +83,7 @@ class _OfSQLAlchemy(Caller):
         self._driver = driver
 
     async def begin(self) -> bool:
-        # For the same reasons as with SQLAlchemy over aiosqlite.
+        # For the same reasons as with SQLAlchemy on aiosqlite.
         if not self._connection.in_transaction():
             _ = await self.ask(NOTHING)
         if self._driver.in_transaction:
@@ -107,17 +107,17 @@ class _OfDriver(Caller):
 
     async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]:
         with closing(self._driver.cursor()) as cursor:
-            # The connection may make its rows into something else.
+            # The connection may have its own row factory.
             cursor.row_factory = None
             cursor.execute(text, values)
             return cursor.fetchall()
 
 
 class _OfDjango(_OfDriver):
-    """Past Django's cursors: they keep what they execute, payloads included, in a log while `DEBUG` is on."""
+    """Bypasses Django's cursors: while `DEBUG` is on they log what they execute, payloads included."""
 
     when_stale = (
-        "SQLite refused the write: this transaction read first, and somebody has written since."
+        "SQLite refused the write: this transaction read first, and another writer has committed since."
         ' Begin it with BEGIN IMMEDIATE: in Django\'s DATABASES, `"OPTIONS": {"transaction_mode": "IMMEDIATE"}`'
         " (since Django 5.1)."
     )

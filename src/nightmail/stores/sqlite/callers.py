@@ -1,4 +1,4 @@
-"""The connections a caller's transaction may live on: of SQLAlchemy over aiosqlite, or of aiosqlite itself.
+"""Connections whose transactions asynchronous callers may join: SQLAlchemy on aiosqlite, or aiosqlite itself.
 
 Those of synchronous code are in `blocking`.
 """
@@ -33,17 +33,17 @@ COMMITS_BY_ITSELF: Final = (
 
 
 class Caller(ABC):
-    """A caller's connection, and how it wants to be asked."""
+    """A caller's connection, and how to run statements on it."""
 
     when_stale: ClassVar[str | None] = None
-    """What to tell whoever read before somebody else wrote; `None` is the advice for everybody."""
+    """The error message when another connection wrote after this transaction read; `None` for the default."""
 
     async def ask(self, ask: Ask) -> list[Row]:
-        """The rows that a statement gives."""
+        """Run a statement and return its rows."""
         try:
             return await self._ask(ask.statement.text, ask.values)
         except Exception as error:
-            # What SQLAlchemy raises shows the values of the statement. The driver's own error, wrapped in it, does not.
+            # SQLAlchemy's error shows the values of the statement. The driver's own error, wrapped in it, does not.
             original = getattr(error, "orig", error)
             if not isinstance(original, sqlite3.Error):
                 raise
@@ -52,21 +52,21 @@ class Caller(ABC):
 
     @abstractmethod
     async def begin(self) -> bool:
-        """Make sure that a transaction has begun; whether it has the write lock for certain."""
+        """Make sure that a transaction has begun. Returns whether it certainly has the write lock."""
 
     @abstractmethod
     async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]: ...
 
 
 class AwaitedCaller(Caller):
-    """A connection of aiosqlite, by itself or below one of SQLAlchemy."""
+    """An aiosqlite connection, direct or underneath SQLAlchemy's."""
 
     def __init__(self, driver: Connection) -> None:
         self.driver = driver
 
 
 async def caller_of(transaction: object) -> AwaitedCaller:
-    """The connection of this transaction, if we can take part in it."""
+    """The connection of this transaction, if we can join it."""
     connection = await sqlalchemy_connection(transaction)
     if connection is not None:
         return await _of_sqlalchemy(connection)
@@ -102,14 +102,14 @@ class _OfSQLAlchemy(AwaitedCaller):
 
     async def begin(self) -> bool:
         if not self._connection.in_transaction():
-            # SQLAlchemy begins with the first statement, and calls its listeners, who may begin in their own way.
+            # SQLAlchemy begins with the first statement and calls its listeners, which may begin in their own way.
             _ = await self.ask(NOTHING)
         if self.driver.in_transaction:
             return False
         if self.driver.isolation_level is None or commits_by_itself(getattr(self.driver, "_conn", None)):
             raise NotInTransaction(COMMITS_BY_ITSELF)
-        # SQLAlchemy has promised a transaction, and the driver puts off beginning it until a statement starts with a
-        # word that it knows for a write. Ours need not: it would be committed at once, whatever the caller decides.
+        # SQLAlchemy reports a transaction, but the driver begins it only before a statement whose first word it knows
+        # as a write. Ours may start otherwise: it would be committed at once, whatever the caller decides.
         _ = await self.ask(BEGIN)
         return True
 
@@ -124,19 +124,19 @@ class _OfDriver(AwaitedCaller):
 
     async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]:
         async with self.driver.cursor() as cursor:
-            # The connection may make its rows into something else.
+            # The connection may have its own row factory.
             cursor.row_factory = None
             await cursor.execute(text, values)
             return [tuple(row) for row in await cursor.fetchall()]
 
 
 def other_kind(name: str) -> OtherDatabase:
-    """The refusal of a session of another kind of database."""
+    """The error for a session of another kind of database."""
     return OtherDatabase(f"the session belongs to a {name} database, and the store to an SQLite file")
 
 
 def commits_by_itself(driver: object) -> bool:
-    """Whether it was opened with `autocommit=True` (since Python 3.12): then its `commit` does nothing."""
+    """Whether it was opened with `autocommit=True` (Python 3.12+): then its `commit` does nothing."""
     return getattr(driver, "autocommit", None) is True
 
 

@@ -1,4 +1,4 @@
-"""Making the tables, and finding out whether they are what this version makes."""
+"""Creates the tables, and checks them against this version's schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Schema:
 
     @property
     def script(self) -> str:
-        """The statements that make the tables, the noted version included."""
+        """The statements that create the tables and record their version."""
         ask = self._version()
         noted = ask.statement.text
         for name, value in ask.values.items():
@@ -54,7 +54,7 @@ class Schema:
         """What is wrong with the tables, if anything is."""
         meta = self._meta(connection)
         if meta is None:
-            # What is missing, `migrate` makes.
+            # `migrate` creates what is missing.
             changed = [each for each in self._differences(connection) if not each.endswith(_MISSING)]
             return SchemaDrift(changed) if changed else SchemaMissing()
         version, *times = meta
@@ -70,14 +70,14 @@ class Schema:
         return SchemaDrift(differences) if differences else None
 
     def is_adoptable(self, connection: sqlite3.Connection) -> bool:
-        """Whether these tables only lack what Alembic cannot make: the triggers, and the row with the version."""
+        """Whether these tables lack only what Alembic cannot create: the triggers, and the row with the version."""
         if not self._has_meta(connection) or self._meta(connection) is not None:
             return False
         made = {name: text for name, text in self._expected().items() if not name.startswith("trigger ")}
         return definitions(connection, made) == made
 
     def _differences(self, connection: sqlite3.Connection) -> Iterator[str]:
-        """What we make and the database has not, or has otherwise. What others have added is theirs."""
+        """What the database lacks or has changed. Additions by others are ignored."""
         made = self._expected()
         found = definitions(connection, made)
         for name, expected in made.items():
@@ -116,7 +116,7 @@ class Schema:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script. `executescript` would commit what is open before it begins."""
+    """The statements of a script. `executescript` would first commit an open transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         if line.startswith("--"):

@@ -1,8 +1,8 @@
--- Claiming. Each priority is looked at by itself: along the index from the oldest due time to now, and no further.
--- Statements that find many rows give them as one list: see `gathered`.
+-- Claiming. Each priority is scanned separately, along the index from the oldest due time up to now.
+-- Statements that find many rows return them as one JSON list: see `gathered`.
 
 -- name: levels
--- Where something is due, though perhaps all of it is running: queues with their priorities, the highest first.
+-- Queues and priorities at which something is due, highest first. All of it may be running.
 SELECT json_group_array(json_array(queue.value, level.value))
 FROM json_each(:queues) AS queue
 CROSS JOIN json_each('[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]') AS level
@@ -13,11 +13,11 @@ WHERE EXISTS (
 );
 
 -- name: available
--- What could be claimed at one priority of a queue, due between two moments, in order, as its holder will get it: bodies
--- in hexadecimal, though large ones only by their size. The size of body and headers comes last. With an ordering key,
--- only the message that holds it, or the first of those that are due if none does.
--- A row that no holder can be given has only its id and a reason. Other software wrote it, and neither its values nor
--- its size may fail the claim of the others.
+-- Claimable messages at one priority of a queue, due between two times, in order, with the values of a delivery. Bodies
+-- are hexadecimal; large ones are left out. The size of body and headers comes last. Of an ordering key, only the
+-- message that holds it, or the first due one if none does.
+-- A row that cannot be delivered has only its id and a reason. Other software wrote it, and neither its values nor its
+-- size may fail the claim of the other rows.
 SELECT '[' || coalesce(group_concat(entry), '') || ']'
 FROM (
     SELECT
@@ -93,8 +93,8 @@ SET
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: lease_in_line
--- Lease these messages. From their first claim on they hold their ordering keys. By itself, because a statement that
--- writes `head_key` runs a trigger for each row.
+-- Lease these messages, which hold their ordering keys from their first claim on. A separate statement, because writing
+-- `head_key` runs a trigger for each row.
 UPDATE nightmail_messages
 SET
     token = :token,
@@ -105,13 +105,13 @@ SET
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: bodies
--- The bodies of these messages by their ids, in hexadecimal.
+-- The bodies of these messages by id, in hexadecimal.
 SELECT json_group_object(id, hex(body))
 FROM nightmail_messages
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: strays
--- Messages of these queues that no claim would ever come upon: their priority or due time is none. Other software wrote
+-- Messages of these queues that no claim would ever find: their priority or due time is invalid. Other software wrote
 -- them.
 SELECT m.id
 FROM json_each(:queues) AS queue
@@ -131,9 +131,8 @@ WHERE m.queue = queue.value AND m.follows = 0 AND m.priority < 0
 LIMIT :limit;
 
 -- name: bury_unfit
--- Make a dead letter, that is not offered, of a message that no holder can be given. Values that no letter can have are
--- replaced. For a large body only the room is reserved: see `copy_body`. No RETURNING: it would bring the body into
--- memory.
+-- Turn a message that cannot be delivered into a dead letter that is not offered. Invalid values are replaced. For a
+-- large body only the space is reserved: see `copy_body`. No RETURNING: it would load the body into memory.
 INSERT INTO nightmail_dead (
     message_id, queue, priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at,
     timer_id, ordering_key, reason, error, headers, body
@@ -169,11 +168,11 @@ FROM nightmail_messages
 WHERE id = :id;
 
 -- name: buried
--- The id of the letter that was just made.
+-- The id of the dead letter just inserted.
 SELECT last_insert_rowid();
 
 -- name: upcoming
--- When the next message of these queues is due, or the next lease on one of them expires.
+-- When the next message in these queues is due, or the next lease on one expires.
 SELECT min(moment)
 FROM (
     SELECT (
@@ -198,7 +197,7 @@ FROM (
 );
 
 -- name: recall
--- Hand back what is leased under this token in these queues, as `release` does. Their queues.
+-- Hand back what is leased under this token in these queues, as `release` does. Returns their queues.
 UPDATE nightmail_messages
 SET
     deliveries = max(deliveries - 1, 0),

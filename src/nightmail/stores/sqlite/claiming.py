@@ -27,28 +27,28 @@ from nightmail.stores.sqlite.steps import Change, OwnSteps, Queries, Steps, gath
 logger = logging.getLogger(__name__)
 
 SMALL: Final = 4096
-"""How many bytes a body may have to be read together with its row. Larger ones are read once they are chosen."""
+"""Bodies up to this many bytes are read together with their rows, larger ones once their messages are chosen."""
 MOST_GATHERED: Final = 1_000_000
-"""How many bytes of larger bodies are read at once."""
+"""How many bytes of larger bodies are read in one statement."""
 
 LONG_LOCKED_OUT: Final = 0.2
-"""Seconds. If others had the lock for longer, leases may have ended only because they could not be renewed."""
+"""Seconds. If others had the lock for longer, leases may have expired only because they could not be renewed."""
 GRACE: Final = timedelta(seconds=10)
-"""Such leases are left alone once. One that ended longer ago has no holder that tries to renew it.
+"""Such leases are spared once. One that expired longer ago has no holder that tries to renew it.
 
-Where the lock was waited for so long lately, but not in one go, they are left alone too, for one lease at most: this
-process may have had the lock several times while the holder, in another one, was always too late.
+If recent waits for the lock only add up to that, they are spared too, for one lease at most: this process may have had
+the lock several times while the holder, in another process, was always too late.
 """
 _SOON: Final = in_microseconds(timedelta(milliseconds=100))
-"""When to look again at leases that were left alone: a renewal gets the lock much sooner."""
+"""When to check spared leases again: a renewal gets the lock much sooner."""
 _STRAYS_EVERY: Final = in_microseconds(timedelta(minutes=1))
 _STRAYS: Final = 100
-"""How many rows that no claim comes upon are given up at once."""
+"""How many strays, rows that no claim finds, are dead-lettered at once."""
 _ROUNDS: Final = 10
-"""How often one claim gives up unfit rows and looks again. Then it answers that it is full."""
+"""How often one claim dead-letters unfit rows and looks again. Then it reports that it is full."""
 
 Found: TypeAlias = list[Any]
-"""An available message, as `available` gives it. Not a class of its own: one is made for every message."""
+"""A row of `available`. A plain list, because one is made for every message."""
 _ID: Final = 0
 _BODY: Final = 2
 _KEY: Final = 5
@@ -57,7 +57,7 @@ _DUE: Final = 7
 _SIZE: Final = 16
 _AGE: Final = itemgetter(_DUE, _ID)
 _UNFIT: Final = 2
-"""How long the entry of a row is that no holder can be given: its id and a reason."""
+"""The length of an entry for a row that cannot be delivered: its id and a reason."""
 _EVER: Final = float("-inf")
 
 
@@ -74,14 +74,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a claim looks: what is due is due by `now`, and a lease has ended if it ran until `expired` or less."""
+    """The times a claim compares with: messages are due up to `now`, leases have expired up to `expired`."""
 
     now: int
     expired: int
 
     @classmethod
     def after_lock_out(cls, now: int, locked_out: float, waited_lately: float, lease: timedelta) -> Moment:
-        """This moment, for a claim before which others had the lock for so many seconds: just now, and lately."""
+        """The moment of a claim that waited for the lock for so many seconds: just now, and lately in total."""
         if locked_out >= LONG_LOCKED_OUT:
             return cls(now, now - in_microseconds(GRACE))
         if waited_lately >= LONG_LOCKED_OUT:
@@ -92,7 +92,7 @@ class Moment:
         """How long until then."""
         if moment is None:
             return None
-        # Only a lease that was left alone ends in the past.
+        # Only a spared lease ends in the past.
         return timedelta(microseconds=moment - self.now if moment > self.now else _SOON)
 
 
@@ -103,8 +103,8 @@ def _order(found: Found) -> tuple[int, int, int]:
 class Claiming:
     """The steps of `claim` and `recall`.
 
-    A claim looks before it takes, so that one which finds nothing never asks for the write lock: idle workers
-    must not stand in the way of whoever writes.
+    A claim looks before it takes, so that one which finds nothing never asks for the write lock: idle workers must not
+    block writers.
     """
 
     def __init__(self, sql: Queries, time: StoreTime, max_body_bytes: int) -> None:
@@ -117,10 +117,10 @@ class Claiming:
         self._served: Counter[str] = Counter()
         self._looked_for_strays: dict[tuple[str, ...], int] = {}
         self.is_busy = False
-        """Whether the last claim was full: then the next need not look before it takes."""
+        """Whether the last claim was full: then the next takes without looking first."""
 
     def look(self, wanted: Wanted) -> Steps[Claimed | None]:
-        """What the claim answers when there is nothing to take; `None` when there is something."""
+        """The result of a claim that finds nothing to take; `None` when there is something."""
         at = Moment(now := self._time.now(), now)
         for queue, levels in (yield from self._levels(wanted.queues, at)).items():
             for level in levels:
@@ -131,7 +131,7 @@ class Claiming:
         return Claimed((), (yield from self._next_in(wanted.queues, at)))
 
     def take(self, wanted: Wanted, locked_out: float = 0.0, waited_lately: float = 0.0) -> OwnSteps[Claimed]:
-        """Lease what there is, up to the limits. Others had the lock for so many seconds before."""
+        """Lease what is available, up to the limits, after waiting for the lock for so many seconds."""
         at = Moment.after_lock_out(self._time.now(), locked_out, waited_lately, wanted.lease)
         yield from self._give_up_strays(wanted.queues, at)
         claim = next(self._claims)
@@ -139,7 +139,7 @@ class Claiming:
         taken: list[Found] = []
         due = yield from self._levels(wanted.queues, at)
         full = False
-        # Whichever queue has gone longest without giving anything comes first.
+        # The queue that was served longest ago comes first.
         for queue in sorted(due, key=self._served.__getitem__):
             room = wanted.limit - len(taken)
             chosen, more = yield from self._choose_fit(queue, due[queue], room, budget, at)
@@ -156,14 +156,14 @@ class Claiming:
         return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, at)), full)
 
     def recall(self, queues: Sequence[str], token: UUID) -> Steps[Change[int]]:
-        """Hand back what is leased under this token; how many."""
+        """Hand back what is leased under this token. Returns how many."""
         found = yield self._sql("recall", queues=json.dumps(queues), token=token.bytes)
         handed_back = frozenset(queue for (queue,) in found)
         self.look_from_the_start(handed_back)
         return Change(len(found), (yield from ring(self._sql, handed_back)))
 
     def look_from_the_start(self, queues: Iterable[str]) -> None:
-        """Something came back to its old place in these queues."""
+        """Forget the marks of these queues: a message came back to its old place."""
         self._marks.drop(queues)
 
     def _lease(self, taken: Sequence[Found], wanted: Wanted, now: int) -> Steps[list[Delivery]]:
@@ -187,7 +187,7 @@ class Claiming:
     def _choose_fit(
         self, queue: str, levels: Collection[int], room: int, budget: ByteBudget, at: Moment
     ) -> OwnSteps[tuple[list[Found], bool]]:
-        """Up to `room` available messages that can be handed out, and whether there may be more behind unfit ones."""
+        """Up to `room` deliverable messages, and whether there may be more behind unfit ones."""
         for _ in range(_ROUNDS):
             chosen = yield from self._choose(queue, levels, room, budget, at)
             unfit = [each for each in chosen if len(each) == _UNFIT]
@@ -201,7 +201,7 @@ class Claiming:
     def _choose(
         self, queue: str, levels: Collection[int], room: int, budget: ByteBudget, at: Moment
     ) -> Steps[list[Found]]:
-        """Up to `room` available messages: the share of the oldest, then by priority. In no order if one is unfit."""
+        """Up to `room` available messages: the share of the oldest, then by priority. Unordered if one is unfit."""
         found = yield from self._in(self._marks.forward(queue, at.now / 1e6), levels, room, at)
         if len(found) < room:
             found += yield from self._in(self._marks.behind(queue), levels, room - len(found), at)
@@ -231,7 +231,7 @@ class Claiming:
         return found
 
     def _levels(self, queues: Sequence[str], at: Moment) -> Steps[Mapping[str, list[int]]]:
-        """The queues of these in which something is due, and at which priorities, highest first."""
+        """Those of these queues in which something is due, and at which priorities, highest first."""
         due: dict[str, list[int]] = {}
         for queue, level in (yield from gathered(self._sql("levels", queues=json.dumps(queues), now=at.now))):
             due.setdefault(queue, []).append(level)
@@ -265,7 +265,7 @@ class Claiming:
     # -------------------------------------------------------------------------------- what is unfit
 
     def _strays(self, queues: tuple[str, ...], at: Moment) -> Steps[list[int]]:
-        """Messages that no claim comes upon. Other software wrote them, so it is enough to look now and then."""
+        """Messages that no claim finds. Other software wrote them, so an occasional look is enough."""
         last = self._looked_for_strays.get(queues)
         if last is not None and last <= at.now < last + _STRAYS_EVERY:
             return []
@@ -282,7 +282,7 @@ class Claiming:
             yield from ring(self._sql, frozenset(queues))
 
     def _give_up(self, id_: int, reason: str, at: Moment) -> OwnSteps[None]:
-        """Make a dead letter of a message that no holder can be given, without reading its body into memory."""
+        """Turn a message that cannot be delivered into a dead letter, without reading its body into memory."""
         yield self._sql(
             "bury_unfit",
             id=id_,
@@ -308,7 +308,7 @@ _ERRORS: Final = {
 
 
 def _handfuls(large: Sequence[Found]) -> Iterator[list[Found]]:
-    """These in parts whose bodies fit into one value: SQLite makes none larger than a gigabyte."""
+    """Split these so that the bodies of each part fit into one value: SQLite's limit is a gigabyte."""
     handful: list[Found] = []
     size = 0
     for found in large:

@@ -1,4 +1,4 @@
-"""A connection of ours to the database file."""
+"""Opens our own connections to the database file."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from nightmail.stores.sqlite.errors import is_busy
 from nightmail.stores.sqlite.ownership import warn_about_others
 
 PATIENCE_SECONDS: Final = 10.0
-"""How long to wait for somebody else's transaction to end: longer than a disk that has much to do makes it."""
+"""How long to wait for another transaction to end: longer than a busy disk makes it last."""
 _OLDEST: Final = (3, 35, 0)
 _WRITE_AHEAD_LOG_LIMIT: Final = 64 * 1024 * 1024
 
 
 def create_file(path: str) -> None:
-    """Create the database file, for its owner only. SQLite gives its -wal and -shm files the same rights.
+    """Create the database file, for its owner only. SQLite gives its -wal and -shm files the same permissions.
 
-    Never opens a file that is there: closing it again would drop every lock that this process has on it, the locks
-    of SQLite's connections included.
+    Never opens an existing file: closing it would drop every lock that this process has on it, those of SQLite's
+    connections included.
     """
     try:
-        # Where a link leads: SQLite would create that file, and let everybody read it.
+        # The target of a link: SQLite would create that file, readable by every user.
         target = os.path.realpath(path)
         created = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
     except FileExistsError:
@@ -39,7 +39,7 @@ def create_file(path: str) -> None:
 
 
 def look_at_file(path: str) -> bool:
-    """Whether there is a database file. Raises when there cannot be one, and warns of one that others can write."""
+    """Whether the database file exists. Raises if it cannot, and warns if other users can write to it."""
     if sqlite3.sqlite_version_info < _OLDEST:
         raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old: the store needs 3.35 or later")
     if os.path.exists(path):
@@ -55,9 +55,9 @@ def connect(
 ) -> sqlite3.Connection:
     """Open a connection; it waits for locks for `busy_seconds`.
 
-    We say BEGIN ourselves: Python would begin only before some statements, and without asking for the write lock.
-    One connection per process copies the write-ahead log back into the file: releases of SQLite before 3.51.3 can
-    corrupt it when several do so at once. For the same reason the file is never mapped into memory.
+    We execute BEGIN ourselves: Python would begin only before some statements, and without taking the write lock.
+    One connection per process checkpoints the write-ahead log: SQLite before 3.51.3 can corrupt the file when several
+    do so at once. For the same reason the file is never memory-mapped.
     """
     if not os.path.exists(path):
         raise SchemaMissing(
@@ -72,7 +72,7 @@ def connect(
 
 def _connect(path: str, busy_seconds: float, *, checkpoints: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        # A file that is removed in this moment must not come back empty.
+        # A file that is removed just now must not be created empty.
         f"{Path(path).as_uri()}?mode=rw",
         uri=True,
         timeout=busy_seconds,
@@ -80,7 +80,7 @@ def _connect(path: str, busy_seconds: float, *, checkpoints: bool) -> sqlite3.Co
         check_same_thread=False,
         cached_statements=256,
     )
-    # Text that is none, put there by somebody else, must not fail the claim of its neighbours, nor appear in an error.
+    # Invalid text, written by other software, must not fail the claim of other rows, nor appear in an error.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         _switch_to_write_ahead_log(connection)
@@ -98,7 +98,7 @@ def _connect(path: str, busy_seconds: float, *, checkpoints: bool) -> sqlite3.Co
 def _switch_to_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Readers and the writer must not block one another.
 
-    Switching needs the file for itself, and SQLite does not wait for that: processes that start together meet here.
+    Switching needs exclusive access, and SQLite does not wait for it: processes that start together collide here.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

@@ -1,4 +1,4 @@
-"""From SQLite's errors to ours. No message carries a value that was to be stored."""
+"""Translates SQLite's errors into ours. No error message contains a value to be stored."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 from nightmail.errors import NightmailError, SchemaMissing, StaleTransaction, StoreUnavailable
 
-# The lower byte of a code is the kind of error, the rest the case.
+# The lower byte of a code is the primary code, the rest the extended part.
 _KIND: Final = 0xFF
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-# The row is at fault, not the database: asking again would be refused again.
+# The row is at fault, not the database: a retry would be refused again.
 _REFUSED: Final = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
-# A lock that was not to be had, a table that is not there: the connection is none the worse.
+# The lock is taken, a table is missing: the connection is still good.
 _HARMLESS: Final = _BUSY | _REFUSED | {sqlite3.SQLITE_ERROR}
 
 
@@ -25,7 +25,7 @@ class CommitInDoubt(StoreUnavailable):
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether somebody else holds the lock."""
+    """Whether another connection holds the lock."""
     return _kind(error) in _BUSY
 
 
@@ -36,7 +36,7 @@ def in_doubt(error: BaseException) -> bool:
 
 
 def translated(error: Exception, file: str = "the database") -> Exception:
-    """What this error means to a caller of the store, with SQLite's as its cause. What is not SQLite's stays."""
+    """The store's error for this one, with SQLite's as its cause. Other errors are returned unchanged."""
     if not isinstance(error, sqlite3.Error):
         return error
     meant = _meaning(error, file)
@@ -45,7 +45,7 @@ def translated(error: Exception, file: str = "the database") -> Exception:
 
 
 def locked_for_too_long(file: str = "the database") -> StoreUnavailable:
-    """What a caller is told whose patience has ended."""
+    """The error for a caller that waited too long for the lock."""
     return StoreUnavailable(f"another connection kept {file} locked for too long. Try again.")
 
 
@@ -63,7 +63,7 @@ def _meaning(error: sqlite3.Error, file: str) -> NightmailError:
 
 
 def commit_failed(error: sqlite3.Error, file: str = "the database") -> Exception:
-    """What a failed commit means: after a failure of the disk nobody knows how much of it was written."""
+    """The error for a failed commit: after an I/O error it is unknown how much was written."""
     failed = translated(error, file)
     if _kind(error) != sqlite3.SQLITE_IOERR:
         return failed
@@ -73,11 +73,11 @@ def commit_failed(error: sqlite3.Error, file: str = "the database") -> Exception
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a row is at fault, and not the database."""
+    """Whether the row is at fault, not the database."""
     return isinstance(error, sqlite3.DataError) or _kind(error) in _REFUSED
 
 
 def _kind(error: BaseException) -> int | None:
-    """The kind of an error that SQLite itself has raised."""
+    """The primary code of an error that SQLite itself raised."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & _KIND

@@ -1,7 +1,7 @@
--- What an operator asks. Reads only, on a connection of its own, so nobody waits for it.
+-- Operator queries. Read-only, on a separate connection, so nothing waits for them.
 
 -- name: peek
--- Messages of all queues that wait, by due time. The ids are sorted without the bodies, which may be large.
+-- Waiting messages of all queues, by due time. The ids are sorted without the bodies, which may be large.
 SELECT
     id, queue, cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, expires_at, attempts,
     cast(body AS BLOB), cast(headers AS TEXT)
@@ -20,7 +20,7 @@ WHERE id IN (
 ORDER BY due_at, id;
 
 -- name: peek_queue
--- Messages of one queue that wait, by due time.
+-- Waiting messages of one queue, by due time.
 SELECT
     id, queue, cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, expires_at, attempts,
     cast(body AS BLOB), cast(headers AS TEXT)
@@ -39,7 +39,7 @@ WHERE id IN (
 ORDER BY due_at, id;
 
 -- name: peek_timer
--- The message that bears this name, if it waits.
+-- The message that owns this timer id, if it waits.
 SELECT
     id, queue, cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, expires_at, attempts,
     cast(body AS BLOB), cast(headers AS TEXT)
@@ -52,7 +52,7 @@ WHERE
 LIMIT :limit;
 
 -- name: dead
--- Dead letters of all queues, newest first, from below the cursor: their ids and sizes.
+-- Dead letters of all queues, newest first, starting below the cursor: ids and sizes.
 SELECT id, length(body) + length(headers)
 FROM nightmail_dead
 WHERE
@@ -64,7 +64,7 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: dead_queue
--- Dead letters of one queue, newest first, from below the cursor: their ids and sizes.
+-- Dead letters of one queue, newest first, starting below the cursor: ids and sizes.
 SELECT id, length(body) + length(headers)
 FROM nightmail_dead
 WHERE
@@ -77,7 +77,7 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: dead_ids
--- Those of these dead letters that are there, newest first, from below the cursor: their ids and sizes.
+-- Those of these dead letters that exist, newest first, starting below the cursor: ids and sizes.
 SELECT id, length(body) + length(headers)
 FROM nightmail_dead
 WHERE
@@ -91,7 +91,7 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: dead_letters
--- These dead letters, newest first. Casts: one that was changed by hand must not hide the others.
+-- These dead letters, newest first. Casts: one edited by hand must not hide the others.
 SELECT
     id, message_id, queue, cast(reason AS TEXT), cast(error AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT),
     priority, attempts, deliveries, published_at, first_attempt_at, last_attempt_at, died_at, cast(body AS BLOB),
@@ -101,7 +101,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
 ORDER BY id DESC;
 
 -- name: stats
--- How each queue with messages stands: ready, scheduled, running, superseded, and the due time of the oldest ready.
+-- Counts for each queue with messages: ready, scheduled, running, superseded; and the due time of the oldest ready one.
 SELECT
     queue,
     count(*) FILTER (WHERE NOT superseded AND (lease_until IS NULL OR lease_until <= :now) AND due_at <= :now),

@@ -1,4 +1,4 @@
-"""What an operator asks: pending messages, dead letters, counts."""
+"""Operator queries: pending messages, dead letters, counts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Inspecting:
     def dead(
         self, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
     ) -> Steps[list[DeadLetter]]:
-        """Dead letters, newest first, as many as fit."""
+        """Dead letters, newest first, as many as fit into `max_bytes`."""
         wanted = conditions(which, self._time.now())
         sizes = yield self._sql(narrowed("dead", which), cursor=cursor, limit=max(limit, 0), **wanted)
         budget = ByteBudget(max_bytes)
@@ -50,7 +50,7 @@ class Inspecting:
         return [rows.dead_letter(row) for row in found]
 
     def stats(self) -> Steps[dict[str, QueueStats]]:
-        """How each queue that has anything stands."""
+        """Statistics for each queue that is not empty."""
         now = self._time.now()
         dead: dict[str, int] = dict((yield self._sql("dead_counts")))
         stats = {queue: QueueStats(dead=letters) for queue, letters in dead.items()}
@@ -69,14 +69,14 @@ class Inspecting:
 
 
 def narrowed(statement: str, which: DeadFilter) -> str:
-    """The form of a statement about dead letters that finds those which are meant without looking at all others."""
+    """The variant of a statement that finds the matching dead letters without scanning all others."""
     if which.ids is not None:
         return f"{statement}_ids"
     return statement if which.queue is None else f"{statement}_queue"
 
 
 def conditions(which: DeadFilter, now: int) -> dict[str, Any]:
-    """Which dead letters are meant, as the statements take it."""
+    """The filter as parameters of the statements."""
     return {
         "queue": which.queue,
         "reason": which.reason,

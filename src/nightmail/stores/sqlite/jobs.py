@@ -1,4 +1,4 @@
-"""Work for a thread, and the way its answer takes back to the event loop."""
+"""Jobs for a connection thread, and how their answers get back to the event loop."""
 
 from __future__ import annotations
 
@@ -39,40 +39,40 @@ class Look(Generic[T]):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Write(Generic[T]):
-    """Work that writes, in a transaction which it shares with others."""
+    """Work that writes, in a transaction it shares with other jobs."""
 
     work: Work[T]
     future: asyncio.Future[T]
     deadline: float
     """Until when to wait for the lock."""
     look: Work[T | None] | None = None
-    """Comes first, without the lock. What it finds is the answer; `None` means that there is something to write."""
+    """Runs first, without the lock. What it returns is the answer; `None` means that there is something to write."""
     when_locked_out: Callable[[], T] | None = None
-    """The answer when the lock could not be had; without one, that is an error."""
+    """The answer if the lock is not acquired in time; without it, that is an error."""
     then: Callable[[T], None] | None = None
-    """Called on the event loop once it is committed, even when nobody waits for the answer any more."""
+    """Called on the event loop after the commit, even if the caller no longer waits for the answer."""
     lasting: bool = True
-    """Whether it must outlive a power cut."""
+    """Whether it must survive a power cut."""
     urgent: bool = False
-    """Whether it goes before others, and asks for the lock more often than they do."""
+    """Whether it runs before others, and polls for the lock more often."""
     owed_for: float = 0.0
-    """For so many seconds after `when_locked_out` was answered it is still done, should the lock be had."""
+    """For so many seconds after `when_locked_out` was answered, it is still done if the lock becomes free."""
 
 
 @dataclass(eq=False, slots=True)
 class Errand:
-    """A read that nobody waits for."""
+    """A read that nothing waits for."""
 
     work: Work[None]
 
 
 @dataclass(eq=False, slots=True)
 class Stop:
-    """The last that a thread is told."""
+    """The last job of a thread."""
 
     future: asyncio.Future[None]
     deadline: float
-    """Until when what was asked for before may go on waiting for the lock."""
+    """Until when earlier jobs may keep waiting for the lock."""
 
 
 Job: TypeAlias = Look[Any] | Write[Any]
@@ -80,12 +80,12 @@ Answer: TypeAlias = Succeeded[Any] | Failed
 
 
 def hand_over(answers: Iterable[tuple[Job | Stop, Answer]]) -> None:
-    """Give the answers to the event loops on which they are waited for: one call for all of a loop's."""
+    """Deliver the answers to the event loops that wait for them, with one call per loop."""
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Job | Stop, Answer]]] = defaultdict(list)
     for job, answer in answers:
         by_loop[job.future.get_loop()].append((job, answer))
     for loop, its_own in by_loop.items():
-        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+        with suppress(RuntimeError):  # The loop is closed: nothing waits any more.
             loop.call_soon_threadsafe(_tell, its_own)
 
 

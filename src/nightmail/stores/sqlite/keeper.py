@@ -1,9 +1,9 @@
-"""Keeping leases alive beside the event loop.
+"""Renews leases independently of the main event loop.
 
-A handler that blocks the event loop blocks everything that runs on it. Leases must be renewed all the same, or another
-worker takes over what this one is still working on. The keeper has an event loop on a thread of its own. The write is
-done by the writing thread: SQLite has one write lock, and a second connection of this process would only compete for
-it. There a renewal goes before everything else, in the next transaction, whoever else that one is for.
+A handler that blocks the event loop blocks everything that runs on it. Leases must still be renewed, or another worker
+takes over what this one is working on. The keeper has an event loop on its own thread. The writer thread does the
+write: SQLite has one write lock, and a second connection of this process would only compete for it. There a renewal
+goes before everything else, in the next transaction, whatever else is in it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from nightmail.stores.sqlite.steps import carry_out
 from nightmail.stores.sqlite.thread import ConnectionThread
 
 _PATIENCE: Final = timedelta(seconds=1)
-"""How long a renewal waits for the lock. While it waits it asks for it more often than any other writer does."""
+"""How long a renewal waits for the lock. Meanwhile it polls for it more often than any other writer."""
 _PARTS: Final = 6
-"""Of a short lease it waits for this part only: the keeper wants an answer while there is still time to ask again."""
+"""It waits for at most this fraction of the lease: the keeper needs an answer while there is still time to retry."""
 
 
 @dataclass(slots=True)
 class Renewals:
-    """Renewing leases on the writing thread; once the store is closed, on one that is made for it."""
+    """Renews leases on the writer thread, or, once the store is closed, on a thread of its own."""
 
     writer: ConnectionThread
     leases: Leases
@@ -39,7 +39,7 @@ class Renewals:
     own: ConnectionThread | None = None
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
-        """Let these leases run on; `BUSY` for all when another connection keeps the lock for too long."""
+        """Extend these leases; `BUSY` for all if another connection keeps the lock for too long."""
         if not deliveries:
             return []
         return await self._thread().write(
@@ -48,12 +48,12 @@ class Renewals:
             patience=min(lease / _PARTS, _PATIENCE).total_seconds(),
             lasting=False,
             urgent=True,
-            # Until the keeper asks again: a claim of this process must not get the lock first and take these over.
+            # Until the keeper retries: a claim of this process must not get the lock first and take these over.
             owed_for=RENEW_AGAIN_SECONDS,
         )
 
     async def close(self) -> None:
-        """Give back the thread that was made for it, if there is one."""
+        """Stop its own thread, if there is one."""
         if self.own is not None:
             await self.own.stop()
 

@@ -1,6 +1,6 @@
-"""A lease is an id and a token together: which still hold, and what is done under them.
+"""A lease is an id and a token: which leases are still held, and the writes made under them.
 
-Leases are on messages or on dead letters. A batch is all of one kind, so its first delivery tells for all.
+Leases are on messages or on dead letters. A batch is all of one kind, so its first delivery decides for all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def are_letters(deliveries: Sequence[Delivery]) -> bool:
 
 
 class Leases:
-    """The steps of `hold`, `ack` and `extend`, and of removing what was handled."""
+    """The steps of `hold`, `ack` and `extend`, and of removing handled messages."""
 
     def __init__(self, sql: Queries, time: StoreTime, *, keep_delivered: bool) -> None:
         self._sql = sql
@@ -31,13 +31,13 @@ class Leases:
         self._keep_delivered = keep_delivered
 
     def held(self, deliveries: Sequence[Delivery]) -> Steps[dict[int, int]]:
-        """The places of those whose leases hold, and for each whether it is superseded."""
+        """The positions of deliveries whose leases are held, and whether each is superseded."""
         statement = "letters_held" if are_letters(deliveries) else "held"
         held: dict[int, int] = dict((yield from gathered(self._sql(statement, leases=_listed(deliveries)))))
         return held
 
     def all_hold(self, deliveries: Sequence[Delivery]) -> Steps[bool]:
-        """Whether these are different messages, claimed together, whose leases all hold: for less than `held`."""
+        """Whether these are distinct messages, claimed together, whose leases are all held. Cheaper than `held`."""
         ids = {delivery.id for delivery in deliveries}
         tokens = {delivery.token for delivery in deliveries}
         if len(ids) < len(deliveries) or len(tokens) != 1:
@@ -46,7 +46,7 @@ class Leases:
         return bool(count == len(ids))
 
     def hold(self, deliveries: Sequence[Delivery]) -> Steps[Change[None]]:
-        """Make sure that all these leases hold. The write lock is what keeps them as they are."""
+        """Make sure that all these leases are held. The write lock keeps them so."""
         held = yield from self.held(deliveries)
         lost = [delivery.id for place, delivery in enumerate(deliveries) if place not in held]
         if lost:
@@ -54,7 +54,7 @@ class Leases:
         return Change(None)
 
     def ack(self, deliveries: Sequence[Delivery]) -> Steps[Change[None]]:
-        """Remove these as handled: all of them, or none."""
+        """Remove these as handled: all or none."""
         yield from self.hold(deliveries)
         ids = [delivery.id for delivery in deliveries]
         if are_letters(deliveries):
@@ -64,14 +64,14 @@ class Leases:
         return Change(None, (yield from ring(self._sql, released(deliveries))))
 
     def finish(self, ids: Sequence[int]) -> Steps[None]:
-        """Remove handled messages, into the history if that is kept."""
+        """Remove handled messages; copy them to the delivered history if it is kept."""
         listed = json.dumps(ids)
         if self._keep_delivered:
             yield self._sql("keep", ids=listed, now=self._time.stamp())
         yield self._sql("remove", ids=listed)
 
     def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Steps[list[WriteResult]]:
-        """Let these leases run on; how each stood."""
+        """Extend these leases. Returns the write result of each."""
         held = yield from self.held(deliveries)
         if held:
             statement = "extend_letters" if are_letters(deliveries) else "extend"
@@ -83,16 +83,16 @@ class Leases:
 
 
 def released(ended: Sequence[Delivery]) -> frozenset[str]:
-    """The queues in which the next of a line may go once these messages have ended."""
+    """The queues in which the next message of an ordering key may run once these have ended."""
     return frozenset(delivery.queue for delivery in ended if delivery.ordering_key is not None)
 
 
 def _listed(deliveries: Sequence[Delivery]) -> str:
-    """These leases as the statements take them that tell which hold."""
+    """These leases as a parameter of `held` and `letters_held`."""
     listed = []
     token, written = None, ""
     for delivery in deliveries:
-        if delivery.token is not token:  # The same for all that were claimed together.
+        if delivery.token is not token:  # Messages claimed together share it.
             token, written = delivery.token, delivery.token.hex.upper()
         listed.append((delivery.id, written))
     return json.dumps(listed)

@@ -1,4 +1,4 @@
-"""Looking after dead letters: what a claim of them takes, and what each outcome does to them."""
+"""Handling dead letters: what a claim takes, and what each outcome does to them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Letters:
         self._leases = leases
 
     def look(self, wanted: Wanted) -> Steps[Claimed | None]:
-        """What the claim answers when there is nothing to take; `None` when there is something."""
+        """The result of a claim that finds nothing to take; `None` when there is something."""
         at = Moment(now := self._time.now(), now)
         if (yield from self._longest_due(wanted.queues, 1, at)):
             return None
         return Claimed((), (yield from self._next_in(wanted.queues, at)))
 
     def take(self, wanted: Wanted, locked_out: float = 0.0, waited_lately: float = 0.0) -> Steps[Claimed]:
-        """Lease what there is, up to the limits. Others had the lock for so many seconds before."""
+        """Lease what is available, up to the limits, after waiting for the lock for so many seconds."""
         at = Moment.after_lock_out(self._time.now(), locked_out, waited_lately, wanted.lease)
         budget = ByteBudget(wanted.max_bytes)
         offered = yield from self._longest_due(wanted.queues, wanted.limit, at)
@@ -49,13 +49,13 @@ class Letters:
         return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, at)), full)
 
     def recall(self, queues: Sequence[str], token: UUID) -> Steps[Change[int]]:
-        """Hand back the letters that are leased under this token; how many."""
+        """Hand back the dead letters leased under this token. Returns how many."""
         found = yield self._sql("recall_letters", queues=json.dumps(queues), token=token.bytes)
         rings = frozenset(queue for (queue,) in found)
         return Change(len(found), (yield from ring(self._sql, rings)))
 
     def settle(self, batch: Sequence[Settlement]) -> Steps[Change[list[WriteResult]]]:
-        """Write how looking after these letters ended; how each lease stood."""
+        """Write the outcomes of these dead letters. Returns the write result of each."""
         held = yield from self._leases.held([one.delivery for one in batch])
         groups = OutcomeGroups(batch, held, self._time.stamp())
         if groups.done:
@@ -71,7 +71,7 @@ class Letters:
         return Change(groups.results, (yield from ring(self._sql, _woken(groups, batch))))
 
     def _longest_due(self, queues: Sequence[str], limit: int, at: Moment) -> Steps[list[tuple[int, int]]]:
-        """The ids and sizes of up to so many letters that may be taken, of all these queues together."""
+        """The ids and sizes of up to `limit` claimable dead letters, over all these queues."""
         offered: list[tuple[int, int, int]] = []
         for queue in queues:
             offered += yield self._sql(
@@ -107,7 +107,7 @@ class Letters:
 
 
 def _woken(groups: OutcomeGroups, batch: Sequence[Settlement]) -> frozenset[str]:
-    """The queues whose letters are soon offered again."""
+    """The queues whose dead letters are offered again soon."""
     rings = NOBODY
     for place in groups.places:
         due_at = due_again(batch[place].outcome, groups.now)

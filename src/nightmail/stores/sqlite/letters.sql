@@ -1,7 +1,7 @@
--- Looking after dead letters: claiming them, and what is written under a lease on one. The write lock is held.
+-- Handling dead letters: claiming them, and what is written under a lease on one. The write lock is held.
 
 -- name: letters_offered
--- What could be taken of a queue's dead letters, the longest due first, and how large each is.
+-- Claimable dead letters of a queue, longest due first, with their sizes.
 SELECT offered_at, id, length(body) + length(headers)
 FROM nightmail_dead
 WHERE queue = :queue AND offered_at <= :now AND (lease_until IS NULL OR lease_until <= :expired)
@@ -9,8 +9,8 @@ ORDER BY offered_at, id
 LIMIT :limit;
 
 -- name: lease_letters
--- Lease these letters and give them as their holder will get them, in no particular order.
--- Casts: a value of another kind that somebody put there by hand would otherwise fail the claim, for ever.
+-- Lease these dead letters and return the values of their deliveries, in no particular order.
+-- Casts: a value of another type, put there by hand, would otherwise fail every claim.
 UPDATE nightmail_dead
 SET
     token = :token,
@@ -24,7 +24,7 @@ RETURNING
     cast(reason AS TEXT), cast(error AS TEXT), died_at;
 
 -- name: letters_upcoming
--- When the next letter of these queues is due, or the next lease on one of them expires.
+-- When the next dead letter in these queues is due, or the next lease on one expires.
 SELECT min(moment)
 FROM (
     SELECT (
@@ -43,7 +43,7 @@ FROM (
 );
 
 -- name: recall_letters
--- Hand back the letters that are leased under this token in these queues, as `release_letters` does. Their queues.
+-- Hand back the dead letters leased under this token in these queues, as `release_letters` does. Returns their queues.
 UPDATE nightmail_dead
 SET
     care_deliveries = max(care_deliveries - 1, 0),
@@ -59,21 +59,21 @@ WHERE id IN (
 RETURNING queue;
 
 -- name: letters_held
--- Of these leases, pairs of an id and a token in hexadecimal, the places of those that still hold. No letter is ever
--- superseded.
+-- The positions of those of these leases (pairs of an id and a hexadecimal token) that are still held. No dead letter
+-- is ever superseded.
 SELECT json_group_array(json_array(lease.key, 0))
 FROM json_each(:leases) AS lease
 CROSS JOIN nightmail_dead AS d
 WHERE d.id = json_extract(lease.value, '$[0]') AND hex(d.token) = json_extract(lease.value, '$[1]');
 
 -- name: extend_letters
--- Let the leases on these letters run until then, unless they run longer already.
+-- Extend the leases on these dead letters to `:until`, unless they already run longer.
 UPDATE nightmail_dead
 SET lease_until = :until
 WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until < :until;
 
 -- name: retry_letters
--- Count an attempt and offer these letters again: pairs of an id and when.
+-- Count an attempt and offer these dead letters again: pairs of an id and a time.
 UPDATE nightmail_dead
 SET
     care_attempts = min(care_attempts + 1, 2147483647),
@@ -86,7 +86,7 @@ FROM json_each(:returned) AS returned
 WHERE nightmail_dead.id = json_extract(returned.value, '$[0]');
 
 -- name: postpone_letters
--- Offer these letters again with nothing counted: pairs of an id and when.
+-- Offer these dead letters again and reset their counters: pairs of an id and a time.
 UPDATE nightmail_dead
 SET
     care_attempts = 0,
@@ -99,7 +99,7 @@ FROM json_each(:returned) AS returned
 WHERE nightmail_dead.id = json_extract(returned.value, '$[0]');
 
 -- name: release_letters
--- Hand these letters back as they were before the claim, in their place.
+-- Hand these dead letters back as they were before the claim, in their old place.
 UPDATE nightmail_dead
 SET
     care_deliveries = max(care_deliveries - 1, 0),
@@ -109,12 +109,12 @@ SET
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: give_up_letters
--- Offer these letters to nobody any more.
+-- Stop offering these dead letters.
 UPDATE nightmail_dead
 SET offered_at = NULL, token = NULL, lease_until = NULL, claimed_at = NULL
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: remove_letters
--- Remove these letters.
+-- Remove these dead letters.
 DELETE FROM nightmail_dead
 WHERE id IN (SELECT value FROM json_each(:ids));

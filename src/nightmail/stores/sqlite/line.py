@@ -11,22 +11,22 @@ from typing import Final
 
 from nightmail.stores.sqlite.errors import is_busy
 
-# A forked child gets copies of its parent's connections and must not close them, not even by forgetting them: it would
-# touch files that its parent is using. So nobody forgets a connection that is open.
+# A forked child gets copies of its parent's connections and must not close them, not even by garbage collection: it
+# would touch files that its parent is using. So every open connection stays referenced here.
 _open: Final[set[sqlite3.Connection]] = set()
 
 SLICE_SECONDS: Final = 0.05
-"""How long to wait for the lock at a time: in between, a thread answers those who only look."""
+"""How long to wait for the lock at a time: in between, a thread answers reads."""
 _URGENT_PAUSE: Final = 0.0005
-"""SQLite's own waiting pauses for up to 20 ms. Who asks this often gets the lock between two commits of others."""
+"""SQLite's own wait sleeps for up to 20 ms. Polling this often gets the lock between two commits of others."""
 _FORGOTTEN_AFTER: Final = 1.0
-"""Seconds without asking for the lock, after which nothing is known about who had it meanwhile."""
+"""Seconds without asking for the lock, after which it is unknown whether others had it meanwhile."""
 LATELY: Final = 2.0
-"""Seconds for which it is known how long the lock was waited for."""
+"""Seconds over which waits for the lock are summed up."""
 
 
 class Line:
-    """A connection that is made when it is first needed, and made anew after it was dropped."""
+    """A connection that opens when first needed, and again after it was dropped."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], file: str = "the database") -> None:
         self.file = file
@@ -49,12 +49,12 @@ class Line:
         return self._connection
 
     def begin(self, *, lasting: bool, urgent: bool = False) -> sqlite3.Connection:
-        """Take the write lock. Unless it is to be lasting, the commit does not wait for the disk.
+        """Take the write lock. Unless `lasting`, the commit does not wait for the disk.
 
-        What is urgent asks for the lock far more often than others do, and so gets it before them.
+        An `urgent` call polls for the lock far more often than others do, and so gets it before them.
 
-        A commit that does not wait may be lost in a power cut, together with everything later that did not wait
-        either; whatever comes after it and does wait makes it lasting too.
+        A commit that does not wait may be lost in a power cut, together with all later ones that did not wait either;
+        the next commit that waits makes it durable too.
         """
         connection = self.connection()
         if lasting is not self._lasting:
@@ -85,18 +85,18 @@ class Line:
 
     @property
     def waited_lately(self) -> float:
-        """For how many seconds of the last ones the lock was waited for."""
+        """For how many of the last `LATELY` seconds this connection waited for the lock."""
         return sum(seconds for _, seconds in self._waits)
 
     def interrupt(self) -> None:
-        """Have the statement that runs now fail. The one method that another thread may call."""
+        """Make the running statement fail. The only method that another thread may call."""
         connection = self._connection
         if connection is not None:
             with suppress(sqlite3.Error):  # Closed meanwhile.
                 connection.interrupt()
 
     def drop(self) -> None:
-        """Close the connection, and with it whatever it had begun."""
+        """Close the connection, which rolls back its transaction."""
         if self._connection is not None:
             _open.discard(self._connection)
             with suppress(sqlite3.Error):

@@ -1,4 +1,4 @@
-"""Who is to be woken by what, and the two times that all processes of a database agree on."""
+"""Which writes wake workers, and the two intervals that all processes of a database agree on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nightmail.stores.sqlite.steps import Queries, Steps
 LOOK_INTERVAL: Final = timedelta(seconds=5)
 """The longest an idle worker goes without looking."""
 NOTICE_HORIZON: Final = timedelta(seconds=60)
-"""How soon a message must be due for a write to wake anybody: later ones are found by looking in time."""
+"""A write wakes workers only if the message is due within this time: later ones are found by polling."""
 
 _HORIZON: Final = in_microseconds(NOTICE_HORIZON)
 NOBODY: Final[frozenset[str]] = frozenset()
@@ -24,9 +24,9 @@ def if_soon(queue: str, due_at: int, now: int) -> frozenset[str]:
 
 
 def ring(sql: Queries, queues: frozenset[str]) -> Steps[frozenset[str]]:
-    """Note for listeners in other processes that these queues have something.
+    """Tell listeners in other processes that these queues have something.
 
-    They see a new message by its id, so a publish does without this.
+    They notice a new message by its id, so a publish does not need this.
     """
     if queues:
         yield sql("ring", queues=json.dumps(sorted(queues)))

@@ -1,4 +1,4 @@
-"""Settlements of a batch, sorted by what has to be written for them."""
+"""Settlements of a batch, grouped by what has to be written for them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nightmail.stores.sqlite.moments import after
 
 
 class OutcomeGroups:
-    """What a batch does to those in it whose leases hold, and how each lease stood."""
+    """The writes for those in a batch whose leases are held, and the write result of each."""
 
     def __init__(self, batch: Sequence[Settlement], held: Container[int], now: int) -> None:
         self.now = now
         self.results: list[WriteResult] = []
         self.places: list[int] = []
-        """Which of the batch are carried out."""
+        """The positions in the batch that are written."""
         self.done: list[int] = []
         self.given_up: list[tuple[int, str, str | None, int]] = []
         self.retried: list[tuple[int, int]] = []
@@ -26,7 +26,7 @@ class OutcomeGroups:
         settled: set[int] = set()
         for place, settlement in enumerate(batch):
             id_ = settlement.delivery.id
-            # A second settlement of one message meets a lease that the first has ended.
+            # The first settlement of a message ends its lease, so a second one finds it lost.
             if place in held and id_ not in settled:
                 settled.add(id_)
                 self.places.append(place)
@@ -52,7 +52,7 @@ class OutcomeGroups:
 
 
 def due_again(outcome: Outcome, now: int) -> int | None:
-    """When whatever had this outcome is due again; `None` when it does not come back."""
+    """When a message with this outcome is due again; `None` if it does not come back."""
     match outcome:
         case Retry(delay) | Postpone(delay):
             return after(now, delay)

@@ -1,4 +1,4 @@
-"""Whose the database file is: a file that others can write is used, but never in silence."""
+"""Ownership of the database file: a file that others can write to is used, but with a warning."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ logger = logging.getLogger(__name__)
 def warn_about_others(path: str) -> None:
     """Log a warning when other users of this machine can change the messages in this file.
 
-    A link is followed, since data directories are often links; not without a word if another user made it.
+    A link is followed, since data directories are often links; with a warning if another user made it.
     """
     if not hasattr(os, "geteuid"):
-        return  # Windows keeps rights in another way.
+        return  # Windows has a different permission model.
     trusted = {os.geteuid(), 0}
     link, file = os.lstat(path), os.stat(path)
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in trusted | {file.st_uid}:

@@ -1,5 +1,5 @@
--- Publishing. The write lock is held, so each statement may rely on what the one before it saw. Lists come as JSON, so
--- that one statement does for any number; `:now` and every other time is in microseconds, by the store's clock.
+-- Publishing. The write lock is held, so each statement may rely on what the previous one saw. Lists are JSON, so that
+-- one statement serves any number; `:now` and all other times are in microseconds, by the store's clock.
 
 -- name: publish
 -- Store one message.
@@ -10,8 +10,8 @@ VALUES (:queue, :priority, :due_at, :now, :expires_at, :timer_id, :timer_id, :or
 RETURNING id;
 
 -- name: publish_batch
--- Store many messages: their fields as a list of lists, their bodies one after the other in one piece. Which of them
--- follow another of the list is told; the trigger sees to those that follow a message that was there before.
+-- Store many messages: their fields as a list of lists, their bodies concatenated. `follows` is given for those that
+-- follow another message of the batch; the trigger sets it for those that follow a message stored earlier.
 INSERT INTO nightmail_messages (
     queue, priority, due_at, published_at, expires_at, ordering_key, headers, body, follows
 )
@@ -29,19 +29,19 @@ FROM json_each(:messages)
 RETURNING id;
 
 -- name: bearer
--- The message that bears this name.
+-- The owner of this timer id.
 SELECT id, due_at, lease_until, ordering_key
 FROM nightmail_messages
 WHERE queue = :queue AND timer_key = :timer_id;
 
 -- name: detach
--- Take the name from a running message, which goes on without it.
+-- Take the timer id from a running message, which continues without it.
 UPDATE nightmail_messages
 SET timer_key = NULL, superseded = max(superseded, :superseded)
 WHERE id = :id;
 
 -- name: overwrite
--- Put a new message in the place of a waiting one. It still holds its ordering key if that is the same.
+-- Replace a waiting message with a new one. It still holds its ordering key if that is unchanged.
 UPDATE nightmail_messages
 SET
     priority = :priority,
@@ -62,19 +62,19 @@ SET
 WHERE id = :id;
 
 -- name: window
--- Whether this timer id counts as taken by an earlier publish.
+-- Whether this timer id is still taken by an earlier publish.
 SELECT 1
 FROM nightmail_dedup
 WHERE queue = :queue AND timer_id = :timer_id AND until > :now;
 
 -- name: open_window
--- Let this timer id count as taken until then, and for no shorter time than it already does.
+-- Keep this timer id taken until `:until`, or for as long as it already is, whichever is later.
 INSERT INTO nightmail_dedup (queue, timer_id, until)
 VALUES (:queue, :timer_id, :until)
 ON CONFLICT (queue, timer_id) DO UPDATE SET until = max(until, excluded.until);
 
 -- name: clear_windows
--- Two windows that have ended, for each that is opened: so the table never outgrows the open ones for long.
+-- Delete two ended windows for each one opened, so that the table never outgrows the open ones for long.
 DELETE FROM nightmail_dedup
 WHERE (queue, timer_id) IN (
     SELECT queue, timer_id FROM nightmail_dedup WHERE until <= :now ORDER BY until LIMIT 2

@@ -1,6 +1,6 @@
-"""What a publish does, by who bears the name and whether it runs.
+"""What a publish does, depending on the owner of the timer id and whether it runs.
 
-The write lock is held, so what was looked at stays as it was seen: no step here is ever repeated.
+The write lock is held, so what was read stays true: no step here is ever repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Publishing:
         self._leases = leases
 
     def publish(self, message: Message, own: Delivery | None) -> Steps[Change[int | None]]:
-        """Store a message; its id, or `None`."""
+        """Store a message. Returns its id, or `None`."""
         if own is not None:
             yield from self._leases.hold([own])
         now = self._time.stamp()
@@ -50,7 +50,7 @@ class Publishing:
                 return (yield from self._instead_of(bearer, message, now))
 
     def publish_batch(self, messages: Sequence[Message]) -> Steps[Change[list[int]]]:
-        """Store messages without timer ids; their ids, in order."""
+        """Store messages without timer ids. Returns their ids, in order."""
         now = self._time.stamp()
         rows: list[Sequence[Any]] = []
         rings: frozenset[str] = NOBODY
@@ -62,7 +62,7 @@ class Publishing:
             rows.append((*fields.values(), position, len(message.body), int(follows)))
             position += len(message.body)
             rings |= if_soon(message.queue, fields["due_at"], now)
-        # One byte more than there are: cutting a piece out of nothing gives NULL, not nothing.
+        # One extra byte: `substr` of an empty blob gives NULL, not an empty blob.
         bodies = b"".join([*(message.body for message in messages), b"\n"])
         found = yield self._sql("publish_batch", now=now, messages=json.dumps(rows), bodies=bodies)
         return Change(sorted(id_ for (id_,) in found), rings)
@@ -81,8 +81,8 @@ class Publishing:
         if bearer is None:
             return (yield from self._insert(message, now))
         if bearer.lease_until is not None and bearer.lease_until > now:
-            # Due times are not compared: a running message is in no schedule any more, and the wish to be woken
-            # again must not vanish with it.
+            # Due times are not compared: a running message is no longer scheduled, and the new message must not be
+            # lost when it ends.
             return (yield from self._take_name(message, bearer, now, superseded=True))
         if not _wins(message, bearer, now):
             return Change(None)
@@ -90,7 +90,7 @@ class Publishing:
         yield self._sql("overwrite", id=bearer.id, body=message.body, now=now, **fields)
         rings = if_soon(message.queue, fields["due_at"], now)
         if bearer.ordering_key is not None:
-            # It leaves its line, or is due at another time: the next in that line may go.
+            # Its ordering key or due time may change: the next message with the old key may run.
             rings = frozenset((message.queue,))
         return Change(bearer.id, (yield from ring(self._sql, rings)))
 
@@ -113,12 +113,12 @@ class Publishing:
 
 
 def _is_own(bearer: _Bearer, own: Delivery | None) -> bool:
-    # A dead letter bears no name, and its id may be that of any message.
+    # A dead letter owns no timer id, and its id may equal that of any message.
     return own is not None and not isinstance(own, DeadDelivery) and own.id == bearer.id
 
 
 def _fields(message: Message, now: int) -> dict[str, Any]:
-    """What a message brings besides its name and its body, in the order of `publish_batch`."""
+    """The fields of a message except its timer id and body, in the order of `publish_batch`."""
     return {
         "queue": message.queue,
         "priority": message.priority,
@@ -130,7 +130,7 @@ def _fields(message: Message, now: int) -> dict[str, Any]:
 
 
 def _joins(ends: dict[tuple[str, str], int], message: Message, due_at: int) -> bool:
-    """Whether it follows the one before it in its line. `ends`: when the last of each line is due."""
+    """Whether it follows the previous message of its ordering key. `ends`: the due time of each key's last message."""
     line = message.queue, message.ordering_key or ""
     before = ends.get(line)
     ends[line] = due_at

@@ -1,7 +1,7 @@
--- Moving dead letters back among the messages. The write lock is held: nobody takes a name or a letter in between.
+-- Redriving dead letters. The write lock is held: no timer id or dead letter is taken in between.
 
 -- name: movable
--- Of these letters those that nobody holds: the queue each would go to, its name, and whether a message there bears it.
+-- Those of these dead letters that are not leased: target queue, timer id, and whether a message there owns it.
 SELECT
     d.id,
     coalesce(:to, d.queue),
@@ -16,8 +16,8 @@ CROSS JOIN nightmail_dead AS d
 WHERE d.id = letter.value AND (d.lease_until IS NULL OR d.lease_until <= :now);
 
 -- name: redrive
--- Store these letters as new messages, in this order: pairs of an id and the new headers. Two that would bear one name,
--- or one whose name is borne, would be refused and undo all of it.
+-- Store these dead letters as new messages, in this order: pairs of an id and the new headers. Two with the same timer
+-- id, or one whose timer id is taken, would be refused and roll back everything.
 INSERT INTO nightmail_messages (
     queue, priority, due_at, published_at, timer_id, timer_key, ordering_key, headers, body
 )

@@ -1,4 +1,4 @@
-"""Moving dead letters back among the messages."""
+"""Redriving: dead letters become messages again."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nightmail.stores.sqlite.steps import Change, Queries, Steps
 class Redriving:
     """The steps of `redrive`.
 
-    A letter is removed only once it is stored as a message, and both happen or neither: a name that is taken must not
-    cost anybody a letter.
+    A dead letter is removed only once it is stored as a message, and both happen or neither: a timer id that is taken
+    must not lose a dead letter.
     """
 
     def __init__(self, sql: Queries, time: StoreTime) -> None:
@@ -25,7 +25,7 @@ class Redriving:
     def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool
     ) -> Steps[Change[list[int]]]:
-        """Move those of these letters that can be moved; the ids of the new messages, in order."""
+        """Move those of these dead letters that can be moved. Returns the ids of the new messages, in order."""
         now = self._time.stamp()
         given = {letter.id: letter for letter in letters}
         queues = yield from self._movable(list(given), to=to, keep_timer_ids=keep_timer_ids, now=now)
@@ -41,7 +41,7 @@ class Redriving:
     def _movable(
         self, ids: Sequence[int], *, to: str | None, keep_timer_ids: bool, now: int
     ) -> Steps[dict[int, str]]:
-        """The letters that can be moved, and the queue each goes to. Of those with one name only the last."""
+        """The dead letters that can be moved, and their target queues. Of those that share a timer id only the last."""
         found = {row[0]: row for row in (yield self._sql("movable", ids=json.dumps(ids), to=to, now=now))}
         movable: dict[object, tuple[int, str]] = {}
         for id_, queue, name, borne in (found[id_] for id_ in ids if id_ in found):

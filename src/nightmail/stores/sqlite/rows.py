@@ -1,4 +1,4 @@
-"""From rows to values."""
+"""Converts rows to values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def leased(row: Sequence[Any], token: UUID) -> Delivery:
         id_, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at, expires_at,
         attempts, deliveries, first_attempt_at, last_attempt_at, superseded, _,
     ) = row  # fmt: skip
-    # By position: this is done for every message, and names would double the time it takes.
+    # Positional: this runs for every message, and keyword arguments would take twice as long.
     return Delivery(
         id_, token, queue, bytes.fromhex(body), headers, timer_id, ordering_key, priority,
         moment_of(due_at), moment_of(published_at), moment_of(claimed_at),
@@ -63,7 +63,7 @@ def leased_letter(row: Row, token: UUID) -> DeadDelivery:
 
 
 def pending_message(row: Row) -> PendingMessage:
-    """A message that waits, from the columns of `peek`."""
+    """A waiting message, from the columns of `peek`."""
     (
         id_, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers,
     ) = row  # fmt: skip

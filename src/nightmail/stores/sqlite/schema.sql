@@ -1,11 +1,11 @@
 -- The tables of the SQLite store. Times are whole microseconds since 1970, UTC; tokens are 16 bytes.
 
--- Messages that wait or run. The small columns stand first: SQLite reads a row from its start, and a claim looks
--- at the lease of a row far more often than at its body.
--- `follows` is 1 for a message that cannot be the next of its ordering key: the one before it in line is due no later,
--- or holds the key. The triggers below keep it. Only where it is 0 does a claim look.
--- SQLite would store any value in any column, so the types are checked here; but not that of a body: checking it would
--- bring the whole of it into memory. Text is read as bytes.
+-- Waiting and running messages. The small columns come first: SQLite reads a row from its start, and a claim reads a
+-- row's lease far more often than its body.
+-- `follows` is 1 for a message that cannot be the next of its ordering key: the one before it is due no later, or holds
+-- the key. The triggers below maintain it. A claim scans only rows where it is 0.
+-- SQLite would store any value in any column, so the types are checked here, except the body's: checking it would load
+-- all of it into memory. Text is read as bytes.
 CREATE TABLE IF NOT EXISTS nightmail_messages (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     queue TEXT NOT NULL CHECK (typeof(queue) = 'text'),
@@ -31,34 +31,34 @@ CREATE TABLE IF NOT EXISTS nightmail_messages (
     CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL))
 );
 
--- The order in which a claim takes messages. Lease columns stay outside: taking a lease must not move these entries.
+-- The order in which a claim takes messages. No lease columns: taking a lease must not move these entries.
 CREATE INDEX IF NOT EXISTS nightmail_messages_due ON nightmail_messages (queue, follows, priority, due_at, id);
 
--- What is leased: for when the next lease ends, and for handing back what a claim took whose answer was lost.
+-- Leased messages: to find when the next lease ends, and to hand back the messages of a claim whose answer was lost.
 CREATE INDEX IF NOT EXISTS nightmail_messages_leased ON nightmail_messages (queue, lease_until)
 WHERE lease_until IS NOT NULL;
 
--- A name is borne by at most one message of a queue.
+-- At most one message of a queue owns a timer id.
 CREATE UNIQUE INDEX IF NOT EXISTS nightmail_messages_timer ON nightmail_messages (queue, timer_key)
 WHERE timer_key IS NOT NULL;
 
--- An ordering key is held by at most one message of a queue.
+-- At most one message of a queue holds an ordering key.
 CREATE UNIQUE INDEX IF NOT EXISTS nightmail_messages_head ON nightmail_messages (queue, head_key)
 WHERE head_key IS NOT NULL;
 
--- The line of an ordering key.
+-- The messages of an ordering key, in order.
 CREATE INDEX IF NOT EXISTS nightmail_messages_line ON nightmail_messages (queue, ordering_key, id)
 WHERE ordering_key IS NOT NULL;
 
--- Those of a line that may be its next, by when: one, unless later ones are due earlier.
+-- The messages that may be next of their ordering key, by due time: one per key, unless later ones are due earlier.
 CREATE INDEX IF NOT EXISTS nightmail_messages_front ON nightmail_messages (queue, ordering_key, due_at, id)
 WHERE ordering_key IS NOT NULL AND follows = 0;
 
--- The triggers below run for every message, and mostly there is nothing to do: it has no ordering key, is alone in its
--- line, or `follows` is right already. Their conditions find that out with one descent of the index, for that costs far
--- less than to begin an UPDATE that changes nothing.
+-- The triggers below run for every message, and mostly have nothing to do: it has no ordering key, is the only one with
+-- it, or `follows` is already right. Their conditions find that out with one index lookup, which costs far less than
+-- starting an UPDATE that changes nothing.
 
--- A message joins the end of a line. One put there by hand may get an id in the middle of it.
+-- A message is added at the end of its ordering key. One inserted by hand may get an id in the middle.
 CREATE TRIGGER IF NOT EXISTS nightmail_messages_joined AFTER INSERT ON nightmail_messages
 WHEN
     new.ordering_key IS NOT NULL
@@ -96,8 +96,8 @@ BEGIN
         AND follows <> (head_key IS NULL AND (new.due_at <= due_at OR new.head_key IS NOT NULL));
 END;
 
--- A message in a line is due at another time, takes or leaves the key, or changes the line. Behind one that holds the key,
--- whenever it is due, the next follows.
+-- A message changes its due time, its ordering key or queue, or takes or gives up the key. The message after the one
+-- that holds the key always follows, whatever the due times.
 CREATE TRIGGER IF NOT EXISTS nightmail_messages_moved
 AFTER UPDATE OF queue, due_at, ordering_key, head_key ON nightmail_messages
 WHEN
@@ -167,7 +167,7 @@ BEGIN
         ), 0));
 END;
 
--- A message leaves its line.
+-- A message with an ordering key is deleted.
 CREATE TRIGGER IF NOT EXISTS nightmail_messages_left AFTER DELETE ON nightmail_messages
 WHEN
     old.ordering_key IS NOT NULL
@@ -194,9 +194,9 @@ BEGIN
         ), 0));
 END;
 
--- Messages that were given up. A letter has an id of its own: the same timer id may die many times. From `offered_at` on
--- it may be looked after, never again once that is NULL; `care_attempts` and `care_deliveries` count how that went,
--- `attempts` and `deliveries` how it went with the message.
+-- Dead letters. Each has its own id: messages with the same timer id may die many times. It may be claimed from
+-- `offered_at` on, and never again once that is NULL. `care_attempts` and `care_deliveries` count the dead letter's own
+-- attempts and deliveries, `attempts` and `deliveries` those of the message.
 CREATE TABLE IF NOT EXISTS nightmail_dead (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     message_id INTEGER NOT NULL CHECK (typeof(message_id) = 'integer'),
@@ -227,15 +227,15 @@ CREATE TABLE IF NOT EXISTS nightmail_dead (
 -- One queue's dead letters, newest first.
 CREATE INDEX IF NOT EXISTS nightmail_dead_queue ON nightmail_dead (queue, id);
 
--- The order in which dead letters are looked after. Those that were given up are not in it, however many they become.
+-- The order in which dead letters are claimed. Those no longer offered are left out, however many there are.
 CREATE INDEX IF NOT EXISTS nightmail_dead_offered ON nightmail_dead (queue, offered_at, id)
 WHERE offered_at IS NOT NULL;
 
--- Letters that are leased: for when the next lease ends, and for handing back what a claim took.
+-- Leased dead letters: to find when the next lease ends, and to hand back what a claim took.
 CREATE INDEX IF NOT EXISTS nightmail_dead_leased ON nightmail_dead (queue, lease_until)
 WHERE lease_until IS NOT NULL;
 
--- Dead letters by age, for whoever clears them away.
+-- Dead letters by age, for purging and sweeping.
 CREATE INDEX IF NOT EXISTS nightmail_dead_age ON nightmail_dead (died_at);
 
 -- The delivered history, for stores that keep it.
@@ -255,10 +255,10 @@ CREATE TABLE IF NOT EXISTS nightmail_delivered (
     body BLOB NOT NULL
 );
 
--- The delivered history by age, for whoever clears it away.
+-- The delivered history by age, for sweeping.
 CREATE INDEX IF NOT EXISTS nightmail_delivered_age ON nightmail_delivered (delivered_at);
 
--- Until when a timer id counts as taken though its message may be gone.
+-- Deduplication windows: until when a timer id stays taken, even if its message is gone.
 CREATE TABLE IF NOT EXISTS nightmail_dedup (
     queue TEXT NOT NULL,
     timer_id TEXT NOT NULL,
@@ -266,19 +266,19 @@ CREATE TABLE IF NOT EXISTS nightmail_dedup (
     PRIMARY KEY (queue, timer_id)
 ) WITHOUT ROWID;
 
--- Windows that have ended, for clearing them away.
+-- Windows by end, for sweeping those that have ended.
 CREATE INDEX IF NOT EXISTS nightmail_dedup_until ON nightmail_dedup (until);
 
--- How often a queue was rung other than by a new message: a retry, a timer that was moved. SQLite tells a listener in
--- another process only that something was written, and this tells him whether it concerns his queues.
+-- How often a queue was rung for something other than a new message: a retry, a moved timer. SQLite tells a listener in
+-- another process only that something was written; this tells it whether its queues are affected.
 CREATE TABLE IF NOT EXISTS nightmail_bells (
     queue TEXT NOT NULL,
     rings INTEGER NOT NULL,
     PRIMARY KEY (queue)
 ) WITHOUT ROWID;
 
--- What these tables are, in one row: their version, an identity that no other database has, and the two times that
--- publishers and workers of all processes must agree on.
+-- One row about these tables: their version, an identity unique to this database, and the two intervals that publishers
+-- and workers of all processes must agree on.
 CREATE TABLE IF NOT EXISTS nightmail_meta (
     only INTEGER NOT NULL CHECK (only = 1),
     version INTEGER NOT NULL,

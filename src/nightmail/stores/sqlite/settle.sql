@@ -1,6 +1,5 @@
--- What is written under a lease. `held` or `count_held` comes first and tells which leases hold; the others take the ids
--- of those.
--- Nobody else writes in between: the write lock is held.
+-- Writes under a lease. `held` or `count_held` runs first and tells which leases are held; the others take their ids.
+-- The write lock is held, so nothing else writes in between.
 
 -- name: count_held
 -- How many of these messages are still leased under this token.
@@ -9,20 +8,21 @@ FROM nightmail_messages
 WHERE id IN (SELECT value FROM json_each(:ids)) AND token = :token;
 
 -- name: held
--- Of these leases, pairs of an id and a token in hexadecimal, the places of those that still hold.
+-- The positions of those of these leases (pairs of an id and a hexadecimal token) that are still held, and whether each
+-- message is superseded.
 SELECT json_group_array(json_array(lease.key, m.superseded))
 FROM json_each(:leases) AS lease
 CROSS JOIN nightmail_messages AS m
 WHERE m.id = json_extract(lease.value, '$[0]') AND hex(m.token) = json_extract(lease.value, '$[1]');
 
 -- name: extend
--- Let the leases on these messages run until then, unless they run longer already.
+-- Extend the leases on these messages to `:until`, unless they already run longer.
 UPDATE nightmail_messages
 SET lease_until = :until
 WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until < :until;
 
 -- name: retry
--- Count an attempt and bring these messages back: pairs of an id and when it is due.
+-- Count an attempt and reschedule these messages: pairs of an id and a due time.
 UPDATE nightmail_messages
 SET
     attempts = min(attempts + 1, 2147483647),
@@ -37,7 +37,7 @@ FROM json_each(:returned) AS returned
 WHERE nightmail_messages.id = json_extract(returned.value, '$[0]');
 
 -- name: postpone
--- Bring these messages back with nothing counted: pairs of an id and when it is due.
+-- Reschedule these messages and reset their counters: pairs of an id and a due time.
 UPDATE nightmail_messages
 SET
     attempts = 0,
@@ -52,7 +52,7 @@ FROM json_each(:returned) AS returned
 WHERE nightmail_messages.id = json_extract(returned.value, '$[0]');
 
 -- name: release
--- Hand these messages back as they were before the claim, in their place.
+-- Hand these messages back as they were before the claim, in their old place.
 UPDATE nightmail_messages
 SET
     deliveries = max(deliveries - 1, 0),

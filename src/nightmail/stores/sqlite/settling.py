@@ -1,4 +1,4 @@
-"""What each outcome does to the messages it came to."""
+"""What each outcome does to its messages."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Settling:
         self._handed_back = handed_back
 
     def settle(self, batch: Sequence[Settlement]) -> Steps[Change[list[WriteResult]]]:
-        """Write how these deliveries ended; how each lease stood.
+        """Write the outcomes of these deliveries. Returns the write result of each.
 
-        Nobody else writes meanwhile, so a lease that is not found was lost: there is no need to ask twice.
+        Nothing else writes meanwhile, so a lease that is not found is lost: there is no need to check twice.
         """
         done = [one.delivery for one in batch if isinstance(one.outcome, Done)]
         if len(done) == len(batch) and (yield from self._leases.all_hold(done)):
-            # By far the most: everything was handled, and every lease held.
+            # By far the most common case: everything was handled, and every lease is held.
             yield from self._leases.finish([delivery.id for delivery in done])
             rings = released(done)
             return Change([WriteResult.WRITTEN] * len(batch), (yield from ring(self._sql, rings)))
@@ -77,7 +77,7 @@ def settle_apart(
     settle: Callable[[Sequence[Settlement]], Steps[Change[list[WriteResult]]]],
     batch: Sequence[Settlement],
 ) -> Change[list[WriteResult]]:
-    """Settle these one by one, because a row among them is refused: it must not fail its neighbours."""
+    """Settle these one by one, because SQLite refused a row among them: it must not fail the others."""
     results: list[WriteResult] = []
     rings: frozenset[str] = NOBODY
     for one in batch:
@@ -98,14 +98,14 @@ def settle_apart(
 def _woken(
     groups: OutcomeGroups, batch: Sequence[Settlement], superseded: Mapping[int, int]
 ) -> frozenset[str]:
-    """The queues that have something now: a message that came back, a line whose next may go, a dead letter."""
+    """The queues that have something now: a message that came back, the next of an ordering key, a dead letter."""
     rings: set[str] = set()
     for place in groups.places:
         delivery, outcome = batch[place].delivery, batch[place].outcome
         if delivery.queue in rings:
             continue
         if isinstance(outcome, Dead):
-            # Whoever looks after dead letters listens to the queue in which they die.
+            # Dead letter handlers listen to the queue in which messages die.
             rings.add(delivery.queue)
         elif (due_at := due_again(outcome, groups.now)) is None:
             rings |= released([delivery])

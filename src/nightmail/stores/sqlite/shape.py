@@ -1,7 +1,7 @@
-"""What a database has, in a form that can be compared.
+"""The definitions in a database, normalized for comparison.
 
-SQLite keeps the text that made a table. The same table may be written in many ways: `nightmail migrate` and Alembic
-differ in white space, in quotes, in the order of a column's clauses, in where checks stand and in their names.
+SQLite keeps the text that created a table. The same table may be written in many ways: `nightmail migrate` and Alembic
+differ in whitespace, quotes, the order of a column's clauses, and the position and names of checks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _definition(name: str, sql: str) -> str:
 
 
 def _table(text: str) -> str:
-    """A table with its checks last, sorted, and the clauses of each column sorted, too."""
+    """A table with its checks last and sorted, and the clauses of each column sorted."""
     head, _, rest = text.partition("(")
     body, _, options = rest.rpartition(")")
     checks: list[str] = []
@@ -46,12 +46,12 @@ def _table(text: str) -> str:
 
 def _clauses(part: str) -> str:
     name, *words = part.split()
-    # The clauses of `PRIMARY KEY (queue, timer_id)` have an order.
+    # In `PRIMARY KEY (queue, timer_id)` the order matters.
     return " ".join([name, *words] if "(" in part else [name, *sorted(words)])
 
 
 def _parts(body: str) -> Iterator[str]:
-    """What stands between commas, those in brackets aside."""
+    """Split at the commas outside parentheses."""
     start = depth = 0
     for at, character in enumerate(body):
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -62,7 +62,7 @@ def _parts(body: str) -> Iterator[str]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket ends that was opened before `start`."""
+    """The position of the parenthesis that closes the one opened before `start`."""
     depth = 1
     for at in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[at], 0)

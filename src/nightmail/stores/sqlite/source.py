@@ -1,4 +1,4 @@
-"""Which file is meant: by a URL, a path, or an SQLAlchemy engine."""
+"""Finds the database file from a URL, a path, or an SQLAlchemy engine."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _of_engine(engine: object) -> str:
         return name
     if engine.url.query.get("mode") == "memory":
         raise ValueError(_IN_MEMORY)
-    # SQLAlchemy passes such a name on as a URI, in which characters may be escaped.
+    # SQLAlchemy passes such a name on as a URI, which may contain escapes.
     return unquote(urlsplit(name).path)
 
 
 def _absolute(path: str) -> str:
     if path in ("", ":memory:"):
         raise ValueError(_IN_MEMORY)
-    # Now and not at `open`: a process that changes its directory in between means the same file.
+    # Now and not at `open`: a process may change its directory in between.
     return os.path.abspath(path)

@@ -1,7 +1,7 @@
-"""How a verb is written down: as steps that ask one statement after the other, wherever they are carried out.
+"""Store operations as steps: generators that yield one statement after the other, independent of the connection.
 
-The same steps run on a thread of ours, on our connection, and in a caller's transaction, on the caller's connection.
-They decide what to ask by the rows they get; whoever carries them out decides how to ask.
+The same steps run on our thread and connection, and in a caller's transaction on the caller's connection. They decide
+from the rows they get what to execute next; their driver decides how to execute it.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ class Ask(NamedTuple):
 
 
 Steps: TypeAlias = Generator[Ask, list[Row], T]
-"""Asks, is sent the rows, and ends with a result."""
+"""Yields statements, is sent the rows, and returns a result."""
 
 
 class Direct(NamedTuple):
-    """What no statement can say, done on the connection itself."""
+    """Work that no statement can express, done on the connection itself."""
 
     work: Callable[[sqlite3.Connection], None]
 
 
 OwnSteps: TypeAlias = Generator[Ask | Direct, list[Row], T]
-"""Steps that are only ever taken on a connection of ours."""
+"""Steps that run only on our own connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What a writing verb answers, and which queues have something to look at once it is committed."""
+    """The result of a write, and the queues to ring once it is committed."""
 
     result: T
     rings: frozenset[str] = frozenset()
 
 
 class Queries:
-    """The statements of the SQLite store, with the names of its tables put in."""
+    """The statements of the SQLite store, with its table names filled in."""
 
     def __init__(self, names: TableNames) -> None:
         self.prefix = names.prefix
@@ -69,22 +69,22 @@ class Queries:
             self._statements |= load(__package__, file, names, numbered=False)
 
     def __call__(self, name: str, **values: Any) -> Ask:
-        """Ask the statement of this name."""
+        """The statement of this name, with its values."""
         return Ask(self._statements[name], values)
 
 
 def gathered(ask: Ask) -> Steps[Any]:
-    """The rows of a statement that gives them as one value, in JSON.
+    """The rows of a statement that returns them as one JSON value.
 
-    Around every row it fetches Python lets go of the interpreter's lock, and a busy event loop gives it back only
-    after a millisecond or more: fetched one by one, the rows of a claim would take longer than handling them.
+    Python releases the GIL around every row it fetches, and a busy event loop gives it back only after a millisecond or
+    more: fetched one by one, the rows of a claim would take longer than handling them.
     """
     ((listed,),) = yield ask
     return json.loads(listed)
 
 
 def carry_out(connection: sqlite3.Connection, steps: OwnSteps[T]) -> T:
-    """Take these steps on a connection of ours."""
+    """Run these steps on one of our own connections."""
     try:
         ask = next(steps)
         while True:

@@ -1,4 +1,4 @@
-"""The SQLite store: which thread carries out which verb, and in whose transaction."""
+"""The SQLite store: which thread runs which operation, and in whose transaction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _EXTEND_SECONDS: Final = 0.2
-"""How long extending waits for the lock: long enough for a commit of others, too short for their transactions."""
+"""How long `extend` waits for the lock: long enough for another commit, too short for a whole transaction."""
 _OWN_CLOCK: Final = StoreClock()
 _CAPABILITIES: Final = Capabilities(
     name="sqlite",
@@ -63,7 +63,7 @@ _CAPABILITIES: Final = Capabilities(
 class SQLiteStore:
     """Messages in an SQLite file, shared by any number of processes on one machine.
 
-    Two connections, each on a thread of its own: one writes, claims and keeps leases, one reads for operators.
+    Two connections, each on its own thread: one writes, claims and renews leases, one serves operators' reads.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class SQLiteStore:
 
     @property
     def look_interval(self) -> timedelta:
-        """How long an idle worker may go without looking."""
+        """The longest an idle worker goes without looking."""
         return LOOK_INTERVAL
 
     # ----------------------------------------------------------------------------------------- life
 
     async def open(self) -> None:
-        """Connect to the file, if there is one. If there is none, `migrate` makes it."""
+        """Connect to the file, if it exists. If not, `migrate` creates it."""
         if self._opened is not None and self._opened.usable:
             return
         self._opened = threads = Threads(self.file, self._tower, self._leases)
@@ -126,7 +126,7 @@ class SQLiteStore:
         self._watch()
 
     async def close(self) -> None:
-        """Finish what was asked for, and give back every connection and thread."""
+        """Finish pending work, close every connection and end every thread."""
         threads, self._opened = self._opened, None
         if threads is not None:
             await threads.stop()
@@ -143,14 +143,14 @@ class SQLiteStore:
         return self._schema.script
 
     async def migrate(self, *, repair: bool = False) -> None:
-        """Create the file and the tables, or what is missing of them. A missing index is always made again."""
+        """Create the file and the tables, or what is missing of them. A missing index is always recreated."""
         self._threads.create_file()
         _ = await self._threads.writer.write(self._schema.migrate, look=self._schema.current)
 
     async def check(self) -> None:
-        """Compare the tables with what this version makes.
+        """Compare the tables with this version's schema.
 
-        Tables that Alembic made get the rest first: see `Schema.is_adoptable`.
+        Tables that Alembic created are completed first: see `Schema.is_adoptable`.
         """
         if await self._threads.reader.read(self._schema.is_adoptable):
             await self.migrate()
@@ -198,7 +198,7 @@ class SQLiteStore:
         if not wanted.queues or limit <= 0:
             return Claimed((), None)
         writer = self._threads.writer
-        # A lease need not outlive a power cut, which leaves nobody to hold it.
+        # A lease need not survive a power cut, which leaves no holder.
         return await writer.write(
             lambda connection: carry_out(
                 connection, self._claiming.take(wanted, writer.locked_out, writer.waited_lately)
@@ -237,12 +237,12 @@ class SQLiteStore:
         )
 
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
-        """Hand back the letters that a claim under this token leased."""
+        """Hand back the dead letters that a claim under this token leased."""
         named = tuple(dict.fromkeys(queues))
         return await self._write(lambda: self._letters.recall(named, token), transaction=None)
 
     async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
-        """Write how these deliveries ended."""
+        """Write the outcomes of these deliveries."""
         if not batch:
             return []
         verb = self._letters if are_letters([batch[0].delivery]) else self._settling
@@ -254,7 +254,7 @@ class SQLiteStore:
             return await self._settle(partial(settle_apart, settle=verb.settle, batch=batch), len(batch))
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
-        """Let these leases run on."""
+        """Extend these leases."""
         if not deliveries:
             return []
         return await self._threads.writer.write(
@@ -272,7 +272,7 @@ class SQLiteStore:
         return self._threads.keeper.run_on_keeper_thread(work, lingers=lingers)
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
-        """Take the write lock in the caller's transaction, which keeps these leases as they are."""
+        """Check these leases in the caller's transaction, whose write lock, taken here, keeps them held."""
         await self._write_joined(transaction, self._leases.hold(deliveries))
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
@@ -282,7 +282,7 @@ class SQLiteStore:
     # --------------------------------------------------------------------------------------- timers
 
     async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
-        """Remove the waiting bearer of this name."""
+        """Remove the owner of this timer id, if it waits."""
         return await self._write(lambda: self._timers.cancel(queue, timer_id), transaction)
 
     async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
@@ -292,7 +292,7 @@ class SQLiteStore:
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
     ) -> bool:
-        """Move the waiting bearer of this name to another due time."""
+        """Move the owner of this timer id to another due time, if it waits."""
         check_due(due)
         return await self._write(lambda: self._timers.reschedule(queue, timer_id, due), transaction)
 
@@ -331,7 +331,7 @@ class SQLiteStore:
     async def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
     ) -> list[int]:
-        """Move dead letters back among the messages."""
+        """Turn dead letters into messages again."""
         if to is not None:
             check_queue(to)
         if not letters:
@@ -347,8 +347,8 @@ class SQLiteStore:
         )
 
     async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
-        """Delete what was delivered or died longer ago, and windows that have ended."""
-        # What is swept away need not stay away after a power cut: it would be swept again.
+        """Delete old delivered messages, old dead letters, and windows that have ended."""
+        # Need not survive a power cut: what comes back is swept again.
         return await self._threads.writer.write(
             lambda connection: carry_out(
                 connection, self._sweeping.sweep(older_than=older_than, limit=limit)
@@ -358,7 +358,7 @@ class SQLiteStore:
         )
 
     async def stats(self) -> dict[str, QueueStats]:
-        """How each queue that has anything stands."""
+        """Statistics for each queue that is not empty."""
         return await self._read(self._inspecting.stats)
 
     # ------------------------------------------------------------------------- on whose connection
@@ -370,7 +370,7 @@ class SQLiteStore:
         return self._opened
 
     async def _write(self, steps: Callable[[], Steps[Change[T]]], transaction: object | None) -> T:
-        # Whom it wakes is found out by those who watch the file, once the caller commits.
+        # Rings nothing: workers that watch the file notice the write once the caller commits.
         if transaction is not None:
             return await self._write_joined(transaction, steps())
         change = await self._threads.writer.write(

@@ -1,7 +1,7 @@
--- Clearing away what nobody needs any more. Each statement stops at its limit and finds what it deletes along an index.
+-- Purging and sweeping. Each statement stops at its limit and finds what it deletes along an index.
 
 -- name: purge
--- Delete dead letters of all queues that nobody holds, the oldest first.
+-- Delete dead letters of all queues that are not leased, oldest first.
 DELETE FROM nightmail_dead
 WHERE id IN (
     SELECT id
@@ -16,7 +16,7 @@ WHERE id IN (
 );
 
 -- name: purge_queue
--- Delete dead letters of one queue that nobody holds, the oldest first.
+-- Delete dead letters of one queue that are not leased, oldest first.
 DELETE FROM nightmail_dead
 WHERE id IN (
     SELECT id
@@ -32,7 +32,7 @@ WHERE id IN (
 );
 
 -- name: purge_ids
--- Delete those of these dead letters that nobody holds, the oldest first.
+-- Delete those of these dead letters that are not leased, oldest first.
 DELETE FROM nightmail_dead
 WHERE id IN (
     SELECT id
@@ -60,14 +60,14 @@ SELECT
     OR EXISTS (SELECT 1 FROM nightmail_dedup WHERE until <= :now);
 
 -- name: sweep_delivered
--- Delete what was delivered before then, the oldest first.
+-- Delete what was delivered before `:before`, oldest first.
 DELETE FROM nightmail_delivered
 WHERE id IN (
     SELECT id FROM nightmail_delivered WHERE delivered_at < :before ORDER BY delivered_at LIMIT :limit
 );
 
 -- name: sweep_dead
--- Delete what died before then and is held by nobody, the oldest first.
+-- Delete dead letters that died before `:before` and are not leased, oldest first.
 DELETE FROM nightmail_dead
 WHERE id IN (
     SELECT id
@@ -78,12 +78,12 @@ WHERE id IN (
 );
 
 -- name: sweep_dedup
--- Delete windows that have ended, those that ended first before the others.
+-- Delete windows that have ended, earliest end first.
 DELETE FROM nightmail_dedup
 WHERE (queue, timer_id) IN (
     SELECT queue, timer_id FROM nightmail_dedup WHERE until <= :now ORDER BY until LIMIT :limit
 );
 
 -- name: deleted
--- How many rows the statement before has deleted.
+-- How many rows the previous statement deleted.
 SELECT changes();

@@ -1,4 +1,4 @@
-"""Clearing away: dead letters that an operator names, and whatever is old."""
+"""Deleting dead letters that an operator selects, and whatever is old."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from nightmail.stores.sqlite.steps import Ask, Queries, Steps
 
 
 class Sweeping:
-    """The steps of `purge` and `sweep`. Neither touches what somebody holds, nor a message."""
+    """The steps of `purge` and `sweep`. Neither touches messages, nor dead letters that are leased."""
 
     def __init__(self, sql: Queries, time: StoreTime) -> None:
         self._sql = sql
         self._time = time
 
     def purge(self, which: DeadFilter, *, limit: int) -> Steps[int]:
-        """Delete some of these dead letters, oldest first; how many."""
+        """Delete some of these dead letters, oldest first. Returns how many."""
         now = self._time.now()
         wanted = conditions(which, now) | {"now": now, "limit": max(limit, 0)}
         if wanted["died_before"] is None:
@@ -26,13 +26,13 @@ class Sweeping:
         return (yield from self._deleted(self._sql(narrowed("purge", which), **wanted)))
 
     def is_clean(self, older_than: timedelta) -> Steps[Swept | None]:
-        """That nothing is to be swept, if nothing is: whoever sweeps in vain must stand in nobody's way."""
+        """An empty result if there is nothing to sweep, else `None`: a sweep without work must not block writers."""
         now = self._time.now()
         ((found,),) = yield self._sql("sweepable", before=before(now, older_than), now=now)
         return None if found else Swept()
 
     def sweep(self, *, older_than: timedelta, limit: int) -> Steps[Swept]:
-        """Delete some of what was delivered or died longer ago, and of the windows that have ended; how many."""
+        """Delete some old delivered messages, old dead letters and ended windows. Returns how many of each."""
         now = self._time.now()
         old = {"before": before(now, older_than), "limit": max(limit, 0)}
         return Swept(

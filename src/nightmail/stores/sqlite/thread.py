@@ -1,16 +1,15 @@
 """A thread that owns a connection.
 
-A transaction is one piece of work, run on the thread from its first statement to its commit. Whoever waits for it
-waits on the event loop; cancelling that wait drops the answer and never leaves a transaction half done.
+A transaction runs on the thread from its first statement to its commit. Its callers wait on the event loop; cancelling
+that wait drops the answer and never leaves a transaction half done.
 
     coroutine ──job──▶ look, without the lock ──found the answer──▶ answer
                                  │ something to write
                                  ▼
-                       wait for the lock ──▶ BEGIN · all who wait · COMMIT ──▶ answers
+                       wait for the lock ──▶ BEGIN · all waiting jobs · COMMIT ──▶ answers
 
-Everybody who waits goes into one transaction: a lasting commit takes the disk milliseconds, and sixteen publishers
-should not queue up for sixteen of them. While somebody else holds the lock, the thread goes on answering those who
-only look.
+All waiting jobs share one transaction: a durable commit takes the disk milliseconds, and sixteen publishers should not
+queue up for sixteen of them. While another connection holds the lock, the thread keeps answering reads.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _MOST_TOGETHER: Final = 256
-"""How many jobs share a transaction at most, so that others get the lock in between."""
+"""The most jobs in one transaction, so that others get the lock in between."""
 STOP_SECONDS: Final = 2.0
-"""How long a thread that is stopped may go on with what was asked for before."""
+"""How long a stopping thread may continue with earlier jobs."""
 _INTERRUPTED_SECONDS: Final = 0.5
 """How long a statement may take to notice that it was interrupted."""
 
 
 class ConnectionThread:
-    """Carries out work on a connection of its own, for coroutines on any event loop."""
+    """Runs work on its own connection, for coroutines on any event loop."""
 
     def __init__(
         self,
@@ -77,17 +76,17 @@ class ConnectionThread:
 
     @property
     def usable(self) -> bool:
-        """Whether it takes work. A forked child has the object but not the thread."""
+        """Whether it accepts work. A forked child has the object but not the thread."""
         return self._open and self._origin.is_here
 
     @property
     def locked_out(self) -> float:
-        """For how many seconds others had the lock before the transaction that runs now got it. For its work."""
+        """For how many seconds others had the lock before the current transaction got it. For use by its work."""
         return self._line.locked_out
 
     @property
     def waited_lately(self) -> float:
-        """For how many seconds of the last ones the lock was waited for. For the work of a transaction."""
+        """For how many of the last seconds this thread waited for the lock. For use by a transaction's work."""
         return self._line.waited_lately
 
     async def read(self, work: Work[T]) -> T:
@@ -126,14 +125,14 @@ class ConnectionThread:
         return await future
 
     def run_errand(self, work: Work[None]) -> None:
-        """Run a read that nobody waits for, before whatever is asked for later."""
+        """Run a read that nothing waits for, before any later job."""
         if self.usable:
             self._jobs.put(Errand(work))
 
     async def stop(self, within: float = STOP_SECONDS) -> None:
-        """Finish what was asked for, close the connection and end the thread.
+        """Finish pending jobs, close the connection and end the thread.
 
-        What still waits for the lock after so many seconds fails. So does a statement that runs for longer.
+        Jobs that still wait for the lock after so many seconds fail. So does a statement that runs for longer.
         """
         if not self.usable:
             return
@@ -179,7 +178,7 @@ class ConnectionThread:
             self._answer_the_rest(waiting, stop)
 
     def _take_in(self, waiting: list[Write[Any]]) -> Stop | None:
-        """Answer those who only look, and add those who write to the others; the stop, if we are told to."""
+        """Answer reads, and add writes to those waiting. Returns the stop, if there is one."""
         stop: Stop | None = None
         for job in self._arrivals(wait=not waiting):
             match job:
@@ -195,7 +194,7 @@ class ConnectionThread:
         return stop
 
     def _answer_the_rest(self, waiting: Sequence[Write[Any]], stop: Stop | None) -> None:
-        """The thread ends: let no caller wait for it, whatever it ended of."""
+        """Answer all remaining jobs as the thread ends, for whatever reason: no caller may hang."""
         rest: list[Job] = [*waiting]
         with suppress(Empty):
             while True:
@@ -209,7 +208,7 @@ class ConnectionThread:
             hand_over([(stop, Succeeded(None))])
 
     def _arrivals(self, *, wait: bool) -> Iterator[Job | Errand | Stop]:
-        """What was asked for since. Waits for something, but not past the next look at what others have written."""
+        """New jobs. With `wait`, waits for one, but not past the next look at what others have written."""
         watching = self._tower is not None and not self._tower.empty
         try:
             yield self._jobs.get(block=wait, timeout=WATCH_SECONDS if watching else None)
@@ -219,7 +218,7 @@ class ConnectionThread:
             return
 
     def _look(self, job: Job, look: Work[Any]) -> bool:
-        """Read for this job and answer it, unless there is something to write: whether there is."""
+        """Read for this job and answer it, unless there is something to write. Returns whether there is."""
         if job.future.cancelled():
             return False
         answer: Answer
@@ -230,19 +229,19 @@ class ConnectionThread:
             answer = Succeeded(found)
         except sqlite3.Error as error:
             if is_busy(error) and time.monotonic() < job.deadline:
-                # Readers never wait for writers: the log is just being recovered, or removed by the last to close.
+                # Readers never wait for writers: the log is being recovered, or removed by the last to close.
                 self._jobs.put(job)
                 return False
             if in_doubt(error):
                 self._line.drop()
             answer = Failed(translated(error, self._line.file))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's, and the thread lives on
+        except Exception as error:  # noqa: BLE001 - the caller gets it, and the thread lives on
             answer = Failed(error)
         hand_over([(job, answer)])
         return False
 
     def _run_errand(self, work: Work[None]) -> None:
-        """Run a read that has no caller. Its failure must not end the thread: all later calls would hang."""
+        """Run a read that has no caller. A failure must not end the thread: all later calls would hang."""
         try:
             work(self._line.connection())
         except Exception as error:

@@ -14,11 +14,11 @@ from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.stores.sqlite.watch import WakeupPoller
 
 _READER_STOP_SECONDS: Final = 1.0
-"""Operators' reads that take longer are not worth waiting for when the store is closed."""
+"""Operators' reads that take longer are interrupted when the store closes."""
 
 
 class Threads:
-    """One writes and one reads, each with a connection; one keeps leases while there are any to keep."""
+    """A writer and a reader, each with a connection, and a keeper that runs while there are leases to renew."""
 
     def __init__(self, file: str, tower: WakeupPoller, leases: Leases) -> None:
         self._file = file
@@ -29,25 +29,25 @@ class Threads:
 
     @property
     def usable(self) -> bool:
-        """Whether they take work."""
+        """Whether they accept work."""
         return self.writer.usable
 
     async def connect(self) -> None:
-        """Make the connections, so that what is wrong with them is known at once.
+        """Open the connections, so that problems show at once.
 
-        Without a file there is nothing to connect to: only making the tables makes one.
+        Without a file there is nothing to connect to: only `migrate` creates it.
         """
         if look_at_file(self._file):
             await self.writer.read(_nothing)
             await self.reader.read(_nothing)
 
     def create_file(self) -> None:
-        """Create the file if there is none."""
+        """Create the file if it does not exist."""
         create_file(self._file)
 
     async def stop(self) -> None:
-        """End them."""
-        # The writer last: whoever closes the last connection copies the write-ahead log back into the file.
+        """Stop all threads."""
+        # The writer last: the last connection to close checkpoints the write-ahead log.
         try:
             await self.keeper.close()
             await self.reader.stop(_READER_STOP_SECONDS)
@@ -56,4 +56,4 @@ class Threads:
 
 
 def _nothing(connection: sqlite3.Connection) -> None:
-    """Being called means being connected."""
+    """Do nothing: being called means being connected."""

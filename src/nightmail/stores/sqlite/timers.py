@@ -1,4 +1,4 @@
-"""Cancelling and moving what waits."""
+"""Cancelling and rescheduling waiting messages."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class Timers:
         self._time = time
 
     def cancel(self, queue: str, timer_id: str) -> Steps[Change[bool]]:
-        """Remove the waiting bearer of this name, and end its window; whether there was one."""
+        """Remove the owner of this timer id if it waits, and end its window. Returns whether it did."""
         removed = yield self._sql("cancel", queue=queue, timer_id=timer_id, now=self._time.now())
         if removed:
             yield self._sql("close_window", queue=queue, timer_id=timer_id)
         return Change(bool(removed), (yield from ring(self._sql, _released(queue, removed))))
 
     def cancel_all(self, queue: str) -> Steps[Change[int]]:
-        """Remove every waiting message of this queue, and end their windows; how many."""
+        """Remove every waiting message of this queue, and end their windows. Returns how many."""
         now = self._time.now()
         yield self._sql("close_windows", queue=queue, now=now)
         removed = yield self._sql("cancel_all", queue=queue, now=now)
         return Change(len(removed), (yield from ring(self._sql, _released(queue, removed))))
 
     def reschedule(self, queue: str, timer_id: str, due: Due) -> Steps[Change[bool]]:
-        """Move the waiting bearer of this name to another due time; whether there was one."""
+        """Move the owner of this timer id to another due time if it waits. Returns whether it did."""
         now = self._time.stamp()
         due_at = due_moment(due, now)
         moved = yield self._sql("reschedule", queue=queue, timer_id=timer_id, due_at=due_at, now=now)
@@ -39,8 +39,8 @@ class Timers:
 
 
 def _released(queue: str, removed: list[Row]) -> frozenset[str]:
-    """The queue, if one of these had an ordering key: the next in that line may go.
+    """The queue, if one of these had an ordering key: the next message with that key may run.
 
-    Always: whether there is a next one cannot be known, it may be about to be published in an open transaction.
+    Rung even if no next message is visible: one may be about to be published in an open transaction.
     """
     return frozenset((queue,)) if any(key is not None for (key,) in removed) else NOBODY

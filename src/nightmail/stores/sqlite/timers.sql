@@ -1,18 +1,18 @@
--- Cancelling and moving what waits, and ending the windows of what is cancelled.
+-- Cancelling and rescheduling waiting messages, and ending the windows of cancelled ones.
 
 -- name: cancel
--- Remove the message that bears this name if it waits.
+-- Remove the owner of this timer id if it waits.
 DELETE FROM nightmail_messages
 WHERE queue = :queue AND timer_key = :timer_id AND (lease_until IS NULL OR lease_until <= :now)
 RETURNING ordering_key;
 
 -- name: close_window
--- Let this timer id count as taken only while somebody bears it.
+-- End the window of this timer id: it is taken only while a message owns it.
 DELETE FROM nightmail_dedup
 WHERE queue = :queue AND timer_id = :timer_id;
 
 -- name: close_windows
--- End the windows of every name that a waiting message of this queue bears.
+-- End the windows of all timer ids that waiting messages of this queue own.
 DELETE FROM nightmail_dedup
 WHERE
     queue = :queue
@@ -26,14 +26,14 @@ WHERE
     );
 
 -- name: cancel_all
--- Remove every message of this queue that waits.
+-- Remove every waiting message of this queue.
 DELETE FROM nightmail_messages
 WHERE queue = :queue AND (lease_until IS NULL OR lease_until <= :now)
 RETURNING ordering_key;
 
 -- name: reschedule
--- Move the message that bears this name to another due time if it waits. An expired lease ends: its holder must not
--- bring the message back earlier than it was just moved to.
+-- Move the owner of this timer id to another due time if it waits. An expired lease is cleared: its holder must not
+-- reschedule the message to an earlier time.
 UPDATE nightmail_messages
 SET due_at = :due_at, token = NULL, lease_until = NULL, claimed_at = NULL
 WHERE queue = :queue AND timer_key = :timer_id AND (lease_until IS NULL OR lease_until <= :now)

@@ -1,8 +1,8 @@
-"""Writing what several callers asked for in one transaction.
+"""Runs the writes of several callers in one transaction.
 
-First without precautions: nearly always all of it succeeds. If something fails everything is undone and done again,
-each in a savepoint of its own, so that one caller's failure is not another's. Savepoints cost: a thread that shares its
-interpreter with a busy event loop may wait for it at every statement.
+First without savepoints: nearly always all of them succeed. If one fails, everything is rolled back and done again,
+each in its own savepoint, so that one caller's failure does not fail another. Savepoints are costly: next to a busy
+event loop a thread may wait for the GIL at every statement.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nightmail.stores.sqlite.line import Line
 
 
 def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]]:
-    """Carry out these jobs and answer them; those that must go on waiting for the lock."""
+    """Run these jobs and answer them. Returns those that must keep waiting for the lock."""
     group = [job for job in waiting if not job.future.cancelled()]
     if not group:
         return []
@@ -33,7 +33,7 @@ def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]
 
     def works() -> Iterator[Work[Any]]:
         for job in group:
-            # Whoever was cancelled while it waited for the lock gets nothing: a claim would be leased to nobody.
+            # A job cancelled while it waited for the lock is skipped: a claim would take leases without a holder.
             if not job.future.cancelled():
                 begun.append(job)
                 yield job.work
@@ -45,11 +45,11 @@ def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]
             lasting=any(job.lasting for job in group),
             urgent=any(job.urgent for job in group),
         )
-    except Exception as error:  # noqa: BLE001 - whatever it is, the callers are told, and the thread lives on
+    except Exception as error:  # noqa: BLE001 - the callers get it, and the thread lives on
         if is_busy(error):
             return _locked_out(group, line.file)
         if is_refusal(error) and len(group) > 1:
-            # One of them is refused in a way that undoes the whole transaction: each in one of its own then.
+            # One was refused in a way that rolls back the whole transaction: run each in its own.
             return [left for job in group for left in write_together(line, [job])]
         hand_over((job, Failed(translated(error, line.file))) for job in group)
     else:
@@ -58,7 +58,7 @@ def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]
 
 
 def write(line: Line, works: Iterable[Work[Any]], *, lasting: bool, urgent: bool) -> list[Answer]:
-    """Do all this in one transaction and commit it; what became of each. When it raises, nothing was written."""
+    """Do all this in one transaction and commit it. Returns the answer to each. If it raises, nothing was written."""
     try:
         connection = line.begin(lasting=lasting, urgent=urgent)
         works = list(works)
@@ -80,11 +80,11 @@ def write(line: Line, works: Iterable[Work[Any]], *, lasting: bool, urgent: bool
 
 
 def _all_at_once(connection: sqlite3.Connection, works: Iterable[Work[Any]]) -> list[Answer] | None:
-    """Do all of this; or nothing, and `None`. Raises when the connection cannot go on."""
+    """Do all of this, or nothing and return `None`. Raises if the connection is unusable."""
     try:
         return [Succeeded(work(connection)) for work in works]
     except Exception as error:
-        # An error that is grave enough has rolled everything back already.
+        # A severe error has already rolled everything back.
         if in_doubt(error) or not connection.in_transaction:
             raise
         connection.execute("ROLLBACK")
@@ -92,12 +92,12 @@ def _all_at_once(connection: sqlite3.Connection, works: Iterable[Work[Any]]) -> 
 
 
 def in_savepoint(connection: sqlite3.Connection, work: Work[Any], file: str = "the database") -> Answer:
-    """Do this work, or nothing of it. Raises when the transaction as a whole cannot go on."""
+    """Do this work, or nothing of it. Raises if the whole transaction cannot continue."""
     connection.execute("SAVEPOINT work")
     try:
         result = work(connection)
     except Exception as error:
-        # An error that is grave enough has rolled everything back already.
+        # A severe error has already rolled everything back.
         if in_doubt(error) or not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO work")
@@ -108,7 +108,7 @@ def in_savepoint(connection: sqlite3.Connection, work: Work[Any], file: str = "t
 
 
 def _locked_out(group: Sequence[Write[Any]], file: str) -> list[Write[Any]]:
-    """Answer those whose patience has ended; the others, and those that are owed all the same."""
+    """Answer the jobs whose deadline has passed. Returns the others, and those still owed (see `Write.owed_for`)."""
     now = time.monotonic()
     late = [job for job in group if job.deadline <= now]
     hand_over((job, _without_lock(job, file)) for job in late)

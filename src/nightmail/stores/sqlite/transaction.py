@@ -1,7 +1,7 @@
-"""Taking part in a caller's transaction.
+"""Joins a caller's transaction.
 
-SQLite lets one connection write at a time. A transaction that has only read so far and wants to write is refused at
-once, without any waiting, if somebody has written since it read; so whatever we do in it begins with a write.
+SQLite lets one connection write at a time. A transaction that has only read so far and now writes is refused at once,
+without waiting, if another connection has written since it read; so whatever we do in it begins with a write.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _RELEASE: Final = Ask(Statement("release", "RELEASE nightmail_verb", ()), {})
 
 
 class CallersTransactions:
-    """What callers of one store bring as their transactions."""
+    """The callers' transactions that one store joins."""
 
     def __init__(self, file: str, sql: Queries) -> None:
         self._file = file
         self._sql = sql
-        # A connection never changes its file, so each is asked once.
+        # A connection never changes its file, so each is checked once.
         self._known: WeakSet[Connection] = WeakSet()
 
     async def write(self, transaction: object, steps: Steps[T]) -> T:
-        """Take these steps in the caller's transaction."""
+        """Run these steps in the caller's transaction."""
         caller = await caller_of(transaction)
         return await _to_the_end(self._write(caller, steps))
 
     async def read(self, transaction: object, steps: Steps[T]) -> T:
-        """Take these steps, which write nothing, in the caller's transaction."""
+        """Run these read-only steps in the caller's transaction."""
         caller = await caller_of(transaction)
         return await _to_the_end(self._read(caller, steps))
 
     async def write_blocking(self, transaction: Blocking, steps: Steps[T]) -> T:
-        """Take these steps in a transaction of synchronous code, without ever suspending.
+        """Run these steps in a synchronous transaction, without ever suspending.
 
-        Nobody can cancel it in between, and it may run on any thread: it touches nothing that others use.
+        It cannot be cancelled in between, and may run on any thread: it touches no shared state.
         """
         caller = blocking_caller(transaction.session)
         await self._refuse_other_files(caller)
@@ -67,13 +67,13 @@ class CallersTransactions:
         return await self._carry_out(caller, steps, locked=True)
 
     async def _all_or_nothing(self, caller: Caller, steps: Steps[T]) -> T:
-        """Take all of these steps, or none: a caller who catches the error may still commit."""
+        """Run all of these steps, or none: a caller that catches the error may still commit."""
         locked = await caller.begin()
         _ = await caller.ask(_SAVEPOINT)
         try:
             result = await self._carry_out(caller, steps, locked=locked)
         except BaseException:
-            # An error that is grave enough has rolled everything back already, the savepoint included.
+            # A severe error has already rolled everything back, the savepoint included.
             with suppress(Exception):
                 _ = await caller.ask(_UNDO)
                 _ = await caller.ask(_RELEASE)
@@ -88,7 +88,7 @@ class CallersTransactions:
         self._known.add(caller.driver)
 
     async def _refuse_other_files(self, caller: Caller) -> None:
-        # A connection may give its text as bytes.
+        # A connection may return text as bytes.
         files = {os.fsdecode(name): file for _, name, file in await caller.ask(_FILES)}
         if not files.get("main") or not _same(files["main"], self._file):
             raise OtherDatabase
@@ -113,10 +113,10 @@ def _same(file: str | bytes, other: str) -> bool:
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait until this is done, even when cancelled meanwhile.
+    """Wait until this is done, even if cancelled meanwhile.
 
-    A verb is several statements here. Cut off between two of them, half of it would stand in a transaction that its
-    caller may still commit; cut off in the middle of one, SQLAlchemy would throw the caller's connection away.
+    An operation is several statements here. Cancelled between two of them, half of it would remain in a transaction
+    that its caller may still commit; cancelled within one, SQLAlchemy would discard the caller's connection.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -127,6 +127,6 @@ async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
             cancelled = error
     if cancelled is None:
         return task.result()
-    # Looked at, so that a failure which nobody asks for any more is not reported as forgotten.
+    # Retrieved, so that asyncio does not log an exception that was never retrieved.
     _ = task.exception()
     raise cancelled

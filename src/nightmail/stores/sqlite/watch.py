@@ -1,4 +1,4 @@
-"""Noticing what others have written: SQLite tells nobody, but it can be asked cheaply."""
+"""Notices what others have written: SQLite sends no notifications, but polling is cheap."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from nightmail.stores.sqlite.notice import NOTICE_HORIZON
 from nightmail.stores.sqlite.steps import Queries, Steps, carry_out
 
 WATCH_SECONDS: Final = 0.02
-"""How often to ask while somebody listens: seven microseconds of work each time."""
+"""How often to poll while a bell hangs: seven microseconds of work each time."""
 
 
 class WakeupPoller(Bells):
-    """The bells of a store. While one hangs, the writing thread asks what others have written, and rings for it.
+    """The bells of a store. While one hangs, the writer thread polls for what others have written, and rings.
 
     Bells are hung, taken down and rung on the event loop; `look` is called on the thread.
     """
@@ -49,10 +49,10 @@ class WakeupPoller(Bells):
             self.ring(queue)
 
     def look(self, connection: sqlite3.Connection) -> None:
-        """Ring for what other connections have written since the last look. A busy thread comes by too often.
+        """Ring for what other connections have written since the last look. Calls in quick succession do nothing.
 
-        At the first look since somebody listens, and after the connection was made anew, all are rung: between the
-        moment the bell was hung and this one, anything may have been missed.
+        At the first look after a bell was hung, and after a reconnect, all are rung: anything may have been missed
+        since then.
         """
         now = time.monotonic()
         if self._seen is not None and now - self._looked_at < WATCH_SECONDS:
@@ -68,7 +68,7 @@ class WakeupPoller(Bells):
         queues = carry_out(connection, self._news.read())
         self._seen = seen
         if self._loop is not None:
-            with suppress(RuntimeError):  # The loop is closed: nobody is left to be woken.
+            with suppress(RuntimeError):  # The loop is closed: nothing is left to wake.
                 if known:
                     self._loop.call_soon_threadsafe(self.ring_each, *queues)
                 else:
@@ -76,7 +76,7 @@ class WakeupPoller(Bells):
 
 
 class _News:
-    """Which queues have something since the last time this was read. What we wrote ourselves is among it."""
+    """Which queues got something since the last read, our own writes included."""
 
     def __init__(self, sql: Queries, messages: str) -> None:
         self._sql = sql
@@ -85,8 +85,8 @@ class _News:
         self._rings: dict[str, int] = {}
 
     def read(self) -> Steps[set[str]]:
-        """The queues; the first time none, since everything would be new."""
-        # Asked for before the messages are: what is published in between is then new the next time too.
+        """The queues; none the first time, since everything would be new."""
+        # Read before the messages: what is published in between is then new the next time too.
         ((newest,),) = yield self._sql("newest", messages=self._messages)
         rings: dict[str, int] = dict((yield self._sql("rings")))
         queues: set[str] = set()

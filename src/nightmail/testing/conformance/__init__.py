@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 
 import pytest
 
-# Before the parts are imported: only then does a failing assertion show its values in somebody else's test run.
+# Before the parts are imported: only then do failing assertions show their values in another project's test run.
 pytest.register_assert_rewrite(*(f"{__name__}.{part.name}" for part in iter_modules(__path__)))
 
 from nightmail.testing.conformance.fixtures import StoreFixtures  # noqa: E402 - see above

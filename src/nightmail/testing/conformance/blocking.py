@@ -1,4 +1,4 @@
-"""Synchronous code publishes in its own transaction: the verbs end without ever having waited."""
+"""Synchronous code publishes in its own transaction: the verbs finish without ever suspending."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BlockingConformance:
 
     @pytest.fixture(params=["open", "never opened"])
     def writer(self, store: FullStore, harness: Harness, request: pytest.FixtureRequest) -> FullStore:
-        """The store that the synchronous code has: it need not be open."""
+        """The store that the synchronous code uses: it need not be open."""
         return store if request.param == "open" else harness.unopened()
 
     # ----------------------------------------------------------------------------------------- publish
@@ -377,7 +377,7 @@ class BlockingConformance:
 
 
 def at_once(verb: Awaitable[Result]) -> Result:
-    """What the verb answers, by driving it as synchronous code does: one step, in which it must end."""
+    """The verb's result, driven as synchronous code does it: one step, in which it must finish."""
     coroutine = cast(Coroutine[Any, Any, Result], verb)
     try:
         coroutine.send(None)

@@ -41,7 +41,7 @@ class BlockingLeasesConformance:
 
     @pytest.fixture(params=["open", "never opened"])
     def handlers_store(self, store: FullStore, harness: Harness, request: pytest.FixtureRequest) -> FullStore:
-        """The store that the handler has: it need not be open."""
+        """The store that the handler uses: it need not be open."""
         return store if request.param == "open" else harness.unopened()
 
     @needs("blocking")

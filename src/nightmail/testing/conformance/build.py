@@ -1,4 +1,4 @@
-"""Small words the tests are written in, so that a test shows only what it is about."""
+"""Helpers for the tests, so that a test shows only what it is about."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ REJECTED: Final = Dead("rejected", "ValueError: no")
 Capability: TypeAlias = Literal[
     "transactions", "concurrent_writers", "repeatable_read", "blocking", "pushes_wakeups"
 ]
-"""A yes-or-no field of `Capabilities`."""
+"""A boolean field of `Capabilities`."""
 
 _Test = TypeVar("_Test", bound=Callable[..., Any])
 
 
 class MessageOptions(TypedDict, total=False):
-    """What a message may have besides its body."""
+    """The options of a message, apart from its body."""
 
     queue: str
     headers: Mapping[str, Any]
@@ -52,7 +52,7 @@ class WithBody(Protocol):
 
     @property
     def body(self) -> bytes:
-        """What was published."""
+        """The published body."""
         ...
 
 
@@ -67,7 +67,7 @@ def needs(*capabilities: Capability) -> Callable[[_Test], _Test]:
 
 
 def listens(test: Callable[..., Any]) -> bool:
-    """Whether this test is about what rings a bell: it asks who sends, or needs another process to ring."""
+    """Whether this test is about wake-ups: it uses `sender`, or needs another process to ring."""
     return "sender" in signature(test).parameters or "pushes_wakeups" in getattr(test, "needs", ())
 
 
@@ -80,7 +80,7 @@ def message(body: bytes = b"hello", /, **options: Unpack[MessageOptions]) -> Mes
 def timer(
     timer_id: str = "reminder", body: bytes = b"hello", /, **options: Unpack[MessageOptions]
 ) -> Message:
-    """A message with a name."""
+    """A message with a timer id."""
     options["timer_id"] = timer_id
     return message(body, **options)
 
@@ -91,7 +91,7 @@ def fresh_token() -> UUID:
 
 
 async def stored(store: Store, message: Message, **how: Any) -> int:
-    """Publish what is sure to be stored; its id."""
+    """Publish a message that must be stored; its id."""
     id_ = await store.publish(message, **how)
     assert id_ is not None, "nothing was stored"
     return id_
@@ -100,7 +100,7 @@ async def stored(store: Store, message: Message, **how: Any) -> int:
 async def claim_all(
     store: Store, *queues: str, limit: int = 100, lease: timedelta = LEASE, token: UUID | None = None
 ) -> list[Delivery]:
-    """Claim what there is in these queues (the usual one), up to `limit`."""
+    """Claim what is available in these queues (by default the usual one), up to `limit`."""
     claimed = await store.claim(queues or (QUEUE,), limit=limit, lease=lease, token=token or fresh_token())
     return list(claimed.deliveries)
 
@@ -108,35 +108,35 @@ async def claim_all(
 async def claim_one(
     store: Store, *queues: str, lease: timedelta = LEASE, token: UUID | None = None
 ) -> Delivery:
-    """Claim the one message that is available, and make sure that it is the only one."""
+    """Claim the one available message, and check that it is the only one."""
     deliveries = await claim_all(store, *queues, lease=lease, token=token)
     assert len(deliveries) == 1, f"expected one available message, not {len(deliveries)}"
     return deliveries[0]
 
 
 async def claim_bodies(store: Store, *queues: str, limit: int = 100, lease: timedelta = LEASE) -> list[bytes]:
-    """Claim what there is, and tell only what it says."""
+    """Claim what is available; the bodies only."""
     return bodies(await claim_all(store, *queues, limit=limit, lease=lease))
 
 
 async def settle_one(
     store: Store, delivery: Delivery, outcome: Outcome, *, repeated: bool = False
 ) -> WriteResult:
-    """Settle one delivery; how its lease stood."""
+    """Settle one delivery; the write result."""
     results = await store.settle([Settlement(delivery, outcome, repeated)])
     assert len(results) == 1, f"one settlement, but {len(results)} answers"
     return results[0]
 
 
 async def extend_one(store: Store, delivery: Delivery, lease: timedelta = LEASE) -> WriteResult:
-    """Extend one lease; how it stood."""
+    """Extend one lease; the write result."""
     results = await store.extend([delivery], lease)
     assert len(results) == 1, f"one lease, but {len(results)} answers"
     return results[0]
 
 
 async def running_timer(store: Store, timer_id: str = "reminder", body: bytes = b"old") -> Delivery:
-    """A timer, published and in a worker's hands."""
+    """A timer, published and claimed by a worker."""
     await stored(store, timer(timer_id, body))
     return await claim_one(store)
 
@@ -144,19 +144,19 @@ async def running_timer(store: Store, timer_id: str = "reminder", body: bytes = 
 async def expired_timer(
     store: Store, clock: ManualClock, timer_id: str = "reminder", body: bytes = b"old"
 ) -> Delivery:
-    """A timer whose worker let the lease run out, and that nobody has taken over."""
+    """A timer whose lease has expired and which no other worker has taken over."""
     delivery = await running_timer(store, timer_id, body)
     clock.advance(LEASE)
     return delivery
 
 
 async def bearer(store: Inspection, timer_id: str = "reminder") -> list[tuple[int, bytes]]:
-    """The message that waits under this name in the usual queue, if one does: its id and body."""
+    """The waiting message that owns this timer id in the usual queue, if there is one: its id and body."""
     return [(found.id, found.body) for found in await store.peek(QUEUE, timer_id=timer_id)]
 
 
 async def bury(store: FullStore, message: Message, why: Dead = REJECTED) -> DeadLetter:
-    """Publish what is due now, be the only one to claim it, and give it up; the letter it became."""
+    """Publish a message that is due now, claim it, and settle it as dead; its dead letter."""
     await stored(store, message)
     delivery = await claim_one(store, message.queue)
     assert await settle_one(store, delivery, why) is WriteResult.WRITTEN
@@ -167,7 +167,7 @@ async def bury(store: FullStore, message: Message, why: Dead = REJECTED) -> Dead
 async def claim_letters(
     store: Store, *queues: str, limit: int = 100, lease: timedelta = LEASE, token: UUID | None = None
 ) -> list[DeadDelivery]:
-    """Take what dead letters there are in these queues (the usual one), up to `limit`."""
+    """Claim the available dead letters of these queues (by default the usual one), up to `limit`."""
     claimed = await store.claim_dead(
         queues or (QUEUE,), limit=limit, lease=lease, token=token or fresh_token()
     )
@@ -177,26 +177,26 @@ async def claim_letters(
 async def claim_letter(
     store: Store, *queues: str, lease: timedelta = LEASE, token: UUID | None = None
 ) -> DeadDelivery:
-    """Take the one dead letter that is to be had, and make sure that it is the only one."""
+    """Claim the one available dead letter, and check that it is the only one."""
     letters = await claim_letters(store, *queues, lease=lease, token=token)
     assert len(letters) == 1, f"expected one dead letter to be had, not {len(letters)}"
     return letters[0]
 
 
 def as_letter(delivery: Delivery) -> DeadDelivery:
-    """A delivery that must be a dead letter's."""
+    """This delivery, which must be a dead letter's."""
     assert isinstance(delivery, DeadDelivery), f"a dead letter came as a {type(delivery).__name__}"
     return delivery
 
 
 def bodies(records: Iterable[WithBody]) -> list[bytes]:
-    """What these say, in order."""
+    """The bodies of these, in order."""
     return [record.body for record in records]
 
 
 def promptly() -> AbstractAsyncContextManager[Any]:
-    """Fail instead of hanging when the block waits for a lock that it must not wait for.
+    """Fail instead of hanging when the block waits for a lock it must not wait for.
 
-    Only the failure takes long: a store that behaves leaves the block at once.
+    Only a failure takes long: a correct store leaves the block at once.
     """
     return asyncio.timeout(5)

@@ -1,4 +1,4 @@
-"""Cancelling and rescheduling: only what waits, and only who bears the name."""
+"""Cancelling and rescheduling: only waiting messages, and only the owner of the timer id."""
 
 from __future__ import annotations
 
@@ -393,7 +393,7 @@ class CancelConformance:
     async def test_moving_a_message_ends_an_expired_lease_and_its_holder_is_told(
         self, store: FullStore, clock: ManualClock
     ) -> None:
-        # Otherwise a late holder would end, or bring back early, what somebody was just told will come later.
+        # Otherwise a late holder could finish or retry a message that the caller was told comes later.
         holder = await expired_timer(store, clock)
         await store.reschedule(QUEUE, "reminder", HOUR)
 

@@ -1,4 +1,4 @@
-"""Cancellation: a verb that was sent is carried out whole, or not at all, wherever its caller is cancelled."""
+"""Cancellation: a verb is carried out entirely or not at all, wherever its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nightmail.testing.conformance.fixtures import StoreFixtures
 from nightmail.testing.conformance.harness import Harness
 
 QUEUES: Final = [QUEUE, "refunds", "mail", "parcels", "letters"]
-"""Enough that a store which keeps queues apart has them in several places."""
+"""Enough queues that a store which shards by queue has them on several shards."""
 EACH: Final = 3
 MOST_STEPS: Final = 40
 ALL: Final = len(QUEUES) * EACH
@@ -24,7 +24,7 @@ ALL: Final = len(QUEUES) * EACH
 
 @dataclass(slots=True)
 class _CancelledAt:
-    """A verb, cancelled when it waits for the so-manieth time."""
+    """A verb, cancelled at its n-th await."""
 
     verb: Coroutine[Any, Any, Any]
     step: int
@@ -47,12 +47,12 @@ class _CancelledAt:
             try:
                 given = yield waits_for
                 resume = inner.send
-            except BaseException as error:  # noqa: BLE001 - what it makes of that is up to the verb
+            except BaseException as error:  # noqa: BLE001 - the verb decides what to do with it
                 resume, given = inner.throw, error
 
 
 async def cancelled_at(verb: Coroutine[Any, Any, Any], step: int) -> bool:
-    """Run this, and cancel it when it waits for the so-manieth time; whether it had come to that."""
+    """Run this and cancel it at its n-th await; whether it got that far."""
     waiting = _CancelledAt(verb, step)
 
     async def run() -> None:
@@ -75,20 +75,20 @@ class CancellationConformance(StoreFixtures):
     async def all_or_nothing(
         self, harness: Harness, scene: Callable[[FullStore], Awaitable[Verb]], look: Look, allowed: set[int]
     ) -> None:
-        """Whatever the step, what is found afterwards is one of these numbers."""
+        """At every step, the number found afterwards is one of those allowed."""
         for step in range(1, MOST_STEPS):
             store = await harness.open()
             try:
                 verb = await scene(store)
                 cancelled = await cancelled_at(verb(store), step)
             finally:
-                # Whatever was begun is finished, or given up, before this returns.
+                # What was begun is finished or abandoned before this returns.
                 await store.close()
             other = await harness.open()
             try:
                 found = await look(other)
                 assert found in allowed, f"cancelled at step {step}: {found} is neither all nor nothing"
-                # Leases end, so that whatever is left can go, and the next step begins as this one did.
+                # Leases expire, so that what is left can be removed and the next step begins as this one did.
                 harness.clock.advance(4 * LEASE)
                 await empty(other)
             finally:

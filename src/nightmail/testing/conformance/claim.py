@@ -1,4 +1,4 @@
-"""What a claim takes, in which order, and when it says it is worth looking again."""
+"""What a claim takes, in which order, and when it says to look again."""
 
 from __future__ import annotations
 
@@ -193,12 +193,12 @@ class ClaimConformance:
         first = await claim_all(store, "orders", "refunds", "mail", limit=4)
         rest = await claim_all(store, "orders", "refunds", "mail", limit=100)
 
-        # What the limit left out was not taken and dropped: it is there for the next claim, uncounted.
+        # What the limit left out was not claimed and dropped: it is there for the next claim, with no delivery counted.
         assert len(first) == 4
         assert len(rest) == 5
         assert {delivery.deliveries for delivery in rest} == {1}
 
-    # --------------------------------------------------------------------------- what a claim hands out
+    # ---------------------------------------------------------------------------- what a claim returns
 
     async def test_every_delivery_of_a_claim_carries_its_token(self, store: FullStore) -> None:
         await store.publish_batch([message() for _ in range(3)])
@@ -423,7 +423,7 @@ class ClaimConformance:
 
         async with promptly():
             taken = await asyncio.gather(*(drain(worker) for worker in (store, other, store, other)))
-        # A claim may pass over rows that another is just taking; a second later it may not.
+        # A claim may skip rows that another claim is taking; a second later it may not.
         clock.advance(SECOND)
         taken.append(await claim_all(store))
 
@@ -596,12 +596,12 @@ class ClaimConformance:
 
 
 async def look(store: FullStore, *queues: str, limit: int = 10, lease: timedelta = LEASE) -> Claimed:
-    """One claim of these queues (the usual one), with all that it answers."""
+    """One claim of these queues (by default the usual one), with its whole result."""
     return await store.claim(queues or (QUEUE,), limit=limit, lease=lease, token=fresh_token())
 
 
 async def drain(store: FullStore, *queues: str) -> Sequence[Delivery]:
-    """Claim in small batches until there is nothing left."""
+    """Claim in small batches until nothing is left."""
     taken: list[Delivery] = []
     while batch := await claim_all(store, *queues, limit=7):
         taken += batch
@@ -609,5 +609,5 @@ async def drain(store: FullStore, *queues: str) -> Sequence[Delivery]:
 
 
 def values(delivery: Delivery) -> dict[str, Any]:
-    """A delivery as a dictionary: two of them are never equal by themselves."""
+    """A delivery as a dictionary: two delivery objects never compare equal."""
     return {field.name: getattr(delivery, field.name) for field in fields(delivery)}

@@ -1,4 +1,4 @@
-"""Dead letters in the hands of whoever looks after them: taken, renewed, settled, given up."""
+"""Dead letters and their handlers: claimed, renewed, settled, given up."""
 
 from __future__ import annotations
 
@@ -766,7 +766,7 @@ class DeadConformance:
         first, second, third = await claim_letters(store)
         await settle_one(store, second, Done())
 
-        # The caller goes on and commits: even then nothing of the ack may have been written.
+        # The caller goes on and commits: even then no part of the ack may be written.
         async with harness.transaction() as transaction:
             with pytest.raises(LeaseLost) as raised:
                 await store.ack([first, second, third], transaction=transaction)
@@ -827,7 +827,7 @@ class DeadConformance:
         assert await harness.written() == ["effect"]
         assert await store.stats() == {}
 
-    # -------------------------------------------------------------------------- letters are not messages
+    # --------------------------------------------------------------------- dead letters are not messages
 
     async def test_no_claim_of_messages_and_no_look_at_them_shows_a_letter(
         self, store: FullStore, clock: ManualClock
@@ -870,7 +870,7 @@ class DeadConformance:
 
 
 async def three_letters(store: FullStore, clock: ManualClock) -> list[DeadLetter]:
-    """Three that died a second after one another, the most urgent last; a second ago at the latest."""
+    """Three dead letters, one second apart, the highest priority last; the last died a second ago."""
     letters = []
     for priority, body in enumerate((b"first", b"second", b"third")):
         letters.append(await bury(store, message(body, priority=priority)))
@@ -881,7 +881,7 @@ async def three_letters(store: FullStore, clock: ManualClock) -> list[DeadLetter
 async def taken_over(
     store: FullStore, other: FullStore, clock: ManualClock
 ) -> tuple[DeadDelivery, DeadDelivery]:
-    """A letter as `store` still believes to hold it, and as `other` now does."""
+    """A dead letter twice: as `store` still believes it holds it, and as `other` now holds it."""
     await bury(store, message())
     late = await claim_letter(store, lease=LEASE)
     clock.advance(LEASE)
@@ -889,12 +889,12 @@ async def taken_over(
 
 
 async def look(store: FullStore, *, limit: int = 100, lease_seconds: int = 30) -> Claimed:
-    """A claim of the letters of the usual queue, with what it says about the next look."""
+    """A claim of the usual queue's dead letters, with what it says about the next look."""
     return await store.claim_dead([QUEUE], limit=limit, lease=SECOND * lease_seconds, token=fresh_token())
 
 
 def told(letter: DeadDelivery) -> Sequence[object]:
-    """All that a letter tells about its message and its death."""
+    """Everything a dead letter says about its message and why it died."""
     return (
         letter.id,
         letter.message_id,

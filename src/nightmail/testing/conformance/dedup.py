@@ -1,4 +1,4 @@
-"""With `dedup_for` a name stays taken for a while, even when its message is long gone."""
+"""With `dedup_for` a timer id stays taken for a while, even after its message is gone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPLACING: Final[tuple[OnConflict, ...]] = ("replace", "earliest", "latest")
 
 
 async def delivered(store: FullStore, timer_id: str = "reminder", outcome: Outcome | None = None) -> None:
-    """A timer with a window of an hour, published and ended within the same moment."""
+    """A timer with a window of an hour, published and finished at the same instant."""
     await stored(store, timer(timer_id, b"first", dedup_for=HOUR))
     await settle_one(store, await claim_one(store), outcome or Done())
 

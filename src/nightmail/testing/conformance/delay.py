@@ -1,4 +1,4 @@
-"""Due when it was asked for: never a microsecond early, and by the store's clock."""
+"""Due exactly when requested: never a microsecond early, and by the store's clock."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class DelayConformance:
     async def test_a_clock_between_microseconds_of_other_units_loses_nothing(
         self, store: FullStore, clock: ManualClock
     ) -> None:
-        # Every digit of the microseconds counts: a float or a millisecond somewhere on the way would show here.
+        # Every microsecond digit counts: a float or a millisecond rounding anywhere on the way would show here.
         clock.advance(timedelta(microseconds=123_457))
         now = clock.now()
         await store.publish(message(due=timedelta(microseconds=7)))

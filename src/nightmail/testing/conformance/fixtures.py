@@ -14,21 +14,21 @@ from nightmail.testing.conformance.harness import Harness
 
 
 class StoreFixtures:
-    """The store under test, its clock, and a second process; all from the harness, which is to be overridden.
+    """The store under test, its clock, and a second process; all from `harness`, which a subclass overrides.
 
-    With one part of the suite beside it, that part runs alone: for a second way into the same database.
+    Inherited together with one part of the suite, it runs that part alone: for a second driver of the same database.
     """
 
     pytestmark = pytest.mark.asyncio
 
     @pytest.fixture
     def harness(self) -> Harness:
-        """The way into an empty database of the store's kind; cleaned up by whoever overrides this."""
+        """Access to an empty database of the store's kind; the override cleans it up."""
         raise NotImplementedError(f"{type(self).__name__} must override the fixture `harness`")
 
     @pytest.fixture
     def clock(self, harness: Harness) -> ManualClock:
-        """The clock by which every store of this test goes."""
+        """The clock that every store of this test uses."""
         return harness.clock
 
     @pytest_asyncio.fixture
@@ -47,7 +47,7 @@ class StoreFixtures:
 
     @pytest_asyncio.fixture
     async def other(self, harness: Harness, store: FullStore) -> AsyncIterator[FullStore]:
-        """A second store over the same data, as another process would have it."""
+        """A second store over the same data, as in another process."""
         other = await harness.open()
         try:
             yield other
@@ -56,5 +56,5 @@ class StoreFixtures:
 
     @pytest.fixture
     def sender(self, store: FullStore, other: FullStore) -> FullStore:
-        """Who writes when `store` listens: another process where that is pushed to the listener, else itself."""
+        """The store that writes while `store` listens: another process if wake-ups are pushed, else `store` itself."""
         return other if store.capabilities.pushes_wakeups else store

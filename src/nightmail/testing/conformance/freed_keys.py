@@ -1,7 +1,7 @@
-"""A freed ordering key rings always.
+"""Freeing an ordering key always rings.
 
-Whether another message waits for the key cannot be seen: one may commit between the moment that the key is given up
-and the commit that gives it up. It rang for itself when the key was still taken, and nothing rings for it later.
+Whether another message waits for the key cannot be seen: one may commit after the statement that frees the key and
+before the commit that makes it visible. It rang when the key was still taken, and nothing rings for it later.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FreedKeysConformance:
             async with harness.transaction() as transaction:
                 await other.ack([first], transaction=transaction)
                 await other.publish(message(b"second", ordering_key=KEY))
-                # It rang for itself, and a look now finds its key taken.
+                # It rang on publish, and a claim now finds its key taken.
                 await ear.catch_up()
                 assert await claim_all(store) == []
                 ear.forget()
@@ -87,7 +87,7 @@ class FreedKeysConformance:
     async def test_one_published_between_the_replacing_of_its_predecessor_and_the_commit_is_rung_for(
         self, store: FullStore, other: FullStore, harness: Harness, key: str | None
     ) -> None:
-        # Not started: with the key it keeps its place, and for an hour it is not in the line.
+        # Not started: with the same key it keeps its place, but it is out of the line for an hour.
         await other.publish(timer("first", b"first", ordering_key=KEY))
         async with listening(store, other, QUEUE) as ear:
             async with harness.transaction() as transaction:
@@ -110,7 +110,7 @@ class FreedKeysConformance:
             async with harness.transaction() as replacing:
                 async with harness.transaction() as transaction:
                     await other.publish(timer("first", b"first", ordering_key=KEY), transaction=transaction)
-                    # It begins before the one that it replaces is committed.
+                    # Begins before the message that it replaces is committed.
                     later = timer("first", b"later", due=HOUR, on_conflict="replace")
                     waiting = asyncio.create_task(other.publish(later, transaction=replacing))
                     await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What the suite needs to know about a store to drive it. A new store writes one of these and nothing else."""
+"""What the suite needs to drive a store. A new store writes one harness and nothing else."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class RolledBack(Exception):
 
 
 class Harness(ABC):
-    """One empty database, and the ways into it. The fixture that makes it also cleans it up."""
+    """One empty database and the ways to access it. The fixture that creates it also cleans it up."""
 
     wakeups: ClassVar[bool] = True
-    """Whether wake-ups arrive on this way to the store. If not, tests about what rings a bell are skipped."""
+    """Whether wake-ups arrive over this kind of connection. If not, tests about wake-ups are skipped."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -32,18 +32,18 @@ class Harness(ABC):
         """
 
     def unopened(self) -> FullStore:
-        """A store over this database, on `self.clock`, that nobody has opened: where `blocking` is offered."""
+        """A store over this database, on `self.clock`, not opened: only where `blocking` is offered."""
         raise NotImplementedError
 
     @abstractmethod
     def transaction(self, *, repeatable_read: bool = False) -> AbstractAsyncContextManager[Any]:
         """A caller's own transaction, on a connection no store has seen, to be passed as `transaction`.
 
-        Commits when the block ends. When the block raises it rolls back and raises on (also `RolledBack`).
+        Commits when the block ends. When the block raises, rolls back and re-raises (`RolledBack` too).
         """
 
     def blocking(self) -> AbstractContextManager[Blocking]:
-        """The same for synchronous code: only where the store's capabilities say so."""
+        """Like `transaction`, for synchronous code: only where the store's capabilities say so."""
         raise NotImplementedError
 
     @abstractmethod
@@ -56,4 +56,4 @@ class Harness(ABC):
 
     @abstractmethod
     def outside_any_transaction(self) -> AbstractAsyncContextManager[Any]:
-        """A raw connection of a kind the store accepts, but on which no transaction was begun."""
+        """A raw connection of a kind the store accepts, but with no transaction begun."""

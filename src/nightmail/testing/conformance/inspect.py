@@ -1,4 +1,4 @@
-"""What an operator sees, without taking anything: waiting messages, dead letters, numbers."""
+"""What an operator sees, without claiming anything: waiting messages, dead letters, statistics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def buried(
     reason: str = "rejected",
     error: str | None = None,
 ) -> int:
-    """A message that was given up at once; its message id."""
+    """A message settled as dead at once; its message id."""
     id_ = await stored(store, message(body, queue=queue))
     assert await settle_one(store, await claim_one(store, queue), Dead(reason, error)) is WriteResult.WRITTEN
     return id_

@@ -1,4 +1,4 @@
-"""A lease is the only right to write: who has it, until when, and what a late worker may no longer do."""
+"""A lease is the only right to write: its holder, its end, and what a late worker may no longer do."""
 
 from __future__ import annotations
 
@@ -428,7 +428,7 @@ class LeaseConformance:
 
         assert list(await store.extend([locked, free], LEASE)) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
-    # --------------------------------------------------------------------------------------- beside
+    # ------------------------------------------------------------------------- run_on_keeper_thread
 
     async def test_work_beside_runs_and_can_extend_leases(
         self, store: FullStore, other: FullStore, clock: ManualClock
@@ -539,7 +539,7 @@ class LeaseConformance:
 
 
 class _Keeper:
-    """Work for `beside`: extends once, then stays until it is cancelled. May run on a thread of its own."""
+    """Work for `run_on_keeper_thread`: extends once, then stays until cancelled. May run on another thread."""
 
     def __init__(self, deliveries: Sequence[Delivery], lease: timedelta) -> None:
         self.results: list[WriteResult] = []
@@ -558,7 +558,7 @@ class _Keeper:
             raise
 
     async def has_extended(self) -> None:
-        """Wait until it did."""
+        """Wait until it has extended."""
         await came(self._extended)
 
 

@@ -1,4 +1,4 @@
-"""Long lines of one ordering key, many keys and many queues: none of them keeps a claim from what it can take."""
+"""Long lines behind one ordering key, many keys, many queues: none of them hides what a claim can take."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nightmail.testing.conformance.build import (
 )
 
 LONG: Final = 1_500
-"""More than any store looks through at once for a small claim."""
+"""More than any store scans at once for a small claim."""
 
 
 async def look(store: FullStore, *queues: str, limit: int) -> Claimed:
@@ -32,7 +32,7 @@ async def look(store: FullStore, *queues: str, limit: int) -> Claimed:
 
 
 async def drained(store: FullStore, *, limit: int, most: int = 10) -> list[bytes]:
-    """What claims find until one says that it has found all."""
+    """The bodies that claims find until one says that nothing is left."""
     found: list[bytes] = []
     for _ in range(most):
         claimed = await look(store, limit=limit)

@@ -1,4 +1,4 @@
-"""Work beside the event loop that is still needed when its block is left: it keeps leases of threads that run on."""
+"""Keeper work that outlives its block: it keeps the leases of handler threads that are still running."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ class LingeringConformance:
 
 
 async def _until(happened: Callable[[], bool]) -> None:
-    """On another thread's event loop, or because of one: there is nothing to wait for."""
+    """Polls: it happens on, or because of, another thread's event loop, so there is nothing to await."""
     while not happened():  # noqa: ASYNC110 - see above
         await asyncio.sleep(0.01)

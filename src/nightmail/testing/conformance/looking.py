@@ -1,8 +1,7 @@
-"""Nothing hides behind what newer claims have already passed.
+"""Nothing stays hidden behind the point that claims have already reached.
 
-A claim may start where the last one found something: that keeps it fast over rows just deleted. Whatever
-becomes available further back must still be found, a second later at the latest while there is a backlog, and
-at once when there is none.
+A claim may start where the last one found something: that keeps it fast over rows just deleted. What becomes
+available further back must still be found: within a second while there is a backlog, at once when there is none.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class LookingConformance:
             await publish_backlog(store, 43)
             await work_off(store, batches=3)
 
-        # 13 are left of the backlog, and 5 came late: two batches, whichever comes first.
+        # 13 of the backlog are left, and 5 came late: two batches, in either order.
         found = await work_off(store, batches=2)
 
         assert sorted(bodies(found)) == [*[b"backlog"] * 13, *[b"late"] * 5]
@@ -165,7 +164,7 @@ class LookingConformance:
 
         assert bodies(first + second) == [b"late"] * 4
 
-    # ---------------------------------------------------------------------- what comes back of itself
+    # ---------------------------------------------------------------------- what becomes available again
 
     async def test_an_expired_lease_is_found_within_a_second_of_load(
         self, store: FullStore, other: FullStore, clock: ManualClock
@@ -234,7 +233,7 @@ class LookingConformance:
         await other.settle([Settlement(retried, Retry(SECOND)), Settlement(postponed, Postpone(SECOND))])
 
         clock.advance(SECOND)
-        # They joined the line at its end: what was due before them goes first.
+        # They joined the line at its end: earlier due times go first.
         found = await work_off(store, batches=17)
         assert bodies(found) == [*[b"backlog"] * 160, b"retried", b"postponed"]
 
@@ -272,7 +271,7 @@ class LookingConformance:
         await store.publish(timer("moved", b"moved", due=HOUR))
         await publish_backlog(store, 100)
         await work_off(store, batches=2)
-        # A moment that has passed means now, and now is behind nothing.
+        # A due time in the past means now, and now is not behind any claim.
         assert await store.reschedule(QUEUE, "moved", clock.now() - HOUR)
         await publish_backlog(store, 100)
 
@@ -290,7 +289,7 @@ class LookingConformance:
         await publish_backlog(store, 30)
         await work_off(store, batches=2)
 
-        # Older than all that was claimed from the other queue, and not hidden by it.
+        # Older than everything claimed from the other queue, and not hidden by it.
         assert await claim_bodies(store, "refunds") == [b"refund"] * 3
 
     # ----------------------------------------------------------------------------- a clock that steps
@@ -359,7 +358,7 @@ async def publish_backlog(store: FullStore, count: int) -> None:
 
 
 async def work_off(store: FullStore, *, batches: int) -> list[Delivery]:
-    """Claim this many batches and finish each before the next, as a busy worker does."""
+    """Claim this many batches, finishing each before the next, as a busy worker does."""
     seen: list[Delivery] = []
     for _ in range(batches):
         batch = await claim_all(store, limit=BATCH)

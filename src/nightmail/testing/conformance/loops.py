@@ -1,4 +1,4 @@
-"""One store, and code that runs on another event loop."""
+"""One store, used from another event loop."""
 
 from __future__ import annotations
 

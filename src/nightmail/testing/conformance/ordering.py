@@ -1,4 +1,4 @@
-"""Messages with one ordering key go one at a time, in order, and a started one holds its key to the end."""
+"""Messages with one ordering key go one at a time, in order; a started one holds its key until it has finished."""
 
 from __future__ import annotations
 
@@ -446,7 +446,7 @@ class OrderingConformance:
 
         claimed = await other.claim([QUEUE], limit=10, lease=LEASE, token=fresh_token())
 
-        # Due, but not available: answering "now" would have an idle worker spin.
+        # Due, but not available: answering "now" would make an idle worker spin.
         assert list(claimed.deliveries) == []
         assert claimed.next_in == LEASE
 
@@ -491,8 +491,8 @@ class OrderingConformance:
             await opened.wait()
             await store.publish_batch([keyed(b"early", key) for key in keys])
 
-            # One claim large enough to be still at it when the other message of each key commits, and small ones
-            # that begin before and after. Whatever happens first, the verdict is the same.
+            # One claim large enough to be still running when the other message of each key commits, and small ones
+            # that begin before and after. In any interleaving, the result is the same.
             async with promptly():
                 large = asyncio.create_task(claim_all(store, limit=len(keys)))
                 small = asyncio.create_task(claim_one_by_one(other, until=large))
@@ -530,7 +530,7 @@ async def claim_one_by_one(store: FullStore, *, until: asyncio.Task[Any]) -> lis
 
 
 async def finish_all(store: FullStore) -> int:
-    """Claim and finish whatever there is until there is nothing left; how many it was."""
+    """Claim and finish until nothing is left; how many messages."""
     finished = 0
     while batch := await claim_all(store):
         await store.settle([Settlement(delivery, Done()) for delivery in batch])

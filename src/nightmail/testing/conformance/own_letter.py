@@ -1,4 +1,4 @@
-"""A handler of dead letters publishes under its lease, as any handler does under its message's."""
+"""A dead letter handler publishes under the dead letter's lease, as any handler does under its message's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OwnLetterConformance:
         letter = await claim_letter(store)
         running = await running_timer(store, "reminder", b"running")
 
-        # Not a re-arm: the bearer of the name is in other hands.
+        # Not a re-arm: another delivery holds the owner of the timer id.
         assert await store.publish(timer("reminder", b"skipped"), own=letter) is None
 
         assert await settle_one(store, running, Done()) is WriteResult.WRITTEN

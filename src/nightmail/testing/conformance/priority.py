@@ -26,7 +26,7 @@ class PriorityConformance:
     async def test_every_level_from_nine_to_nothing_goes_before_the_one_below(
         self, store: FullStore, clock: ManualClock
     ) -> None:
-        # The oldest is also the highest, so that the share of the oldest changes nothing here.
+        # The oldest also has the highest priority, so the share of the oldest changes nothing here.
         for priority in (9, 3, 6, 1, 8, 0, 5, 2, 7, 4):
             await store.publish(message(b"%d" % priority, priority=priority))
             clock.advance(SECOND)
@@ -105,7 +105,7 @@ class PriorityConformance:
         batches = [await claim_bodies(store, limit=10) for _ in range(8)]
 
         low = [[body for body in batch if body.startswith(b"low")] for batch in batches]
-        # Eighty messages make ten eights; no batch of ten is without its share, and the share comes first.
+        # One in eight of eighty messages is ten; every batch of ten has its share, and the share comes first.
         assert [body for part in low for body in part] == [b"low %d" % number for number in range(10)]
         assert all(part for part in low)
         assert [batch[: len(part)] for batch, part in zip(batches, low, strict=True)] == low
@@ -136,7 +136,7 @@ class PriorityConformance:
             await store.publish(message(b"%d" % priority, priority=priority))
             clock.advance(SECOND)
 
-        # Six of a hundred that there was room for: none of them is an eighth one.
+        # Only six, with room for a hundred: none of them is an eighth.
         assert await claim_bodies(store, limit=100) == [b"9", b"4", b"3", b"2", b"1", b"0"]
 
     async def test_the_oldest_is_the_oldest_due_and_not_the_first_published(
@@ -203,7 +203,7 @@ class PriorityConformance:
             seen += await claim_bodies(store, limit=3)
             assert len(seen) <= 8 * 4 + 2, "starved"
 
-        # It was the fourth oldest: the fourth share at the latest is its own.
+        # It was the fourth oldest, so it gets the fourth share at the latest.
         assert seen.index(b"low") < 8 * 4
 
 

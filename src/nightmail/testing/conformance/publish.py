@@ -28,10 +28,10 @@ from nightmail.testing.conformance.build import (
 )
 from nightmail.testing.conformance.harness import Harness, RolledBack
 
-# 255 different characters of four bytes each: the longest name there is, in every way of counting.
+# 255 distinct four-byte characters: the longest name allowed, in bytes as well as in characters.
 LONGEST_NAME: Final = "".join(chr(0x1F300 + offset) for offset in range(NAME_LIMIT))
 
-# Names that a collation, a padded comparison, a pattern or a placeholder may take for one another or for syntax.
+# Names that a collation, padded comparison, pattern or placeholder may mistake for one another or for syntax.
 CONFUSABLE_NAMES: Final = (
     "job",
     "Job",
@@ -355,7 +355,7 @@ class PublishConformance:
         publishing.cancel()
         await asyncio.wait([publishing])
 
-        # What was sent may still be carried out; whatever happens, the store goes on working.
+        # What was sent may still be carried out; either way, the store goes on working.
         await store.publish(message(b"after"))
         seen = set(await claim_bodies(store))
         assert seen in ({b"after"}, {b"a", b"b", b"after"})

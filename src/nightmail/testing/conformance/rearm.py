@@ -1,4 +1,4 @@
-"""Publishing from a handler: re-arming its own name, and the fence around everything it publishes."""
+"""Publishing from a handler: re-arming its own timer id, and the fence around everything it publishes."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ class RearmConformance:
     async def test_a_handler_whose_message_was_cancelled_publishes_nothing(
         self, store: FullStore, clock: ManualClock, published: Message
     ) -> None:
-        # Otherwise a zombie would re-arm the timer that its user was told is removed.
+        # Otherwise a zombie would re-arm a timer that the caller was told is cancelled.
         stale = await expired_timer(store, clock)
         assert await store.cancel(QUEUE, "reminder") is True
 
@@ -286,7 +286,7 @@ class RearmConformance:
 
         assert await bearer(store) == [(stale.id, b"by another")]
 
-    # ----------------------------------------------------- when the name has gone to another message
+    # --------------------------------------------------- when the timer id has gone to another message
 
     async def test_when_another_waiting_message_took_the_name_the_handler_meets_it_like_anybody(
         self, store: FullStore

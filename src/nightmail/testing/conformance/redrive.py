@@ -1,4 +1,4 @@
-"""Dead letters moved back among the messages, and dead letters deleted, by an operator."""
+"""An operator moves dead letters back to their queues, or deletes them."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ class RedriveConformance:
         await settle_one(store, first, Done())
         assert (first.body, await claim_bodies(store)) == (b"a", [b"b"])
 
-    # ------------------------------------------------------------------------------------------- names
+    # --------------------------------------------------------------------------------------- timer ids
 
     async def test_a_redriven_timer_bears_its_name_again(self, store: FullStore) -> None:
         letter = await bury(store, timer("reminder", b"again"))
@@ -582,7 +582,7 @@ class RedriveConformance:
 
 
 async def four_letters(store: FullStore) -> list[DeadLetter]:
-    """Four that differ in everything a filter can ask for, in the order of their deaths."""
+    """Four dead letters that differ in everything a filter can ask for, in the order in which they died."""
     return [
         await bury(store, message(b"a"), Dead("rejected", "ValueError: 50% off")),
         await bury(store, message(b"b"), Dead("expired")),
@@ -592,7 +592,7 @@ async def four_letters(store: FullStore) -> list[DeadLetter]:
 
 
 def with_broken_headers() -> Message:
-    """A message as somebody may have written it who does not use this library."""
+    """A message as a writer that does not use this library may have stored it."""
     broken = message(b"whose headers are no JSON")
     object.__setattr__(broken, "encoded_headers", "{broken")
     return broken

@@ -1,4 +1,4 @@
-"""Headers that stores write themselves: what a publisher puts there is left out."""
+"""Headers that stores write themselves: a publisher's values for them are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making the tables, opening and closing: nothing is lost by doing any of it twice."""
+"""Creating the tables, opening, closing: doing any of it twice loses nothing."""
 
 from __future__ import annotations
 

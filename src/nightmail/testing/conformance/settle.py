@@ -385,7 +385,7 @@ class SettleConformance:
         assert letter.headers == {"trace": "abc", "nested": [1, None]}
         assert (letter.reason, letter.error) == ("retries_exhausted", "KeyError: 'x'")
         assert (letter.timer_id, letter.ordering_key, letter.priority) == ("reminder", "customer-7", 4)
-        # Two retries and the run that was the last; two claims since the second retry.
+        # Two retries and the last attempt; two claims since the second retry.
         assert (letter.attempts, letter.deliveries) == (3, 2)
         assert (letter.first_attempt_at, letter.last_attempt_at) == (published_at, last.claimed_at)
         assert (letter.published_at, letter.died_at) == (published_at, clock.now())
@@ -497,7 +497,7 @@ class SettleConformance:
         assert len(reason) == 255
         assert reason.endswith("…[truncated]")
 
-    # ------------------------------------------------------------------------------------- the name
+    # --------------------------------------------------------------------------------- the timer id
 
     @pytest.mark.parametrize(
         "outcome", [pytest.param(Done(), id="done"), pytest.param(Dead("rejected"), id="dead")]
@@ -560,8 +560,8 @@ class SettleConformance:
         outcomes: list[Outcome] = [Done(), Retry(MINUTE), Postpone(MINUTE), Dead("rejected"), Release()]
         await store.publish_batch([message(b"%d" % (number % 5)) for number in range(500)])
         deliveries = await claim_all(store, limit=500)
-        # Whatever the order in which they finished.
-        random.Random(7).shuffle(deliveries)  # noqa: S311 - the same order every time, and no secret
+        # In whatever order they finished.
+        random.Random(7).shuffle(deliveries)  # noqa: S311 - a fixed seed, not a secret
 
         results = await store.settle(
             [Settlement(delivery, outcomes[int(delivery.body)]) for delivery in deliveries]

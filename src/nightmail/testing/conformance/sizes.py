@@ -1,4 +1,4 @@
-"""Sizes: what is too large is refused, and nothing reads more into memory than it may."""
+"""Sizes: what is too large is refused, and no read exceeds its byte budget."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class SizesConformance(StoreFixtures):
 
 
 async def died(store: FullStore, count: int) -> None:
-    """So many large messages, given up in the order of their numbers."""
+    """This many large messages, settled as dead in the order of their numbers."""
     await store.publish_batch([message(large(number)) for number in range(count)])
     taken = await claim_all(store)
     await store.settle([Settlement(delivery, Dead("rejected")) for delivery in taken])

@@ -74,7 +74,7 @@ class StoreConformance(
 ):
     """Inherit from this and override `harness`: nothing else is needed to prove a store.
 
-    A test that needs what the store's capabilities rule out is skipped, and the reason names the capability.
+    A test that needs a capability which the store lacks is skipped, and the reason names the capability.
     """
 
 
@@ -82,5 +82,5 @@ _defined = Counter(
     name for part in StoreConformance.__bases__ for name in vars(part) if name.startswith("test_")
 )
 if _hidden := sorted(name for name, times in _defined.items() if times > 1):
-    # Python would keep one of them without a word, and the other would never run.
+    # Python would silently keep one of them, and the other would never run.
     raise TypeError(f"two parts of the suite define the same test: {', '.join(_hidden)}")

@@ -1,4 +1,4 @@
-"""When a message that runs bears the name: a new message takes it, and the running one is superseded."""
+"""When a running message owns the timer id: a new message takes it over, and the running one is superseded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REPLACING: Final[tuple[OnConflict, ...]] = ("replace", "earliest", "latest")
 
 
 class SupersedeConformance:
-    """Publishing a name whose bearer runs in other hands."""
+    """Publishing a timer id whose message is running elsewhere."""
 
     async def test_skip_against_a_running_message_stores_nothing(self, store: FullStore) -> None:
         old = await running_timer(store)

@@ -41,7 +41,7 @@ class SweepConformance:
 
     @pytest_asyncio.fixture
     async def keeper(self, harness: Harness, store: FullStore) -> AsyncIterator[FullStore]:
-        """A store over the same data that keeps what was delivered."""
+        """A store over the same data that keeps delivered messages."""
         keeper = await harness.open(keep_delivered=True)
         try:
             yield keeper
@@ -319,7 +319,7 @@ class SweepConformance:
 
 
 async def deliver(store: FullStore, count: int, *, queue: str = QUEUE) -> None:
-    """Have so many messages published, claimed and done."""
+    """Publish, claim and finish this many messages."""
     await store.publish_batch([message(b"%d" % number, queue=queue) for number in range(count)])
     deliveries = await claim_all(store, queue)
     results = await store.settle([Settlement(delivery, Done()) for delivery in deliveries])

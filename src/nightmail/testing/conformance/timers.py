@@ -1,4 +1,4 @@
-"""A timer id is a name that at most one message of a queue bears: against a free name and a waiting bearer."""
+"""At most one message of a queue owns a timer id: publishing a free one, and one that a waiting message owns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EVERY_POLICY: Final[tuple[OnConflict, ...]] = ("skip", "replace", "earliest", "l
 
 
 class TimersConformance:
-    """Publishing a name that is free, and one that a waiting message bears."""
+    """Publishing a timer id that is free, and one that a waiting message owns."""
 
     async def test_a_free_name_is_taken(self, store: FullStore) -> None:
         id_ = await store.publish(timer("reminder", b"first"))
@@ -94,7 +94,7 @@ class TimersConformance:
 
         assert await claim_bodies(store) == [b"same", b"same"]
 
-    # ------------------------------------------------------------- when a waiting message bears the name
+    # --------------------------------------------------------- when a waiting message owns the timer id
 
     async def test_skip_stores_nothing_and_leaves_the_first_as_it_was(
         self, store: FullStore, clock: ManualClock
@@ -253,7 +253,7 @@ class TimersConformance:
         assert await store.publish(timer("reminder", b"second", due=-HOUR, on_conflict="earliest")) is None
         assert await claim_bodies(store) == [b"first"]
 
-    # ------------------------------------------- when the bearer's lease ran out: it waits like any other
+    # --------------------------------------- when the owner's lease has expired: it waits like any other
 
     async def test_skip_against_an_expired_lease_stores_nothing_and_leaves_the_holder_its_token(
         self, store: FullStore, clock: ManualClock
@@ -463,7 +463,7 @@ class TimersConformance:
             replacement = timer(name, b"new", due=MICROSECOND, on_conflict=policy)
             new, claimed = await asyncio.gather(store.publish(replacement), claim_all(other))
 
-            # Either it came first and overwrote the old one, or it stands beside the running one.
+            # Either it came first and overwrote the old one, or it waits while the old one runs.
             assert new is not None
             assert bodies(claimed) in ([], [b"old"])
             assert await bearer(store, name) == [(new, b"new")]

@@ -1,4 +1,4 @@
-"""Settling inside the caller's own transaction: fenced, all or nothing, and nobody else is held up."""
+"""Settling in the caller's own transaction: fenced, all or nothing, and without blocking other workers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVERY_VERB_THAT_JOINS: Final[dict[str, Verb]] = {
 
 
 async def two_running(store: FullStore) -> tuple[Delivery, Delivery]:
-    """Two messages in one worker's hands."""
+    """Two messages in flight at one worker."""
     await store.publish_batch([message(b"a"), message(b"b")])
     a, b = await claim_all(store)
     return a, b
@@ -56,7 +56,7 @@ async def two_running(store: FullStore) -> tuple[Delivery, Delivery]:
 async def one_running_one_lost(
     store: FullStore, other: FullStore, clock: ManualClock
 ) -> tuple[Delivery, Delivery]:
-    """Two messages this worker believes to have, of which another has taken over the second."""
+    """Two messages this worker believes it holds; another worker has taken over the second."""
     await store.publish(message(b"lost", priority=9))
     lost = await claim_one(store)
     clock.advance(LEASE)
@@ -234,7 +234,7 @@ class TransactionConformance:
     ) -> None:
         held, lost = await one_running_one_lost(store, other, clock)
 
-        # The caller goes on and commits: even then nothing of the ack may have been written.
+        # The caller goes on and commits: even then no part of the ack may be written.
         async with harness.transaction() as transaction:
             with pytest.raises(LeaseLost) as raised:
                 await store.ack([held, lost], transaction=transaction)

@@ -1,7 +1,7 @@
-"""Bells: whoever listens to a queue is rung when something in it may be due soon.
+"""Bells: a listener of a queue is rung when something in it may be due soon.
 
-Nothing here waits for a ring that must not come. Rings arrive in the order in which they were sent, so a test
-sends one more, to a queue of its own, and when that one is there nothing older is still on its way.
+No test sleeps to see that a ring does not come. Rings arrive in the order in which they were sent, so a test
+sends one more, to a queue of its own: once that has arrived, nothing older is still on its way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nightmail.testing.conformance.build import (
 from nightmail.testing.conformance.harness import Harness, RolledBack
 
 PATIENCE: Final = 5.0
-"""Seconds, on the real clock, within which a ring is there. Only a failing test takes as long."""
+"""Real seconds within which a ring arrives. Only a failing test takes that long."""
 
 _LAST_QUEUE: Final = "rung last"
 
@@ -313,7 +313,7 @@ class WakeupConformance:
 
 
 class _Ear:
-    """A bell under test, and a second one by which to know that nothing is still on its way to the first."""
+    """A bell under test, and a second one that shows when nothing is still on its way to the first."""
 
     def __init__(self, bell: Bell, last: Bell, sender: FullStore) -> None:
         self._bell = bell
@@ -321,7 +321,7 @@ class _Ear:
         self._sender = sender
 
     async def rang(self) -> bool:
-        """Whether it rings, sooner or later."""
+        """Whether it rings, now or soon."""
         return await self._bell.wait(PATIENCE)
 
     async def rang_already(self) -> bool:
@@ -329,15 +329,15 @@ class _Ear:
         return await self._bell.wait(0)
 
     async def stayed_silent(self) -> bool:
-        """Whether it was rung by nothing that was sent so far."""
+        """Whether nothing sent so far has rung it."""
         await self.catch_up()
         return not await self.rang_already()
 
     async def catch_up(self) -> None:
         """Wait until every ring that was sent has arrived.
 
-        Twice: the first may be answered by the ring for a connection just made, which says nothing about
-        the rings after it.
+        Twice: the first wait may end with the ring for a new connection, which says nothing about the rings
+        after it.
         """
         for _ in range(2):
             self._last.clear()
@@ -353,7 +353,7 @@ class _Ear:
 
 @asynccontextmanager
 async def listening(store: FullStore, sender: FullStore, *queues: str) -> AsyncIterator[_Ear]:
-    """A bell of `store` for these queues that hears `sender`, and that nothing old will ring any more."""
+    """A bell of `store` for these queues that hears `sender`, with no earlier ring still on its way."""
     with store.listen(queues) as bell, store.listen([_LAST_QUEUE]) as last:
         ear = _Ear(bell, last, sender)
         await ear.catch_up()
