@@ -39,7 +39,7 @@ test: $(DEV) ## Run every test, with coverage (STORE=postgres: one store's, with
 
 # What a change breaks most often, without a server and without coverage: for the inner loop.
 quick: $(DEV) ## Run the units, and the contract on the memory and SQLite stores
-	@$(RUN) -m pytest -n $(WORKERS) -q tests/unit tests/stores/test_memory*.py tests/stores/test_sqlite.py tests/stores/sqlite $(ARGS)
+	@$(RUN) -m pytest -n $(WORKERS) -q tests/unit tests/stores/memory tests/stores/sqlite $(ARGS)
 
 # EXAMPLES=1000 tries more; STORE=redis takes one store.
 model: $(DEV) ## Drive each store beside the memory store, for longer than the tests do

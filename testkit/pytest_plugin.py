@@ -26,12 +26,12 @@ AnyServer = TypeVar("AnyServer", bound=Server)
 TOGETHER: Final = {
     "clusters": (
         "tests/kit/test_clusters.py",
-        "tests/stores/test_galera*",
-        "tests/stores/test_redis_cluster*",
+        "tests/stores/mysql/test_galera*",
+        "tests/stores/redis/test_cluster*",
     ),
-    "postgres": ("tests/*/test_postgres*", "tests/stores/test_pgbouncer.py"),
-    "mysql": ("tests/*/test_mysql*",),
-    "redis": ("tests/*/test_redis*", "tests/examples/test_reminders.py"),
+    "postgres": ("tests/*/test_postgres*", "tests/stores/postgres/*"),
+    "mysql": ("tests/*/test_mysql*", "tests/stores/mysql/*"),
+    "redis": ("tests/*/test_redis*", "tests/stores/redis/*", "tests/examples/test_reminders.py"),
     "brokers": ("tests/relay/test_rabbitmq.py", "tests/relay/test_nats.py"),
 }
 """The files that go to one process; the first matching pattern counts. The slowest come first, and files not named

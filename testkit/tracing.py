@@ -14,17 +14,17 @@ from typing import Final
 
 UNTRACED: Final = {
     "the contract, once more: with another caller's driver": (
-        "tests/stores/test_postgres.py::TestPostgresWith*",
-        "tests/stores/test_mysql.py::TestMySQLWith*",
-        "tests/stores/test_mysql.py::TestMySQLBlocking*",
-        "tests/stores/test_sqlite.py::TestSQLiteInTheDriversTransactions::*",
+        "tests/stores/postgres/test_conformance.py::TestPostgresWith*",
+        "tests/stores/mysql/test_conformance.py::TestMySQLWith*",
+        "tests/stores/mysql/test_conformance.py::TestMySQLBlocking*",
+        "tests/stores/sqlite/test_conformance.py::TestSQLiteInTheDriversTransactions::*",
     ),
     "the contract, once more: with another topology or setting of the server": (
-        "tests/stores/test_pgbouncer.py::TestPgBouncer::*",
-        "tests/stores/test_pgbouncer.py::TestListenerBesidePgBouncer::*",
-        "tests/stores/test_galera.py::TestGalera*",
-        "tests/stores/test_redis_cluster.py::TestRedisCluster::*",
-        "tests/stores/test_postgres_lines.py::TestWithANarrowWindow::*",
+        "tests/stores/postgres/test_pgbouncer.py::TestPgBouncer::*",
+        "tests/stores/postgres/test_pgbouncer.py::TestListenerBesidePgBouncer::*",
+        "tests/stores/mysql/test_galera.py::TestGalera*",
+        "tests/stores/redis/test_cluster.py::TestRedisCluster::*",
+        "tests/stores/postgres/test_lines.py::TestWithANarrowWindow::*",
     ),
     "tests of something else than the library": (
         "tests/kit/*",

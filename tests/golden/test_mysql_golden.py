@@ -11,7 +11,7 @@ from tests.golden.record import Record
 from tests.golden.stage import Database
 from tests.golden.wire_formats import MySQLWire
 from tests.golden.wiretap import tapped
-from tests.stores.mysql_support import DriverHarness
+from tests.stores.mysql.support import DriverHarness
 
 pytestmark = pytest.mark.mysql
 

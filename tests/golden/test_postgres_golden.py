@@ -15,7 +15,7 @@ from tests.golden.record import Record
 from tests.golden.stage import CALLER, Database
 from tests.golden.wire_formats import PostgresWire
 from tests.golden.wiretap import tapped
-from tests.stores.postgres_support import AsyncpgHarness
+from tests.stores.postgres.support import AsyncpgHarness
 
 pytestmark = pytest.mark.postgres
 

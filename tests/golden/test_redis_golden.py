@@ -18,7 +18,7 @@ from tests.golden.record import Record
 from tests.golden.stage import Database
 from tests.golden.wire_formats import RedisWire
 from tests.golden.wiretap import tapped
-from tests.stores.redis_support import RedisHarness, client, transaction
+from tests.stores.redis.support import RedisHarness, client, transaction
 
 pytestmark = pytest.mark.redis
 

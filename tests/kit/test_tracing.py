@@ -77,5 +77,7 @@ def test_what_is_named_exists(pattern: str) -> None:
 
 
 def test_a_store_is_seen_where_it_keeps_the_contract_for_the_first_time() -> None:
-    assert is_traced("tests/stores/test_postgres.py::TestPostgres::test_a_message[1]")
-    assert not is_traced("tests/stores/test_postgres.py::TestPostgresWithPsycopg::test_a_message[1]")
+    assert is_traced("tests/stores/postgres/test_conformance.py::TestPostgres::test_a_message[1]")
+    assert not is_traced(
+        "tests/stores/postgres/test_conformance.py::TestPostgresWithPsycopg::test_a_message[1]"
+    )

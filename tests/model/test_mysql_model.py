@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.machine import run_model
-from tests.stores.mysql_support import DriverHarness
+from tests.stores.mysql.support import DriverHarness
 
 pytestmark = pytest.mark.mysql
 

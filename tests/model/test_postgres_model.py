@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.machine import run_model
-from tests.stores.postgres_support import AsyncpgHarness
+from tests.stores.postgres.support import AsyncpgHarness
 
 pytestmark = pytest.mark.postgres
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.machine import run_model
-from tests.stores.redis_support import RedisHarness, client
+from tests.stores.redis.support import RedisHarness, client
 
 pytestmark = pytest.mark.redis
 

@@ -17,7 +17,7 @@ from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.lane import Lane
 from tests.plans.test_mysql_plans import Plans, rows_touched
-from tests.stores.mysql_support import HOUR, LEASE, QUEUE, open_store, run
+from tests.stores.mysql.support import HOUR, LEASE, QUEUE, open_store, run
 
 pytestmark = [pytest.mark.mysql, pytest.mark.slow]
 

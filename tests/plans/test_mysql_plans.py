@@ -22,7 +22,7 @@ from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.dialect import MARIADB
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
-from tests.stores.mysql_support import (
+from tests.stores.mysql.support import (
     HOUR,
     LEASE,
     QUEUE,

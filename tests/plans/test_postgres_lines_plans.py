@@ -13,7 +13,7 @@ from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import PostgresStore
 from testkit.servers import Postgres
 from tests.plans.test_postgres_plans import Plans, nodes
-from tests.stores.postgres_support import LEASE, QUEUE, connection, message, open_store
+from tests.stores.postgres.support import LEASE, QUEUE, connection, message, open_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

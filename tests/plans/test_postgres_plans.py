@@ -22,7 +22,7 @@ from nightmail.outcome import Dead, Done, Outcome, Release, Retry
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import PostgresStore
 from testkit.servers import Postgres
-from tests.stores.postgres_support import HOUR, LEASE, QUEUE, connection, open_store
+from tests.stores.postgres.support import HOUR, LEASE, QUEUE, connection, open_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

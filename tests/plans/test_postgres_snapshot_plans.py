@@ -11,7 +11,7 @@ import pytest
 from nightmail.stores import _marks
 from testkit.servers import Postgres
 from tests.plans.test_postgres_lines_plans import told, work
-from tests.stores.postgres_support import LEASE, QUEUE, connection, done, message, open_store
+from tests.stores.postgres.support import LEASE, QUEUE, connection, done, message, open_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

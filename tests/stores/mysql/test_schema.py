@@ -1,0 +1,355 @@
+"""The tables: where they are, when they are right, who may use them, and how they come to be."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.outcome import Dead, Done, Retry
+from nightmail.records import DeadFilter
+from nightmail.store import Settlement
+from nightmail.stores.mysql import MySQLStore, check
+from testkit.servers.mariadb import MariaDB
+from tests.stores.mysql.support import HOUR, QUEUE, claim, connection, done, message, open_store, run, user
+
+pytestmark = pytest.mark.mysql
+
+
+# ------------------------------------------------------------------------------------------- check
+
+
+async def test_missing_tables_are_missed_by_every_verb(mysql_url: str) -> None:
+    store = MySQLStore(mysql_url)
+    await store.open()
+
+    for verb in (
+        store.check,
+        store.stats,
+        lambda: store.publish(message()),
+        lambda: store.publish(message(timer_id="t")),
+        lambda: claim(store),
+        lambda: store.cancel(QUEUE, "t"),
+    ):
+        with pytest.raises(SchemaMissing):
+            await verb()
+    await store.migrate()
+    await store.check()
+    await store.close()
+
+
+async def test_a_missing_database_is_a_missing_table(mysql_url: str) -> None:
+    store = MySQLStore(mysql_url, tables="nowhere.jobs")
+    await store.open()
+
+    with pytest.raises(SchemaMissing):
+        await store.check()
+    await store.close()
+
+
+async def test_older_tables_are_outdated_and_newer_ones_are_told(
+    mysql_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_store(mysql_url) as store:
+        with monkeypatch.context() as newer:
+            newer.setattr(check, "VERSION", 2)
+            with pytest.raises(SchemaOutdated) as raised:
+                await store.check()
+        assert (raised.value.found, raised.value.needed) == (1, 2)
+
+        await run(mysql_url, "update nightmail_meta set version = 99")
+        with pytest.raises(SchemaDrift, match="99"):
+            await store.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            "drop index nightmail_claim on nightmail_messages",
+            "the index nightmail_claim on nightmail_messages is missing",
+        ),
+        (
+            "alter table nightmail_messages drop index nightmail_head, add index nightmail_head (queue_head)",
+            "the index nightmail_head on nightmail_messages is '(queue_head)' instead of",
+        ),
+        (
+            "alter table nightmail_messages modify queue_timer varbinary(2041)",
+            "the column messages.queue_timer is 'varbinary(2041)' instead of",
+        ),
+        (
+            "alter table nightmail_messages drop index nightmail_claim, "
+            "add index nightmail_claim (queue, due_at, id)",
+            "the index nightmail_claim on nightmail_messages is '(queue, due_at, id)'",
+        ),
+        (
+            "alter table nightmail_messages drop column expires_at",
+            "the column messages.expires_at is missing",
+        ),
+        (
+            "alter table nightmail_messages modify due_at datetime not null",
+            "the column messages.due_at is 'datetime not null'",
+        ),
+        (
+            "alter table nightmail_messages modify timer_key varchar(255) character set utf8mb4",
+            "the column messages.timer_key is 'varchar(255)",
+        ),
+        (
+            "alter table nightmail_dead modify reason longtext character set utf8mb4 collate utf8mb4_bin",
+            "the column dead.reason is",
+        ),
+        (
+            "alter table nightmail_messages drop constraint nightmail_messages_lease",
+            "messages_lease is missing",
+        ),
+        (
+            "drop index nightmail_dead_due on nightmail_dead",
+            "the index nightmail_dead_due on nightmail_dead is missing",
+        ),
+        ("alter table nightmail_dead modify due_at datetime(6) not null", "the column dead.due_at is"),
+        ("alter table nightmail_dead drop constraint nightmail_dead_given_up", "dead_given_up is missing"),
+        ("alter table nightmail_messages add shop varchar(10) not null", "messages.shop is not ours"),
+        ("create unique index mine on nightmail_messages (queue(10))", "may refuse messages"),
+        ("update nightmail_meta set look_interval = 3600", "look interval"),
+        ("drop table nightmail_delivered", "the table `nightmail_delivered` is missing"),
+        ("alter table nightmail_dedup engine = aria", "the table dedup is stored by Aria"),
+    ],
+)
+async def test_tables_that_differ_are_told_apart(mysql_url: str, change: str, told: str) -> None:
+    async with open_store(mysql_url) as store:
+        await run(mysql_url, change)
+
+        with pytest.raises(SchemaDrift) as raised:
+            await store.check()
+
+        assert told in str(raised.value)
+
+
+async def test_what_others_added_without_harm_is_left_alone(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store:
+        await run(
+            mysql_url,
+            "alter table nightmail_messages add note varchar(10), "
+            "add made_at datetime not null default current_timestamp, add index mine (note)",
+        )
+
+        await store.check()
+
+        await store.publish(message())
+        deliveries = await claim(store)
+        await store.settle([Settlement(delivery, Dead("rejected")) for delivery in deliveries])
+        assert len(await store.dead(DeadFilter())) == 1
+
+
+# ---------------------------------------------------------------------------------------- privileges
+
+
+async def test_a_user_who_may_use_the_tables_and_nothing_else_will_do(
+    mariadb_server: MariaDB,
+    mysql_url: str,
+) -> None:
+    async with open_store(mysql_url):
+        pass
+    limited = await limited_user(mariadb_server, mysql_url, "select, insert, update, delete")
+    async with open_store(limited) as store:
+        await store.check()
+        await store.publish(message(timer_id="t"))
+        await done(store, await claim(store))
+        assert await store.stats() == {}
+
+
+@pytest.mark.parametrize(
+    "privileges", ["select", "select, update", "select, delete", "select, update, delete"]
+)
+async def test_missing_privileges_are_told_at_the_start(
+    mariadb_server: MariaDB,
+    mysql_url: str,
+    privileges: str,
+) -> None:
+    async with open_store(mysql_url):
+        pass
+    store = MySQLStore(await limited_user(mariadb_server, mysql_url, privileges))
+    await store.open()
+
+    with pytest.raises(NotAllowed, match="to publish, it lacks INSERT on messages"):
+        await store.check()
+    await store.close()
+
+
+@pytest.mark.parametrize("role", ["publisher", "publisher of timers", "worker", "operator"])
+async def test_the_rights_of_a_role_will_do_for_what_it_does(mysql_url: str, role: str) -> None:
+    async with (
+        open_store(mysql_url, keep_delivered=True) as owner,
+        user(mysql_url, role.split()[0], only_the_least=role == "publisher") as url,
+    ):
+        await owner.publish_batch([message(b"%d" % n, ordering_key="k") for n in range(30)])
+        store = MySQLStore(url, keep_delivered=True)
+        await store.open()
+        try:
+            # There is nothing to make, so this takes no rights.
+            await store.migrate()
+            await store.check()
+            if role.startswith("publisher"):
+                await store.publish(message(b"mine"))
+                await store.publish_batch([message(b"more")])
+                async with connection(url) as own:
+                    await own.begin()
+                    await store.publish(message(b"joined"), transaction=own)
+                    await own.commit()
+            if role == "publisher":
+                with pytest.raises(NotAllowed, match="denied"):
+                    await claim(store)
+                with pytest.raises(NotAllowed, match="denied"):
+                    await store.sweep(older_than=HOUR, limit=1)
+            if role in ("publisher of timers", "operator"):
+                await store.publish(message(timer_id="t", dedup_for=HOUR))
+                await store.publish(message(timer_id="t", on_conflict="replace", ordering_key="k"))
+                assert await store.reschedule(QUEUE, "t", HOUR)
+                assert await store.cancel(QUEUE, "t")
+            if role == "worker":
+                with pytest.raises(NotAllowed, match="denied"):
+                    await store.publish(message())
+                for outcome in (Retry(), Done(), Dead("rejected")):
+                    (delivery,) = await claim(store)
+                    await store.extend([delivery], HOUR)
+                    await store.settle([Settlement(delivery, outcome)])
+                assert (
+                    len((await store.claim_dead([QUEUE], limit=1, lease=HOUR, token=uuid4())).deliveries) == 1
+                )
+            if role == "operator":
+                taken = await claim(owner)
+                await owner.settle([Settlement(delivery, Dead("rejected")) for delivery in taken])
+                letters = await store.dead(DeadFilter())
+                assert len(await store.redrive(letters)) == 1
+                assert await store.purge(DeadFilter(), limit=10) == 0
+                await store.sweep(older_than=HOUR, limit=10)
+                assert await store.cancel_all(QUEUE) == 30
+                assert await store.stats() == {}
+        finally:
+            await store.close()
+
+
+async def limited_user(server: MariaDB, url: str, privileges: str) -> str:
+    """A URL for somebody who has only these privileges. The user goes with the server."""
+    database = url.rpartition("/")[2]
+    user = f"user_{database[-12:]}"
+    for statement in (
+        f"create or replace user {user}@'127.0.0.1'",
+        f"grant {privileges} on `{database}`.* to {user}@'127.0.0.1'",
+    ):
+        await asyncio.to_thread(server.sql, statement)
+    return url.replace("root@", f"{user}@")
+
+
+# ----------------------------------------------------------------------------------------- migrate
+
+
+async def test_whoever_may_not_make_tables_is_told_which_rights_that_takes(
+    mariadb_server: MariaDB, mysql_url: str
+) -> None:
+    store = MySQLStore(await limited_user(mariadb_server, mysql_url, "select, insert, update, delete"))
+    await store.open()
+
+    with pytest.raises(
+        NotAllowed, match="GRANT CREATE, ALTER, INDEX, SELECT, INSERT, UPDATE, DELETE"
+    ) as raised:
+        await store.migrate()
+    await store.close()
+
+    # And with what it says it works.
+    grant = str(raised.value).partition("GRANT ")[2].partition(". Or")[0]
+    await asyncio.to_thread(mariadb_server.sql, f"grant {grant}")
+    again = MySQLStore(mysql_url.replace("root@", f"{grant.rpartition(' TO ')[2].split(chr(39))[1]}@"))
+    await again.open()
+    await again.migrate(repair=True)
+    await again.check()
+    await again.close()
+
+
+async def test_the_statements_of_a_migration_can_be_run_by_hand(
+    mariadb_server: MariaDB, mysql_url: str
+) -> None:
+    store = MySQLStore(mysql_url)
+    text = "\n".join(line for line in store.schema_sql().splitlines() if not line.lstrip().startswith("--"))
+    for statement in text.split(";\n"):
+        await run(mysql_url, statement.strip().removesuffix(";"))
+
+    await store.open()
+    await store.check()
+    await store.migrate()
+    assert await store.publish(message()) is not None
+    await store.close()
+
+
+async def test_indexes_that_were_dropped_are_made_again(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store:
+        await store.publish(message())
+        for index, table in (("claim", "messages"), ("head", "messages"), ("dead_due", "dead")):
+            await run(mysql_url, f"drop index nightmail_{index} on nightmail_{table}")
+        await store.migrate()
+        with pytest.raises(SchemaDrift, match="nightmail_claim on nightmail_messages is missing"):
+            await store.check()
+
+        await store.migrate(repair=True)
+
+        await store.check()
+        assert len(await claim(store)) == 1
+
+
+async def test_processes_that_migrate_at_the_same_time_make_the_tables_once(mysql_url: str) -> None:
+    stores = [MySQLStore(mysql_url) for _ in range(5)]
+    for store in stores:
+        await store.open()
+
+    await asyncio.gather(*(store.migrate() for store in stores))
+
+    for store in stores:
+        await store.check()
+        await store.close()
+
+
+async def test_a_migration_that_was_cut_short_is_finished_by_the_next(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store:
+        await run(mysql_url, "delete from nightmail_meta")
+        await run(mysql_url, "drop table nightmail_dedup")
+        with pytest.raises(SchemaMissing):
+            await store.check()
+
+        await store.migrate()
+
+        await store.check()
+
+
+async def test_tables_may_have_another_prefix_and_be_in_another_database(
+    mariadb_server: MariaDB,
+    mysql_url: str,
+) -> None:
+    with mariadb_server.fresh_database() as elsewhere:
+        database = elsewhere.rpartition("/")[2]
+        async with (
+            open_store(mysql_url, tables=f"{database}.jobs") as there,
+            open_store(mysql_url, tables="jobs") as here,
+        ):
+            await there.check()
+            await here.check()
+            await there.publish(message(b"there", timer_id="t", ordering_key="k"))
+            await here.publish(message(b"here", timer_id="t", ordering_key="k"))
+            for store, body in ((there, b"there"), (here, b"here")):
+                (delivery,) = await claim(store)
+                assert delivery.body == body
+                await store.settle([Settlement(delivery, Retry(HOUR))])
+                assert await store.cancel(QUEUE, "t")
+
+
+async def test_what_is_done_goes_into_the_history_where_it_is_kept(mysql_url: str) -> None:
+    async with open_store(mysql_url, keep_delivered=True) as store:
+        await store.publish_batch([message(b"done"), message(b"dead"), message(b"retried")])
+        one, two, three = await claim(store)
+        await store.settle(
+            [Settlement(one, Done()), Settlement(two, Dead("rejected")), Settlement(three, Retry(HOUR))]
+        )
+
+        assert await run(mysql_url, "select message_id, body from nightmail_delivered") == [(one.id, b"done")]

@@ -1,0 +1,148 @@
+"""Rows that other software writes into our tables: what no client could read is refused, and nothing overflows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from nightmail.errors import SchemaDrift
+from nightmail.outcome import Dead, Reason, Release, Retry, WriteResult
+from nightmail.records import DeadFilter
+from nightmail.store import Settlement
+from tests.stores.postgres.support import LEASE, QUEUE, claim, connection, message, open_store, until
+
+pytestmark = pytest.mark.postgres
+
+MOST = 2**31 - 1
+
+INSERT = """
+    insert into nightmail_messages (queue, priority, due_at, published_at, expires_at, attempts, headers, body)
+    values ('orders', 0, $1::text::timestamptz, $2::text::timestamptz, $3::text::timestamptz, $4, '{}', 'odd')
+"""
+ODD = ["infinity", "-infinity", "20000-01-01", "4000-01-01 BC", "0001-01-01 00:00:00+00"]
+
+
+@pytest.mark.parametrize("moment", ODD)
+@pytest.mark.parametrize("column", [0, 1, 2], ids=["due_at", "published_at", "expires_at"])
+async def test_a_time_that_no_client_can_read_is_refused(postgres_url: str, column: int, moment: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        values = ["2020-01-01", "2020-01-01", None]
+        values[column] = moment
+        with pytest.raises(asyncpg.CheckViolationError, match="nightmail_messages_times"):
+            await own.execute(INSERT, *values, 0)
+
+        await store.publish(message(b"neighbour"))
+        assert [delivery.body for delivery in await claim(store)] == [b"neighbour"]
+
+
+async def test_the_first_and_last_moments_that_are_taken_can_be_read(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await own.execute(INSERT, "0001-01-03 00:00:00+00", "0001-01-03 00:00:00+00", None, 0)
+        await own.execute(INSERT, "2020-01-01", "2020-01-01", "9999-12-31 00:00:00+00", 0)
+        await own.execute(INSERT, "9999-12-31 00:00:00+00", "2020-01-01", None, 0)
+
+        claimed = await store.claim([QUEUE], limit=10, lease=timedelta(days=3_000_000), token=uuid4())
+        assert len(claimed.deliveries) == 2
+        assert claimed.next_in is not None
+        assert len(await store.peek(QUEUE)) == 1
+
+
+async def test_a_negative_counter_is_refused(postgres_url: str) -> None:
+    async with open_store(postgres_url), connection(postgres_url) as own:
+        with pytest.raises(asyncpg.CheckViolationError, match="nightmail_messages_counters"):
+            await own.execute(INSERT, "2020-01-01", "2020-01-01", None, -1)
+
+
+async def test_counters_stop_at_the_largest_number(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await store.publish_batch([message(b"odd"), message(b"neighbour")])
+        await own.execute(
+            f"update nightmail_messages set attempts = {MOST}, deliveries = {MOST} where body = 'odd'"
+        )
+
+        odd, neighbour = sorted(await claim(store), key=lambda delivery: delivery.body, reverse=True)
+        assert (odd.deliveries, neighbour.deliveries) == (MOST, 1)
+        assert await store.settle([Settlement(odd, Retry())]) == [WriteResult.WRITTEN]
+        (odd,) = await claim(store)
+        assert (odd.attempts, odd.deliveries) == (MOST, 1)
+        assert await store.settle([Settlement(odd, Dead("rejected", ran=True))]) == [WriteResult.WRITTEN]
+
+        (letter,) = await store.dead(DeadFilter())
+        assert letter.attempts == MOST
+        await own.execute(f"update nightmail_dead set care_attempts = {MOST}, care_deliveries = {MOST}")
+        for outcome in (Release(), Retry(), Release()):
+            claimed = await store.claim_dead([QUEUE], limit=10, lease=LEASE, token=uuid4())
+            assert await store.settle([Settlement(claimed.deliveries[0], outcome)]) == [WriteResult.WRITTEN]
+        assert await own.fetchval("select care_attempts from nightmail_dead") == MOST
+
+
+async def test_tables_without_these_conditions_are_told_apart(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await store.check()
+        await own.execute("alter table nightmail_messages drop constraint nightmail_messages_times")
+        with pytest.raises(SchemaDrift, match="messages_times"):
+            await store.check()
+
+
+async def test_a_body_that_is_too_large_frees_its_ordering_key_and_rings(postgres_url: str) -> None:
+    async with (
+        open_store(postgres_url) as store,
+        open_store(postgres_url, max_body_bytes=100) as reader,
+    ):
+        await store.publish_batch(
+            [message(b"x" * 101, ordering_key="k"), message(b"next", ordering_key="k"), message(b"other")]
+        )
+        with store.listen([QUEUE]) as bell:
+            await until(lambda: store.listening)
+            bell.clear()
+            found = []
+            full = True
+            while full:
+                claimed = await reader.claim([QUEUE], limit=10, lease=LEASE, token=uuid4())
+                found += [delivery.body for delivery in claimed.deliveries]
+                full = claimed.full
+
+            assert sorted(found) == [b"next", b"other"]
+            assert await bell.wait(20)
+        (letter,) = await reader.dead(DeadFilter(reason=Reason.TOO_LARGE))
+        assert letter.ordering_key == "k"
+
+
+async def test_headers_that_are_too_large_are_given_up_unread(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await store.publish_batch([message(b"large", ordering_key="k"), message(b"next", ordering_key="k")])
+        await own.execute("update nightmail_messages set headers = repeat('x', 2000000) where body = 'large'")
+        await store.publish(message(b"other"))
+
+        found = [delivery.body for _ in range(2) for delivery in await claim(store)]
+
+        assert sorted(found) == [b"next", b"other"]
+        (letter,) = await store.dead(DeadFilter(reason=Reason.TOO_LARGE))
+        assert letter.body == b"large"
+        assert (await store.claim_dead([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries == ()
+
+
+async def test_recall_finds_what_was_claimed_before_the_clock_was_set_back(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await store.publish(message(b"due"))
+        token = uuid4()
+        await store.claim([QUEUE], limit=1, lease=LEASE, token=token)
+        # To the store's clock it is as if it had been claimed an hour too early.
+        await own.execute("update nightmail_messages set due_at = due_at + interval '1 hour'")
+
+        assert await store.recall([QUEUE], token) == 1
+
+
+async def test_a_released_message_is_the_next_of_a_store_that_has_gone_on(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store:
+        await store.publish_batch([message(b"%d" % number) for number in range(40)])
+        (first,) = await claim(store, limit=1)
+        for _ in range(3):
+            await claim(store, limit=5)
+
+        await store.settle([Settlement(first, Release())])
+
+        assert (await claim(store, limit=1))[0].body == b"0"
