@@ -91,7 +91,7 @@ OUTCOMES: Final = (Done, Retry, Postpone, Dead, Release)
 class WriteResult(StrEnum):
     """The result of a write that is fenced by a lease."""
 
-    WRITTEN = "held"
+    WRITTEN = "written"
     """The lease held, and the write is done."""
     LOST = "lost"
     """Another worker has the message, or it is gone: nothing was written."""

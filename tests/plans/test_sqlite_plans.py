@@ -15,7 +15,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from nightmail.clock import StoreClock
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES
 from nightmail.message import Message
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry
@@ -33,6 +32,7 @@ from nightmail.stores.sqlite.redriving import Redriving
 from nightmail.stores.sqlite.settling import Settling
 from nightmail.stores.sqlite.steps import OwnSteps, Queries, Steps, carry_out
 from nightmail.stores.sqlite.sweeping import Sweeping
+from nightmail.testing.clock import ManualClock
 
 pytestmark = pytest.mark.sqlite
 
@@ -143,7 +143,8 @@ class Database:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.sql = sql = Queries(TableNames())
-        self._time = time = StoreTime(StoreClock())
+        # It stands still: on a slow machine a second may pass between two claims, and the next one looks further.
+        self._time = time = StoreTime(ManualClock())
         Schema(TableNames(), sql).migrate(connection)
         leases = Leases(sql, time, keep_delivered=False)
         self._publishing = Publishing(sql, time, leases)

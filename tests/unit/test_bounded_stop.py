@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -48,7 +49,9 @@ async def test_a_store_that_cannot_even_be_interrupted_does_not_hang_the_shutdow
 async def test_neither_does_a_recall(store: FaultyStore, seen: Seen, short_last_writes: None) -> None:
     stuck = store.upset("recall", Stuck(), times=None)
     gate = store.upset("claim", Stuck())
-    worker = Worker(store, Handler(), queues=[QUEUE], settings=BRIEF, observer=seen)
+    # What is leased no more is not recalled, and a slow machine takes its time to get there.
+    settings = replace(BRIEF, lease=timedelta(minutes=1))
+    worker = Worker(store, Handler(), queues=[QUEUE], settings=settings, observer=seen)
     running = asyncio.create_task(worker.run())
     await soon(gate.reached.wait())
     gate.open()

@@ -176,7 +176,7 @@ async def test_whoever_may_only_use_the_tables_can_check_and_use_them(postgres_u
             await theirs.check()
             await theirs.migrate()
             await theirs.publish(message(timer_id="t"))
-            assert await done(theirs, await claim(theirs)) == ["held"]
+            assert await done(theirs, await claim(theirs)) == ["written"]
             assert await store.stats() == {}
             await theirs.close()
         finally:

@@ -67,7 +67,7 @@ async def test_a_queue_on_its_way_is_refused_with_certainty_and_is_whole_afterwa
                     await verb()
                 assert not isinstance(refused.value, PublishUncertain)
 
-        assert await store.extend(held, LEASE) == ["held"]
+        assert await store.extend(held, LEASE) == ["written"]
         assert [delivery.body for delivery in await claim(store)] == [b"waiting"]
 
 

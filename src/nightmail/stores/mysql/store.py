@@ -156,9 +156,9 @@ class MySQLStore:
 
     async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""
-        await self._runtime.publish.run(lambda link: migrate.migrate(link, self._names))
+        await self._runtime.publish.run_patiently(lambda link: migrate.migrate(link, self._names))
         if repair:
-            await self._runtime.publish.run(lambda link: migrate.repair(link, self._names))
+            await self._runtime.publish.run_patiently(lambda link: migrate.repair(link, self._names))
         await self._runtime.callers.learn()
 
     async def check(self) -> None:

@@ -503,7 +503,7 @@ class ClaimConformance:
         assert await other.recall([QUEUE], lost_reply) == 0
 
         assert await claim_bodies(store) == [b"1", b"2", b"3"]
-        assert await settle_one(store, running, Done()) == "held"
+        assert await settle_one(store, running, Done()) == "written"
 
     async def test_a_recalled_message_is_as_it_was_before_the_claim(
         self, store: FullStore, clock: ManualClock
@@ -566,7 +566,7 @@ class ClaimConformance:
         assert await store.recall([QUEUE], fresh_token()) == 0
 
         assert (await claim_one(store)).deliveries == 1
-        assert await settle_one(store, running, Done()) == "held"
+        assert await settle_one(store, running, Done()) == "written"
 
     async def test_recall_looks_only_into_the_queues_it_names(self, store: FullStore) -> None:
         token = fresh_token()
@@ -591,7 +591,7 @@ class ClaimConformance:
 
         assert await store.recall([QUEUE], token) == 1
 
-        assert await settle_one(store, taken_over, Done()) == "held"
+        assert await settle_one(store, taken_over, Done()) == "written"
         assert await claim_bodies(store) == [b"2"]
 
 

@@ -45,7 +45,7 @@ class SchemaConformance:
 
         await store.check()
         assert bodies(await store.peek()) == [b"waiting"]
-        assert await settle_one(store, running, Retry()) == "held"
+        assert await settle_one(store, running, Retry()) == "written"
         assert await store.publish(timer("reminder")) is None
 
     async def test_two_processes_may_migrate_at_the_same_time(
@@ -72,7 +72,7 @@ class SchemaConformance:
         await store.open()
 
         await store.ping()
-        assert await settle_one(store, running, Retry()) == "held"
+        assert await settle_one(store, running, Retry()) == "written"
         assert await claim_bodies(store) == [b"kept"]
 
     async def test_a_closed_store_can_be_opened_again(self, store: FullStore) -> None:
@@ -132,7 +132,7 @@ class SchemaConformance:
 
         clock.advance(LEASE - SECOND)
         assert await claim_all(other) == []
-        assert await settle_one(store, delivery, Retry()) == "held"
+        assert await settle_one(store, delivery, Retry()) == "written"
 
     async def test_what_one_process_left_another_finds(self, store: FullStore, harness: Harness) -> None:
         await store.publish(message(b"left behind"))
