@@ -120,7 +120,7 @@ async def test_a_message_in_the_hands_of_a_killed_worker_is_delivered_again(file
     await store.migrate()
     await store.publish(message(b"held"))
     async with processes(file, ("hold",)) as (worker,):
-        assert await line(worker) == "written"
+        assert await line(worker) == "held"
         worker.kill()
         await worker.wait()
     assert await claim(store) == []
