@@ -30,9 +30,8 @@ from nightmail.message import DeadDelivery, Delivery, Message
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.records import DeadFilter
 from nightmail.store import FullStore, Settlement
-from nightmail.stores import _marks
-from nightmail.stores._provenance import LETTER, MESSAGE
 from nightmail.stores.memory.rows import Row
+from nightmail.stores.shared.provenance import LETTER, MESSAGE
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance import Harness, RolledBack
 from tests.stores.memory.test_conformance import MemoryHarness
@@ -451,7 +450,7 @@ def run_model(harness: Callable[[], Harness]) -> None:
     machine = type("StoreModel", (StoreModel,), {"make_harness": staticmethod(harness)})
     with pytest.MonkeyPatch.context() as patch:
         # A full claim may pass over what became available late, for a second. The memory store never does.
-        patch.setattr(_marks, "LOOK_BEHIND_EVERY", 0.0)
+        patch.setattr(marks, "LOOK_BEHIND_EVERY", 0.0)
         run_state_machine_as_test(
             machine,
             settings=settings(

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from nightmail.stores import _marks
+from nightmail.stores.shared import marks
 from testkit.servers import Postgres
 from tests.plans.test_postgres_lines_plans import told, work
 from tests.stores.postgres.support import LEASE, QUEUE, connection, done, message, open_store
@@ -51,8 +51,8 @@ async def test_a_short_claim_does_not_walk_over_what_was_delivered(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, dear: bool
 ) -> None:
     # Whatever the machine, looks without marks are dear, or never; and the test does not last until the next one.
-    monkeypatch.setattr(_marks, "CHEAP", -1.0 if dear else float("inf"))
-    monkeypatch.setattr(_marks, "LOOK_BEHIND_EVERY", 3600.0)
+    monkeypatch.setattr(marks, "CHEAP", -1.0 if dear else float("inf"))
+    monkeypatch.setattr(marks, "LOOK_BEHIND_EVERY", 3600.0)
     async with open_store(postgres_url) as store, held_snapshot(postgres_url):
         plans = await told(store)
         spent: list[tuple[int, int]] = []

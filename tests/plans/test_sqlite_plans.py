@@ -20,7 +20,7 @@ from nightmail.message import Message
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import Claimed, Settlement
-from nightmail.stores._names import TableNames
+from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sqlite.check import Schema
 from nightmail.stores.sqlite.claiming import Claiming, Wanted
 from nightmail.stores.sqlite.inspecting import Inspecting

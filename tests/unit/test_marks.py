@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nightmail.stores._marks import LEVELS, Marks, Range
+from nightmail.stores.shared.marks import LEVELS, Marks, Range
 
 Place = tuple[datetime, int]
 

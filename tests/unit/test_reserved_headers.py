@@ -9,7 +9,7 @@ import pytest
 
 from nightmail.message import MAX_HEADERS_BYTES, Message
 from nightmail.records import DeadLetter
-from nightmail.stores._provenance import redriven_headers
+from nightmail.stores.shared.provenance import redriven_headers
 
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)
 

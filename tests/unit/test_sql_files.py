@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightmail.stores._names import TABLES, TableNames
-from nightmail.stores._sql import Statement, load, load_script
 from nightmail.stores.postgres import PostgresStore
+from nightmail.stores.shared.table_names import TABLES, TableNames
+from nightmail.stores.sql.statements import Statement, load, load_script
 from tests.unit.support import brisk
 
 QUERIES = """\

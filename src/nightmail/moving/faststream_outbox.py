@@ -21,11 +21,11 @@ from nightmail.moving.records import Census, Moved, OldTables, QueueCensus, Stuc
 from nightmail.moving.rows import COLUMNS, DEAD_COLUMNS, as_message, quoted
 from nightmail.store import Store
 from nightmail.stores import TableNames
-from nightmail.stores._sql import Statement, load
 from nightmail.stores.postgres.connect import Connection, connector
 from nightmail.stores.postgres.errors import LOOK_AGAIN
 from nightmail.stores.postgres.lane import Lane, Role
 from nightmail.stores.postgres.transaction import Direct
+from nightmail.stores.sql.statements import Statement, load
 
 T = TypeVar("T")
 

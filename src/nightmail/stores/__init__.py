@@ -12,7 +12,7 @@ from nightmail.clock import Clock, StoreClock
 from nightmail.errors import DriverMissing
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import FullStore
-from nightmail.stores._names import TableNames
+from nightmail.stores.shared.table_names import TableNames
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster

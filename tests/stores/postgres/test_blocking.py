@@ -24,8 +24,8 @@ from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, TimerE
 from nightmail.message import FURTHEST_DUE
 from nightmail.records import PendingMessage
 from nightmail.store import Blocking
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres import PostgresStore
+from nightmail.stores.sql.statements import Statement
 from nightmail.testing.conformance.blocking import at_once
 from testkit.servers import Postgres
 from tests.stores.postgres.support import (

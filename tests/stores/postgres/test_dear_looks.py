@@ -13,9 +13,9 @@ import pytest
 from nightmail.errors import StoreUnavailable
 from nightmail.outcome import Release
 from nightmail.store import Claimed, Settlement
-from nightmail.stores import _marks
 from nightmail.stores.postgres import PostgresStore
 from nightmail.stores.postgres.claiming import BEGINNING, Claims
+from nightmail.stores.shared import marks
 from nightmail.testing.clock import ManualClock
 from tests.stores.postgres.support import LEASE, QUEUE, connection, done, message, open_store
 
@@ -37,7 +37,7 @@ async def store(
     postgres_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[PostgresStore]:
     """A store for which every look without marks is dear, and the next one a second away."""
-    monkeypatch.setattr(_marks, "CHEAP", -1.0)
+    monkeypatch.setattr(marks, "CHEAP", -1.0)
     async with open_store(postgres_url, clock=clock) as store:
         yield store
 
@@ -226,7 +226,7 @@ class TooMuch:
 
 @pytest.fixture
 def too_much(store: PostgresStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> TooMuch:
-    monkeypatch.setattr(_marks, "CHEAP", 0.01)
+    monkeypatch.setattr(marks, "CHEAP", 0.01)
     claims = claims_of(store)
     double = TooMuch(clock, claims._fetch)
     monkeypatch.setattr(claims, "_fetch", double)

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from nightmail.stores._names import TableNames
+from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sqlite.check import Schema
 from nightmail.stores.sqlite.steps import Queries
 

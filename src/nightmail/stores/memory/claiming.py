@@ -9,10 +9,10 @@ from itertools import count
 from operator import attrgetter
 from uuid import UUID
 
-from nightmail.stores._fairness import FairShare
 from nightmail.stores.memory.admission import Admission
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.rows import Row
+from nightmail.stores.shared.fairness import FairShare
 
 
 class Claiming:

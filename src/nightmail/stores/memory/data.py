@@ -11,7 +11,6 @@ from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StoreU
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import Blocking
-from nightmail.stores._transaction import asynchronous, synchronous
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.fair_lock import Turns
 from nightmail.stores.memory.letters import Letter
@@ -24,6 +23,7 @@ from nightmail.stores.memory.transaction import (
     SyncMemoryTransaction,
     whoever_runs,
 )
+from nightmail.stores.sql.callers_objects import asynchronous, synchronous
 
 _Transaction = TypeVar("_Transaction", bound=OpenTransaction)
 _NO_LETTERS: Final[Set[int]] = frozenset()

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from nightmail.records import DeadLetter
-from nightmail.stores._provenance import redriven_headers
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.rows import Row
+from nightmail.stores.shared.provenance import redriven_headers
 
 
 def redrive(

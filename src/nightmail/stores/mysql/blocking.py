@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
 from nightmail.store import Blocking
-from nightmail.stores._transaction import asynchronous, blocking_connection, django_connection
 from nightmail.stores.mysql.callers import CallersSession, Known, Ours, who_we_are
 from nightmail.stores.mysql.connect import Connect
 from nightmail.stores.mysql.dialect import dialect_of
@@ -31,6 +30,7 @@ from nightmail.stores.mysql.transaction import (
     is_asynchronous,
     is_synchronous,
 )
+from nightmail.stores.sql.callers_objects import asynchronous, blocking_connection, django_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -11,13 +11,13 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing, SchemaOutdated
-from nightmail.stores._names import TABLES, TableNames
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.errors import does_not_fit, is_denied
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.migrate import VERSION, note_version, version
 from nightmail.stores.mysql.moments import NOTICE_HORIZON
 from nightmail.stores.mysql.text import Sql, Value, filled, literal
+from nightmail.stores.shared.table_names import TABLES, TableNames
+from nightmail.stores.sql.statements import Statement
 
 LOOK_INTERVAL: Final = timedelta(seconds=5)
 

@@ -24,9 +24,6 @@ from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
 from nightmail.outcome import Reason
 from nightmail.store import Claimed
-from nightmail.stores._fairness import FairShare
-from nightmail.stores._marks import LEVELS, Marks, Range
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.errors import is_worth_another_look
 from nightmail.stores.mysql.lane import Lane
@@ -38,6 +35,9 @@ from nightmail.stores.mysql.portions import Portions
 from nightmail.stores.mysql.ranges import Place, within
 from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
+from nightmail.stores.shared.fairness import FairShare
+from nightmail.stores.shared.marks import LEVELS, Marks, Range
+from nightmail.stores.sql.statements import Statement
 
 WIDER: Final = 4
 """The factor by which a search widens when it found little that could be taken."""

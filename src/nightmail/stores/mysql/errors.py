@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from nightmail.errors import NightmailError, NotAllowed, Refused, SchemaMissing, StoreUnavailable
-from nightmail.stores._driver import Broken, below
+from nightmail.stores.shared.driver_errors import Broken, below
 
 DEADLOCK: Final = 1213
 LOCK_TIMEOUT: Final = 1205

@@ -8,13 +8,13 @@ from datetime import datetime
 from nightmail.clock import Clock
 from nightmail.limits import ByteBudget
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
-from nightmail.stores._marks import LEVELS
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.moments import EARLIEST, LATEST, microseconds, now
 from nightmail.stores.mysql.text import Sql, Value, filled, union
 from nightmail.stores.mysql.transaction import Session
+from nightmail.stores.shared.marks import LEVELS
+from nightmail.stores.sql.statements import Statement
 
 
 class Inspecting:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores._driver import below
 from nightmail.stores.mysql.connect import Connect
 from nightmail.stores.mysql.errors import (
     Locked,
@@ -26,6 +25,7 @@ from nightmail.stores.mysql.errors import (
 )
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.retries import TRIES, Retries
+from nightmail.stores.shared.driver_errors import below
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ from nightmail.limits import MAX_STORED_HEADERS_BYTES, ByteBudget
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done
 from nightmail.store import Claimed, Settlement
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
@@ -26,6 +25,7 @@ from nightmail.stores.mysql.moments import EARLIEST, LATEST, NOTICE_HORIZON, awa
 from nightmail.stores.mysql.settling import Settling, after, by_token, leases
 from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
 from nightmail.stores.mysql.transaction import Session
+from nightmail.stores.sql.statements import Statement
 
 WIDER: Final = 4
 """The factor by which a search widens when others have locked what it found."""

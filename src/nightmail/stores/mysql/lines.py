@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.link import Answer, Link
 from nightmail.stores.mysql.look import BEHIND_A_PARKED_ROW, Look
 from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several, union
 from nightmail.stores.mysql.transaction import Session
+from nightmail.stores.sql.statements import Statement
 
 MOST_FOLLOWERS: Final = 5000
 """How many waiting rows of lines a claim scans before it parks them and leaves the rest to the next claim."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores._driver import Broken
 from nightmail.stores.mysql.dialect import MARIADB, Dialect, dialect_of
 from nightmail.stores.mysql.errors import NODE_NOT_READY, TooLarge, number_of
+from nightmail.stores.shared.driver_errors import Broken
 
 LONGEST_IDLE: Final = 300.0
 SMALLEST_LIMIT: Final = 1 << 20

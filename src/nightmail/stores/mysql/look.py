@@ -9,10 +9,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from nightmail.outcome import Reason
-from nightmail.stores._marks import Range
 from nightmail.stores.mysql.moments import LATEST
 from nightmail.stores.mysql.ranges import Place, after
 from nightmail.stores.mysql.text import Sql
+from nightmail.stores.shared.marks import Range
 
 IN_LINE: Final = 1
 BEHIND_A_PARKED_ROW: Final = 2

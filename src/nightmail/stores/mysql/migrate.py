@@ -7,11 +7,11 @@ from typing import Final
 from uuid import uuid4
 
 from nightmail.errors import NotAllowed
-from nightmail.stores._names import TableNames
-from nightmail.stores._sql import load_script
 from nightmail.stores.mysql.errors import is_denied, is_undefined, sentence_of
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.text import literal
+from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.statements import load_script
 
 PACKAGE: Final = "nightmail.stores.mysql"
 VERSION: Final = 1

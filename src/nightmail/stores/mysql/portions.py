@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 from nightmail.message import Delivery
-from nightmail.stores._fairness import FairShare
+from nightmail.stores.shared.fairness import FairShare
 
 SMALLER: Final = 4
 """The divisor of the portion size after a refusal."""

@@ -10,7 +10,6 @@ from typing import Any, Final
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost, OtherDatabase, StoreUnavailable, TimerExists
 from nightmail.message import DeadDelivery, Delivery, Message
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.callers import CallersSession
 from nightmail.stores.mysql.dialect import Dialect
 from nightmail.stores.mysql.errors import is_duplicate
@@ -19,6 +18,7 @@ from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.moments import due, later, now
 from nightmail.stores.mysql.text import Sql, Value, filled, literal, several
 from nightmail.stores.mysql.transaction import OneByOne, OwnTransaction, Session
+from nightmail.stores.sql.statements import Statement
 
 TRIES: Final = 10
 """How often a publish is tried again because its timer id got an owner while it ran."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
-from nightmail.stores._marks import Range
 from nightmail.stores.mysql.text import ALWAYS, Sql, literal
+from nightmail.stores.shared.marks import Range
 
 Place: TypeAlias = tuple[datetime, int]
 """A due time and an id: settled messages stay in the index until InnoDB purges them, many with one due time."""

@@ -10,13 +10,13 @@ from typing import Final
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
 from nightmail.records import DeadLetter
-from nightmail.stores._provenance import redriven_headers
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.errors import is_duplicate
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.moments import now
 from nightmail.stores.mysql.rows import text
 from nightmail.stores.mysql.text import Sql, Value, filled, several
+from nightmail.stores.shared.provenance import redriven_headers
+from nightmail.stores.sql.statements import Statement
 
 TRIES: Final = 10
 """How often a redrive is tried again because a timer id was taken while it ran."""

@@ -10,9 +10,6 @@ from typing import Final
 from nightmail.clock import Clock
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
-from nightmail.stores._coalescing import PublishCoalescer, Send
-from nightmail.stores._keeper_thread import KeeperThread
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.callers import Callers, Known
 from nightmail.stores.mysql.claiming import Claims
 from nightmail.stores.mysql.connect import Connect
@@ -23,6 +20,9 @@ from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.text import Sql
 from nightmail.stores.mysql.watch import WakeupPoller
+from nightmail.stores.shared.coalescing import PublishCoalescer, Send
+from nightmail.stores.shared.keeper_thread import KeeperThread
+from nightmail.stores.sql.statements import Statement
 
 MOST_BYTES: Final = 2 * 1024 * 1024
 """On the wire it is twice that, and by default servers accept packets up to 16 MB."""

@@ -21,8 +21,6 @@ from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
-from nightmail.stores._duplicates import apart
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.errors import is_locked, is_refusal, number_of
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Link
@@ -30,6 +28,8 @@ from nightmail.stores.mysql.moments import EARLIEST, NOTICE_HORIZON, microsecond
 from nightmail.stores.mysql.rows import text
 from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, literal, several
 from nightmail.stores.mysql.transaction import Session
+from nightmail.stores.shared.duplicates import split_duplicates
+from nightmail.stores.sql.statements import Statement
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Settling:
     async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
         results: dict[int, WriteResult] = {}
-        for part in apart([settlement.delivery for settlement in batch]):
+        for part in split_duplicates([settlement.delivery for settlement in batch]):
             found = await lane.run(partial(self._settle, batch=[batch[place] for place in part]))
             results.update(zip(part, found, strict=True))
         return [results[place] for place in range(len(batch))]
@@ -95,7 +95,7 @@ class Settling:
     async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
         results: dict[int, WriteResult] = {}
-        for part in apart(deliveries):
+        for part in split_duplicates(deliveries):
             chosen = [deliveries[place] for place in part]
             found = await lane.run(partial(self._extend, deliveries=chosen, lease=lease))
             results.update(zip(part, found, strict=True))

@@ -27,8 +27,6 @@ from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_
 from nightmail.outcome import WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
-from nightmail.stores._fork import Opening
-from nightmail.stores._sql import Statement, load
 from nightmail.stores.mysql import migrate
 from nightmail.stores.mysql.blocking import BlockingCallers
 from nightmail.stores.mysql.callers import CallersSession, Known
@@ -48,6 +46,8 @@ from nightmail.stores.mysql.sweeping import Sweeping
 from nightmail.stores.mysql.text import BacktickNames, Sql
 from nightmail.stores.mysql.timers import Timers
 from nightmail.stores.mysql.transaction import OneByOne, OwnTransaction, Session
+from nightmail.stores.shared.opening import Opening
+from nightmail.stores.sql.statements import Statement, load
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -9,12 +9,12 @@ from typing import Any
 
 from nightmail.clock import Clock
 from nightmail.records import DeadFilter, Swept
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.inspecting import chosen
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.moments import microseconds, now
 from nightmail.stores.mysql.text import Sql, Value, filled, several
 from nightmail.stores.mysql.timers import in_hexadecimal
+from nightmail.stores.sql.statements import Statement
 
 
 class Sweeping:

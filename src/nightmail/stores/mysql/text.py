@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from nightmail.stores._names import TABLES, TableNames
-from nightmail.stores._sql import Statement
+from nightmail.stores.shared.table_names import TABLES, TableNames
+from nightmail.stores.sql.statements import Statement
 
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 _HEXADECIMAL: Final = re.compile(r"(?P<text>_utf8mb4 )?\bx'(?P<digits>[0-9a-f]*)'")

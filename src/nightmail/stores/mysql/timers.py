@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from nightmail.clock import Clock
-from nightmail.stores._marks import LEVELS, Range
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.lines import Lines
 from nightmail.stores.mysql.moments import EARLIEST, aware, due, now
 from nightmail.stores.mysql.ranges import Place, after, within
 from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several
 from nightmail.stores.mysql.transaction import Session
+from nightmail.stores.shared.marks import LEVELS, Range
+from nightmail.stores.sql.statements import Statement
 
 AT_ONCE: Final = 1000
 """How many messages one statement removes."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
-from nightmail.stores._transaction import sqlalchemy_connection, synchronous
 from nightmail.stores.mysql.errors import is_undefined
 from nightmail.stores.mysql.link import Answer, Link, ask, is_closed
 from nightmail.stores.mysql.text import lifted
+from nightmail.stores.sql.callers_objects import sqlalchemy_connection, synchronous
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

@@ -17,11 +17,11 @@ from typing import Final
 from nightmail.bell import Bell, Bells
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
-from nightmail.stores._marks import LEVELS
-from nightmail.stores._sql import Statement
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.moments import now
 from nightmail.stores.mysql.text import Sql, Value, filled, union
+from nightmail.stores.shared.marks import LEVELS
+from nightmail.stores.sql.statements import Statement
 
 logger = logging.getLogger(__name__)
 

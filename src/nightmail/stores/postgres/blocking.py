@@ -14,14 +14,14 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from nightmail.errors import CannotJoin, OtherDatabase
-from nightmail.stores._sql import Statement
-from nightmail.stores._transaction import asynchronous, blocking_connection, django_connection
 from nightmail.stores.postgres.transaction import (
     Joined,
     driver_connection_of_ours,
     for_driver,
     refuse_unless_in_transaction,
 )
+from nightmail.stores.sql.callers_objects import asynchronous, blocking_connection, django_connection
+from nightmail.stores.sql.statements import Statement
 
 if TYPE_CHECKING:
     import psycopg

@@ -8,12 +8,12 @@ from uuid import UUID
 from weakref import WeakSet
 
 from nightmail.errors import OtherDatabase, SchemaMissing
-from nightmail.stores._names import TableNames
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.place import Place
 from nightmail.stores.postgres.transaction import Direct, Joined, Session, join
+from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.statements import Statement
 
 T = TypeVar("T")
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
-from nightmail.stores._names import TABLES, TableNames
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.migrate import VERSION, version
 from nightmail.stores.postgres.place import Place
+from nightmail.stores.shared.table_names import TABLES, TableNames
+from nightmail.stores.sql.statements import Statement
 
 LOOK_INTERVAL: Final = timedelta(seconds=5)
 NOTICE_HORIZON: Final = timedelta(seconds=60)

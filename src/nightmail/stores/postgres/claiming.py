@@ -17,14 +17,14 @@ from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
 from nightmail.outcome import Reason
 from nightmail.store import Claimed
-from nightmail.stores._fairness import FairShare
-from nightmail.stores._marks import Marks, Range
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres import rows
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.errors import LOOK_AGAIN, TOOK_TOO_LONG
 from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.moments import duration
+from nightmail.stores.shared.fairness import FairShare
+from nightmail.stores.shared.marks import Marks, Range
+from nightmail.stores.sql.statements import Statement
 
 LOOKS: Final = 5
 """How often a claim tries again because another one took the ordering key that it was about to take."""

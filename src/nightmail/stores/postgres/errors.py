@@ -8,7 +8,7 @@ from typing import Final
 import asyncpg
 
 from nightmail.errors import NightmailError, Refused, SchemaMissing, StoreError, StoreUnavailable
-from nightmail.stores._driver import Broken, below
+from nightmail.stores.shared.driver_errors import Broken, below
 
 # By SQLSTATE class, or by the whole SQLSTATE.
 # The server cannot do it now, and nothing was written. 25: a read-only server, as after a failover; 26: a prepared

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from nightmail.clock import Clock
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres import rows
 from nightmail.stores.postgres.claiming import MOST_BYTES
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.moments import EARLIEST, LATEST, age
 from nightmail.stores.postgres.transaction import Direct, Session
+from nightmail.stores.sql.statements import Statement
 
 # Rare queries with many optional conditions: each is planned for its own arguments.
 AS_ASKED: Final = "set local plan_cache_mode to force_custom_plan"

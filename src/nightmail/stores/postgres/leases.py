@@ -18,14 +18,14 @@ from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import Settlement
-from nightmail.stores._duplicates import apart
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.errors import is_refusal
 from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.moments import duration
 from nightmail.stores.postgres.publishing import answer
 from nightmail.stores.postgres.transaction import Session
+from nightmail.stores.shared.duplicates import split_duplicates
+from nightmail.stores.sql.statements import Statement
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class UnderLease(ABC):
     async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
         results: dict[int, WriteResult] = {}
-        for part in apart([settlement.delivery for settlement in batch]):
+        for part in split_duplicates([settlement.delivery for settlement in batch]):
             found = await lane.run(partial(self._settle, batch=[batch[place] for place in part]))
             results.update(zip(part, found, strict=True))
         return [results[place] for place in range(len(batch))]
@@ -87,7 +87,7 @@ class UnderLease(ABC):
     async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
         results: dict[int, WriteResult] = {}
-        for part in apart(deliveries):
+        for part in split_duplicates(deliveries):
             chosen = [deliveries[place] for place in part]
             found = await lane.run(partial(self._extend, deliveries=chosen, lease=lease))
             results.update(zip(part, found, strict=True))

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores._driver import driven
 from nightmail.stores.postgres import array_types
 from nightmail.stores.postgres.errors import OF_THE_DRIVER
 from nightmail.stores.postgres.place import SEARCH_PATH, Place
+from nightmail.stores.shared.driver_errors import driven
 
 DriverConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 

@@ -8,10 +8,10 @@ from typing import Final
 import asyncpg
 
 from nightmail.errors import NotAllowed
-from nightmail.stores._names import TableNames
-from nightmail.stores._sql import load_script
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.place import Place
+from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.statements import load_script
 
 PACKAGE: Final = "nightmail.stores.postgres"
 VERSION: Final = 1

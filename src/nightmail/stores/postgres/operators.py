@@ -11,12 +11,12 @@ from nightmail.clock import Clock
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import check_queue
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.inspecting import CustomPlanSession, Inspecting
 from nightmail.stores.postgres.redriving import Redriving
 from nightmail.stores.postgres.runtime import Runtime
 from nightmail.stores.postgres.sweeping import Sweeping
 from nightmail.stores.postgres.transaction import Direct, Session
+from nightmail.stores.sql.statements import Statement
 
 
 class ForOperators(ABC):

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from nightmail.stores._names import TABLES, TableNames
-from nightmail.stores._sql import Statement
+from nightmail.stores.shared.table_names import TABLES, TableNames
+from nightmail.stores.sql.statements import Statement
 
 SEARCH_PATH: Final = "pg_catalog, pg_temp"
 """For our own connections, once the schema is known: only the server's own functions and operators."""

@@ -9,9 +9,9 @@ from uuid import UUID
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost, OtherDatabase, SchemaMissing, StoreUnavailable, TimerExists
 from nightmail.message import Delivery, Message
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.moments import due_values, duration
 from nightmail.stores.postgres.transaction import Session
+from nightmail.stores.sql.statements import Statement
 
 TRIES: Final = 10
 """How often a publish is tried again because an owner of its timer id appeared meanwhile."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from nightmail.clock import Clock
 from nightmail.records import DeadLetter
-from nightmail.stores._provenance import redriven_headers
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.transaction import Session
+from nightmail.stores.shared.provenance import redriven_headers
+from nightmail.stores.sql.statements import Statement
 
 
 class Redriving:

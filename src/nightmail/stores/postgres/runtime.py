@@ -10,9 +10,6 @@ from typing import Final
 from nightmail.clock import Clock
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
-from nightmail.stores._coalescing import PublishCoalescer, Send
-from nightmail.stores._keeper_thread import KeeperThread
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.callers import Callers, Tables
 from nightmail.stores.postgres.claiming import Claims
 from nightmail.stores.postgres.connect import Connect, Connection
@@ -20,6 +17,9 @@ from nightmail.stores.postgres.errors import is_refusal
 from nightmail.stores.postgres.lane import CLAIM, KEEPER, PUBLISH, SETTLE, TIMERS, Lane
 from nightmail.stores.postgres.listen import Listener
 from nightmail.stores.postgres.transaction import Direct
+from nightmail.stores.shared.coalescing import PublishCoalescer, Send
+from nightmail.stores.shared.keeper_thread import KeeperThread
+from nightmail.stores.sql.statements import Statement
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 from nightmail.clock import Clock
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.store import Settlement
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.leases import Leases, Names, UnderLease
 from nightmail.stores.postgres.moments import duration
+from nightmail.stores.sql.statements import Statement
 
 _ZERO: Final = timedelta(0)
 

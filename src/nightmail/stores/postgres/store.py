@@ -25,9 +25,6 @@ from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max
 from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
 from nightmail.outcome import Dead, Done, Release, WriteResult
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
-from nightmail.stores._fork import Opening
-from nightmail.stores._names import TableNames
-from nightmail.stores._sql import Statement, load
 from nightmail.stores.postgres import migrate
 from nightmail.stores.postgres.blocking import join_blocking
 from nightmail.stores.postgres.callers import Tables
@@ -42,6 +39,9 @@ from nightmail.stores.postgres.publishing import Publishing, answer
 from nightmail.stores.postgres.runtime import Runtime
 from nightmail.stores.postgres.settling import Settling
 from nightmail.stores.postgres.transaction import Direct, Joined, Session
+from nightmail.stores.shared.opening import Opening
+from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.statements import Statement, load
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -8,11 +8,11 @@ from typing import Any
 
 from nightmail.clock import Clock
 from nightmail.records import DeadFilter, Swept
-from nightmail.stores._sql import Statement
 from nightmail.stores.postgres.inspecting import CustomPlanSession, filter_values
 from nightmail.stores.postgres.lane import Lane
 from nightmail.stores.postgres.moments import age
 from nightmail.stores.postgres.transaction import Direct, Session
+from nightmail.stores.sql.statements import Statement
 
 
 class Sweeping:

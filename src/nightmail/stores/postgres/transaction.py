@@ -13,10 +13,10 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
-from nightmail.stores._sql import Statement
-from nightmail.stores._transaction import sqlalchemy_connection, synchronous
 from nightmail.stores.postgres.errors import chain, is_undefined, without_data
 from nightmail.stores.postgres.place import Place
+from nightmail.stores.sql.callers_objects import sqlalchemy_connection, synchronous
+from nightmail.stores.sql.statements import Statement
 
 if TYPE_CHECKING:
     import psycopg

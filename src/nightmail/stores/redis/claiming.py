@@ -14,7 +14,6 @@ from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
 from nightmail.store import Claimed
-from nightmail.stores._fairness import ONE_IN, FairShare
 from nightmail.stores.redis.by_node import AGAIN_SOON, ByNode
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.moments import micros
@@ -22,6 +21,7 @@ from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.records import records
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
+from nightmail.stores.shared.fairness import ONE_IN, FairShare
 
 NOTHING: Final = Claimed((), None)
 

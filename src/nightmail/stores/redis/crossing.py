@@ -25,7 +25,6 @@ from redis.exceptions import ResponseError as RedisResponseError
 
 from nightmail.errors import StoreUnavailable
 from nightmail.records import DeadLetter
-from nightmail.stores._provenance import redriven_headers
 from nightmail.stores.redis.ids import DIGITS, Ids, digits, following, stored_ids
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import LetterRecord, letter_records
@@ -33,6 +32,7 @@ from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.wire import Argument
+from nightmail.stores.shared.provenance import redriven_headers
 
 LEASE: Final = timedelta(minutes=1)
 """Longer than three calls that each nearly time out."""

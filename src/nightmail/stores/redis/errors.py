@@ -23,7 +23,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nightmail.errors import NightmailError, SchemaDrift, StoreUnavailable
-from nightmail.stores._driver import Broken, below
+from nightmail.stores.shared.driver_errors import Broken, below
 
 OF_THE_DRIVER: Final = (RedisError, OSError, EOFError)
 """What the driver raises on purpose. It sometimes fails in other ways, when a connection ends at a bad moment."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.stores._names import TableNames
 from nightmail.stores.redis.ids import digits
+from nightmail.stores.shared.table_names import TableNames
 
 _UNSAFE: Final = re.compile(r"[{}%\x00-\x20\x7f]")
 

@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 from redis.exceptions import MovedError
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores._driver import below
 from nightmail.stores.redis.errors import (
     REDIRECTIONS,
     Moving,
@@ -30,6 +29,7 @@ from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.source import Address, Source
 from nightmail.stores.redis.whole import seen
 from nightmail.stores.redis.wire import Command, Reply, Wire, raised
+from nightmail.stores.shared.driver_errors import below
 
 T = TypeVar("T")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from nightmail.stores._keeper_thread import KeeperThread
 from nightmail.stores.redis.acking import Acking
 from nightmail.stores.redis.claiming import Claims
 from nightmail.stores.redis.coalescing import CoalescerBySlot
@@ -24,6 +23,7 @@ from nightmail.stores.redis.source import Source
 from nightmail.stores.redis.sweeping import Sweeping
 from nightmail.stores.redis.timers import Timers
 from nightmail.stores.redis.whole import Whole
+from nightmail.stores.shared.keeper_thread import KeeperThread
 
 
 class Runtime:

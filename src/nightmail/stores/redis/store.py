@@ -26,7 +26,6 @@ from nightmail.message import Delivery, Message, check_due, check_name, check_qu
 from nightmail.outcome import WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
-from nightmail.stores._fork import Opening
 from nightmail.stores.redis import schema
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.pipelines import refuse_synchronous
@@ -35,6 +34,7 @@ from nightmail.stores.redis.runtime import Runtime
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.server import check_server
 from nightmail.stores.redis.source import Waiting, source_of
+from nightmail.stores.shared.opening import Opening
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster

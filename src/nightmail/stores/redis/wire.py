@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError, ResponseError
 
-from nightmail.stores._driver import driven
 from nightmail.stores.redis.errors import OF_THE_DRIVER, is_unknown_script, is_unknown_syntax
 from nightmail.stores.redis.scripts import Call
+from nightmail.stores.shared.driver_errors import driven
 
 Argument: TypeAlias = bytes | str | int
 Command: TypeAlias = Sequence[Argument]

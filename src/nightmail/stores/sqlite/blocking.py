@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from nightmail.errors import CannotJoin, NotInTransaction
-from nightmail.stores._transaction import asynchronous, blocking_connection, django_connection
+from nightmail.stores.sql.callers_objects import asynchronous, blocking_connection, django_connection
 from nightmail.stores.sqlite.callers import (
     BEGIN,
     CLOSED,

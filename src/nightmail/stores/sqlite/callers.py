@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StaleTransaction
-from nightmail.stores._sql import Statement
-from nightmail.stores._transaction import sqlalchemy_connection, synchronous
+from nightmail.stores.sql.callers_objects import sqlalchemy_connection, synchronous
+from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sqlite.errors import translated
 from nightmail.stores.sqlite.steps import Ask, Row
 

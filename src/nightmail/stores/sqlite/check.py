@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Final
 
 from nightmail.errors import NightmailError, SchemaDrift, SchemaMissing, SchemaOutdated
-from nightmail.stores._names import TableNames
-from nightmail.stores._sql import load_script
+from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.statements import load_script
 from nightmail.stores.sqlite.moments import in_microseconds
 from nightmail.stores.sqlite.notice import LOOK_INTERVAL, NOTICE_HORIZON
 from nightmail.stores.sqlite.shape import definitions

@@ -16,8 +16,8 @@ from uuid import UUID
 from nightmail.limits import MAX_STORED_HEADERS_BYTES, ByteBudget
 from nightmail.message import Delivery
 from nightmail.store import Claimed
-from nightmail.stores._fairness import FairShare
-from nightmail.stores._marks import Marks, Range
+from nightmail.stores.shared.fairness import FairShare
+from nightmail.stores.shared.marks import Marks, Range
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.blobs import copy_body
 from nightmail.stores.sqlite.moments import BEGINNING_OF_TIME, END_OF_TIME, StoreTime, after, in_microseconds

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import RENEW_AGAIN_SECONDS
-from nightmail.stores._keeper_thread import KeeperThread
+from nightmail.stores.shared.keeper_thread import KeeperThread
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.steps import carry_out
 from nightmail.stores.sqlite.thread import ConnectionThread

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from nightmail.records import DeadLetter
-from nightmail.stores._provenance import redriven_headers
+from nightmail.stores.shared.provenance import redriven_headers
 from nightmail.stores.sqlite.moments import StoreTime
 from nightmail.stores.sqlite.steps import Change, Queries, Steps
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from nightmail.stores._names import TableNames
-from nightmail.stores._sql import Statement, load
+from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.statements import Statement, load
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]

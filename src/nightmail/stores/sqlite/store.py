@@ -19,7 +19,7 @@ from nightmail.message import Delivery, Message, check_due, check_queue
 from nightmail.outcome import WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
-from nightmail.stores._names import TableNames
+from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sqlite.check import Schema
 from nightmail.stores.sqlite.claiming import Claiming, Wanted
 from nightmail.stores.sqlite.errors import CommitInDoubt, Refused

@@ -25,7 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores._fork import Origin
+from nightmail.stores.shared.opening import Origin
 from nightmail.stores.sqlite.connect import PATIENCE_SECONDS
 from nightmail.stores.sqlite.errors import in_doubt, is_busy, translated
 from nightmail.stores.sqlite.jobs import (

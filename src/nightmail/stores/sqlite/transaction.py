@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from nightmail.errors import OtherDatabase
 from nightmail.store import Blocking
-from nightmail.stores._sql import Statement
+from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sqlite.blocking import blocking_caller
 from nightmail.stores.sqlite.callers import AwaitedCaller, Caller, caller_of
 from nightmail.stores.sqlite.steps import Ask, Queries, Steps

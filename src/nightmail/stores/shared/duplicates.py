@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nightmail.message import Delivery
 
 
-def apart(deliveries: Sequence[Delivery]) -> list[list[int]]:
+def split_duplicates(deliveries: Sequence[Delivery]) -> list[list[int]]:
     """Indexes into `deliveries`, in groups without duplicate messages: nearly always one group."""
     groups: list[dict[int, int]] = []
     for place, delivery in enumerate(deliveries):

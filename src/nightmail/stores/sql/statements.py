@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-from nightmail.stores._names import DEFAULT_PREFIX, TableNames
+from nightmail.stores.shared.table_names import DEFAULT_PREFIX, TableNames
 
 _NAMED: Final = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _OURS: Final = re.compile(rf"\b{DEFAULT_PREFIX}_(\w+)\b")

@@ -1,0 +1,1 @@
+"""What every store is built from: coalesced publishes, the keeper thread, marks, fairness."""
