@@ -69,7 +69,8 @@ def together(one: Ending | None, other: Ending) -> Ending:
 
 def declared() -> list[Capabilities]:
     """What every store in the tree declares. Connects to nothing."""
-    names = sorted(module.name for module in iter_modules(stores.__path__) if module.ispkg)
+    packages = {module.name for module in iter_modules(stores.__path__) if module.ispkg}
+    names = sorted(packages - {"shared", "sql"})
     # A path that every server accepts, whether as the name or the number of a database.
     urls = {"sqlite": stores.DEFAULT_URL}
     return [stores.open_store(urls.get(name, f"{name}://localhost/0")).capabilities for name in names]

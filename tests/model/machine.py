@@ -31,6 +31,7 @@ from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.records import DeadFilter
 from nightmail.store import FullStore, Settlement
 from nightmail.stores.memory.rows import Row
+from nightmail.stores.shared import marks
 from nightmail.stores.shared.provenance import LETTER, MESSAGE
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance import Harness, RolledBack
