@@ -90,7 +90,7 @@ async def test_an_ack_in_a_session_on_postgres(postgres_url: str) -> None:
     @broker.subscriber(QUEUE, ack_policy=AckPolicy.MANUAL, max_workers=1)
     async def handler(number: int, message: OutboxMessage) -> None:
         async with AsyncSession(engine) as session:
-            await session.connection()
+            _ = await session.connection()
             with walked() as walk:
                 await message.ack(session=session)
             await session.commit()
