@@ -1,5 +1,7 @@
 """Durable messages, delivered when they are due, from the database you already have."""
 
+from typing import TYPE_CHECKING, Any
+
 from nightmail._version import __version__
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession, SyncOutboxSession
 from nightmail.broker import (
@@ -10,8 +12,8 @@ from nightmail.broker import (
     OutboxRouter,
     PostponeMessage,
     SyncPublisher,
-    TestOutboxBroker,
 )
+from nightmail.broker.try_it_out import offer_test_broker
 from nightmail.cleaner import Cleaner
 from nightmail.engine.attempt import Batched
 from nightmail.engine.dead_letters import DeadLetters
@@ -119,3 +121,22 @@ __all__ = [
     "__version__",
     "open_store",
 ]
+
+
+def _test_broker() -> "type[TestOutboxBroker[Any]]":
+    # Late: a service in production never needs it.
+    from nightmail.testing import TestOutboxBroker
+
+    return TestOutboxBroker
+
+
+offer_test_broker(_test_broker)
+
+if TYPE_CHECKING:
+    from nightmail.testing import TestOutboxBroker
+else:
+    # Not shown to type checkers, which would take every misspelled name for one of ours.
+    def __getattr__(name: str) -> Any:
+        if name == "TestOutboxBroker":
+            return _test_broker()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from faststream import BaseMiddleware
 
-from nightmail import OutboxBroker
-from nightmail.broker import TestOutboxBroker
+from nightmail import OutboxBroker, TestOutboxBroker
 from nightmail.broker._upstream import DefaultCodec
 from nightmail.observe import Observer
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import nightmail
-from nightmail import ConstantRetry, ExponentialRetry, LinearRetry, OutboxBroker
-from nightmail.broker import TestOutboxBroker
+from nightmail import ConstantRetry, ExponentialRetry, LinearRetry, OutboxBroker, TestOutboxBroker
 from nightmail.message import Message
 from nightmail.stores.memory import MemoryStore
 from tests.broker.support import Heard, started

@@ -12,8 +12,7 @@ from faststream_fastapi import FastStreamAPI
 
 from examples.fastapi_app import confirmations
 from examples.fastapi_app.app import create_app
-from nightmail import ConstantRetry, OutboxBroker
-from nightmail.broker import TestOutboxBroker
+from nightmail import ConstantRetry, OutboxBroker, TestOutboxBroker
 from tests.broker.support import PATIENCE
 from tests.faststream.support import Calls
 from tests.faststream.web import serving

@@ -9,8 +9,7 @@ import pytest
 from faststream.exceptions import SetupError
 from pydantic import BaseModel
 
-from nightmail import OutboxBroker
-from nightmail.broker import TestOutboxBroker
+from nightmail import OutboxBroker, TestOutboxBroker
 
 
 class Guest(BaseModel):

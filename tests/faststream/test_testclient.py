@@ -12,8 +12,7 @@ from faststream import BaseMiddleware, Context, FastStream, TestApp
 from faststream.middlewares import AckPolicy
 from pydantic import BaseModel
 
-from nightmail import OutboxBroker, OutboxRouter, Release, Undecodable
-from nightmail.broker import TestOutboxBroker
+from nightmail import OutboxBroker, OutboxRouter, Release, TestOutboxBroker, Undecodable
 from tests.broker.support import Heard, Make, soon
 
 

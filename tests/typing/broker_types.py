@@ -23,14 +23,14 @@ from nightmail import (
     SyncPublisher,
 )
 from nightmail import annotations as ours
-from nightmail.broker import OutboxBatchMessage, OutboxMessage, TestOutboxBroker
+from nightmail.broker import OutboxBatchMessage, OutboxMessage
 from nightmail.broker.calls import OutboxHandlerCallWrapper
 from nightmail.broker.publisher import OutboxPublisher
 from nightmail.broker.subscriber import OutboxSubscriber
-from nightmail.broker.testing_record import Published
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.store import FullStore
+from nightmail.testing import Published, TestOutboxBroker
 
 
 def brokers(

@@ -7,7 +7,6 @@ from nightmail.broker.message import OutboxBatchMessage, OutboxMessage
 from nightmail.broker.router import OutboxRoute, OutboxRoutePublisher, OutboxRouter
 from nightmail.broker.sessions import open_session
 from nightmail.broker.sync import SyncPublisher
-from nightmail.broker.testing import TestOutboxBroker
 
 __all__ = [
     "OutboxBatchMessage",
@@ -19,6 +18,5 @@ __all__ = [
     "OutboxRouter",
     "PostponeMessage",
     "SyncPublisher",
-    "TestOutboxBroker",
     "open_session",
 ]

@@ -1,19 +1,7 @@
 """For tests: a broker on virtual time, a clock to move, and the suite that proves a store."""
 
-from __future__ import annotations
+from nightmail.testing.broker import TestOutboxBroker
+from nightmail.testing.clock import ManualClock
+from nightmail.testing.record import Published
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from nightmail.broker.testing import TestOutboxBroker
-
-__all__ = ["TestOutboxBroker"]
-
-
-def __getattr__(name: str) -> Any:
-    # Imported late: the test broker imports modules of this package.
-    if name == "TestOutboxBroker":
-        from nightmail.broker.testing import TestOutboxBroker
-
-        return TestOutboxBroker
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["ManualClock", "Published", "TestOutboxBroker"]

@@ -31,7 +31,7 @@ class StandIn:
 
 
 @contextmanager
-def beside(broker: OutboxBroker, stand_in: StandIn) -> Iterator[None]:
+def standing_in(broker: OutboxBroker, stand_in: StandIn) -> Iterator[None]:
     """Within the block, in this task and those it starts, the broker has the stand-in's store and producer."""
     _stand_ins.set({**_stand_ins.get(), broker: stand_in})
     switched = _switched.get(broker)
