@@ -131,7 +131,7 @@ class OutboxBroker(
             worker_options=worker_options(options),
             observer=observer,
             producer=OutboxProducer(
-                lambda: self._store,
+                self._store,
                 parser=options.get("parser"),
                 decoder=options.get("decoder"),
                 observer=observer,
@@ -290,7 +290,7 @@ class OutboxBroker(
         """
         check_known("publish()", options, TimerOptions)
         options["correlation_id"] = correlation_from(options, self.config.id_generator)
-        cmd = OutboxPublishCommand.of((message,), queue, options)
+        cmd = OutboxPublishCommand((message,), queue, options)
         stored: int | None = await self._basic_publish(cmd, producer=self.config.producer)
         return stored
 
@@ -301,7 +301,7 @@ class OutboxBroker(
         """Publish all of these or none, in one statement; their ids, in order."""
         check_known("publish_batch()", options, PublishOptions)
         options["correlation_id"] = correlation_from(options, self.config.id_generator)
-        cmd = OutboxPublishCommand.of(messages, queue, cast("TimerOptions", options))
+        cmd = OutboxPublishCommand(messages, queue, cast("TimerOptions", options))
         stored: list[int] = await self._basic_publish_batch(cmd, producer=self.config.producer)
         return stored
 

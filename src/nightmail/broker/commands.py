@@ -19,63 +19,51 @@ _ANY_QUEUE: Final = "-"
 
 
 class OutboxPublishCommand(BatchPublishCommand):
-    """One or several bodies for one queue, and when and how to store them."""
+    """One or several bodies for one queue, and when and how to store them.
+
+    What is wrong with a message shows when the producer builds it, once, after the middlewares.
+    """
 
     def __init__(
         self,
         bodies: tuple[Any, ...],
-        *,
         queue: str,
-        session: object | None = None,
-        due: Due = None,
-        timer_id: str | None = None,
-        on_conflict: OnConflict = "skip",
-        dedup_for: timedelta | None = None,
-        expires_in: timedelta | None = None,
-        ordering_key: str | None = None,
-        priority: int = 0,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
+        options: TimerOptions | None = None,
+        *,
         publish_type: PublishType = PublishType.PUBLISH,
     ) -> None:
+        given: TimerOptions = options or {}
+        reply_to = given.get("reply_to", "")
         super().__init__(
             *(bodies or (None,)),
             _publish_type=publish_type,
             destination=queue,
-            headers=dict(headers or {}),
-            correlation_id=correlation_id,
+            headers=dict(given.get("headers") or {}),
+            correlation_id=given.get("correlation_id"),
             reply_to=reply_to,
         )
-        check_session(session)
         if reply_to:
             check_name("reply_to", reply_to)
-        self._given: TimerOptions = {}
+        self._given = given
         self._is_empty = not bodies
-        self.session = session
+        self.session = given.get("session")
+        check_session(self.session)
         self.may_leave_session = False
         """Whether the session is only the handler's: a store in another database publishes without it."""
-        self.due = due
-        self.timer_id = timer_id
-        self.on_conflict: OnConflict = on_conflict
-        self.dedup_for = dedup_for
-        self.expires_in = expires_in
-        self.ordering_key = ordering_key
-        self.priority = priority
-        # Built once with an empty body, so that a bad argument is refused here and not after the middlewares ran.
-        self.message(b"", None)
+        self.due = due_from(
+            _read(float, given.get("activate_in")), _read(datetime.fromisoformat, given.get("activate_at"))
+        )
+        self.timer_id = given.get("timer_id")
+        self.on_conflict: OnConflict = given.get("on_conflict", "skip")
+        self.dedup_for = _duration("dedup_for", given.get("dedup_for"))
+        self.expires_in = _duration("expires_in", given.get("expires_in"))
+        self.ordering_key = given.get("ordering_key")
+        self.priority: int = _read(int, given.get("priority", 0))
 
-    @classmethod
-    def of(cls, bodies: tuple[Any, ...], queue: str, options: TimerOptions) -> OutboxPublishCommand:
-        """The command that these options mean."""
-        given = {name: _read(name, value) for name, value in options.items()}
-        due = due_from(given.pop("activate_in", None), given.pop("activate_at", None))
-        for name in ("dedup_for", "expires_in"):
-            if given.get(name) is not None:
-                given[name] = as_timedelta(name, given[name])
-        command = cls(bodies, queue=queue, due=due, **given)
-        command._given = options
-        return command
+    def check(self) -> OutboxPublishCommand:
+        """The same, unless no message can be made of it: to refuse a bad argument where it is given."""
+        self.message(b"", None)
+        return self
 
     def with_defaults(self, defaults: TimerOptions) -> OutboxPublishCommand:
         """The same, with these where nothing else was given."""
@@ -84,7 +72,7 @@ class OutboxPublishCommand(BatchPublishCommand):
         given: TimerOptions = {**self._given, "headers": self.headers, "correlation_id": self.correlation_id}
         if self.reply_to:
             given["reply_to"] = self.reply_to
-        return OutboxPublishCommand.of(self.batch_bodies, self.destination, merged(defaults, given))
+        return OutboxPublishCommand(self.batch_bodies, self.destination, merged(defaults, given))
 
     def join(self, handlers: object | None) -> None:
         """Go in the session of the handler that returned this, unless it named one itself."""
@@ -114,10 +102,8 @@ class OutboxPublishCommand(BatchPublishCommand):
             return cmd
         return cls(
             (cmd.body,),
-            queue=cmd.destination or _ANY_QUEUE,
-            headers=cmd.headers,
-            correlation_id=cmd.correlation_id,
-            reply_to=cmd.reply_to,
+            cmd.destination or _ANY_QUEUE,
+            {"headers": cmd.headers, "correlation_id": cmd.correlation_id, "reply_to": cmd.reply_to},
             publish_type=cmd.publish_type,
         )
 
@@ -162,7 +148,7 @@ def merged(defaults: TimerOptions, given: TimerOptions) -> TimerOptions:
     return cast("TimerOptions", {**left, **given, "headers": headers})
 
 
-def _read(name: str, value: Any) -> Any:
+def _read(kind: Callable[[str], Any], value: Any) -> Any:
     """What an option says: `faststream publish` has nothing but text for numbers and moments.
 
     What cannot be read stays as it is, and is refused as the text that it is.
@@ -170,16 +156,13 @@ def _read(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        match name:
-            case "activate_in" | "expires_in" | "dedup_for":
-                return float(value)
-            case "activate_at":
-                return datetime.fromisoformat(value)
-            case "priority":
-                return int(value)
+        return kind(value)
     except ValueError:
         return value
-    return value
+
+
+def _duration(name: str, value: Any) -> timedelta | None:
+    return None if value is None else as_timedelta(name, _read(float, value))
 
 
 def correlation_from(options: PublishOptions, make: Callable[[], str]) -> str:
@@ -212,7 +195,7 @@ class OutboxResponse(Response):
             body, headers=options.get("headers"), correlation_id=correlation_from(options, str) or None
         )
         self._options = options
-        self.as_publish_command()  # So that a bad argument is refused where it is given.
+        self.as_publish_command().check()
 
     def as_publish_command(self) -> OutboxPublishCommand:
         """See `Response`."""
@@ -221,4 +204,4 @@ class OutboxResponse(Response):
             "headers": self.headers,
             "correlation_id": self.correlation_id,
         }
-        return OutboxPublishCommand.of((self.body,), _ANY_QUEUE, given)
+        return OutboxPublishCommand((self.body,), _ANY_QUEUE, given)

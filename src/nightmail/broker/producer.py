@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from faststream.exceptions import FeatureNotSupportedException
@@ -23,7 +22,7 @@ from nightmail.engine.current import own_delivery
 from nightmail.errors import CannotJoin, OtherDatabase
 from nightmail.message import Message
 from nightmail.observe import Observer
-from nightmail.store import Store
+from nightmail.store import Blocking, Store
 
 if TYPE_CHECKING:
     from fast_depends.library.serializer import SerializerProto
@@ -38,7 +37,7 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     def __init__(
         self,
-        store: Callable[[], Store],
+        store: Store,
         *,
         parser: CustomCallable | None,
         decoder: CustomCallable | None,
@@ -58,33 +57,32 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     async def publish(self, cmd: OutboxPublishCommand) -> int | None:
         """Store one message; its id, or `None` when a conflict stored nothing."""
-        store = self._store()
-        message = await self._encoded(cmd, cmd.body)
-        own = own_delivery(store, message.queue, message.timer_id)
+        message = cmd.message(*await self._encode(cmd.body))
+        own = own_delivery(self._store, message.queue, message.timer_id)
         if own is not None and cmd.session is None and current_session() is not None:
             # This publish would wait for its own handler until that times out.
             raise ValueError(
                 "this timer's own message is locked by your OutboxSession: publish it there, with session=session"
             )
+        publish = partial(self._store.publish, message, transaction=cmd.session, own=own)
         try:
-            stored = await carried_out(
-                cmd.session, lambda: store.publish(message, transaction=cmd.session, own=own)
+            stored = await (
+                carried_out(cmd.session, publish) if isinstance(cmd.session, Blocking) else publish()
             )
         except (OtherDatabase, CannotJoin):
             if not cmd.may_leave_session:
                 raise
             # Refused before anything was written: the handler's transaction is not affected.
-            stored = await store.publish(message)
+            stored = await self._store.publish(message)
         if stored is not None:
             await self._stored([message], [stored])
         return stored
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> list[int]:
         """Store all or none; their ids."""
-        store, messages = self._store(), await self.encoded(cmd)
-        stored = await carried_out(
-            cmd.session, lambda: store.publish_batch(messages, transaction=cmd.session)
-        )
+        messages = await self.encoded(cmd)
+        publish = partial(self._store.publish_batch, messages, transaction=cmd.session)
+        stored = await carried_out(cmd.session, publish)
         if stored:
             await self._stored(messages, stored)
         return stored
@@ -92,12 +90,22 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
     async def encoded(self, cmd: OutboxPublishCommand) -> list[Message]:
         """The messages that a command asks to store."""
         bodies = cmd.batch_bodies
-        if len(bodies) > 1 and isinstance(self.codec, BatchCodecProto):
-            with _naming(bodies[0]):
-                encoded = await self.codec.encode_batch(bodies, self._serializer)
-                pairs = [pair for pair, _ in zip(encoded, bodies, strict=True)]
-            return [cmd.message(body, content_type) for body, content_type in pairs]
-        return [await self._encoded(cmd, body) for body in bodies]
+        if not bodies:
+            cmd.check()
+        if len(bodies) < 2 or not isinstance(self.codec, BatchCodecProto):
+            return [cmd.message(*await self._encode(body)) for body in bodies]
+        try:
+            encoded = await self.codec.encode_batch(bodies, self._serializer)
+            pairs = [pair for pair, _ in zip(encoded, bodies, strict=True)]
+        except Exception as error:
+            raise _not_encodable(bodies[0], error) from error
+        return [cmd.message(body, content_type) for body, content_type in pairs]
+
+    async def _encode(self, body: Any) -> tuple[bytes, str | None]:
+        try:
+            return await self.codec.encode(body, self._serializer)
+        except Exception as error:
+            raise _not_encodable(body, error) from error
 
     async def _stored(self, messages: list[Message], ids: list[int]) -> None:
         """These were stored, all in one queue, under these ids."""
@@ -109,19 +117,10 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
             "OutboxBroker has no request(): give reply_to a queue and subscribe to the answers"
         )
 
-    async def _encoded(self, cmd: OutboxPublishCommand, body: Any) -> Message:
-        with _naming(body):
-            encoded, content_type = await self.codec.encode(body, self._serializer)
-        return cmd.message(encoded, content_type)
 
-
-@contextmanager
-def _naming(body: Any) -> Iterator[None]:
-    """Report what a codec raises without the body, which may hold secrets."""
-    try:
-        yield
-    except Exception as error:
-        raise TypeError(
-            f"a {type(body).__name__} cannot be encoded ({type(error).__name__}): "
-            "publish what JSON can hold, a str or bytes"
-        ) from error
+def _not_encodable(body: Any, error: Exception) -> TypeError:
+    """What a codec raised, without the body, which may hold secrets."""
+    return TypeError(
+        f"a {type(body).__name__} cannot be encoded ({type(error).__name__}): "
+        "publish what JSON can hold, a str or bytes"
+    )

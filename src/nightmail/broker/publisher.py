@@ -43,7 +43,7 @@ class OutboxPublisher(PublisherWithAssertions):
         options = merged(self._defaults, options)
         options["correlation_id"] = correlation_from(options, self._outer_config.id_generator)
         stored: int | None = await self._basic_publish(
-            OutboxPublishCommand.of((message,), self.queue if queue is None else queue, options),
+            OutboxPublishCommand((message,), self.queue if queue is None else queue, options),
             producer=self._outer_config.producer,
             _extra_middlewares=(),
         )

@@ -97,7 +97,7 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
         _refuse_handlers("publisher", (queue,))
         check_queue(queue)
         defaults = publish_defaults(options)
-        OutboxPublishCommand.of((None,), queue, defaults)  # So that a bad one is refused where it is given.
+        OutboxPublishCommand((None,), queue, defaults).check()
         outer = cast("BrokerConfig", self.config)
         publisher = OutboxPublisher(
             OutboxPublisherConfig(_outer_config=outer, queue=queue, defaults=defaults),

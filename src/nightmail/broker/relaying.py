@@ -225,7 +225,7 @@ def _kafka_command(system: str, parcel: _Parcel) -> PublishCommand:
 
 def _outbox_command(parcel: _Parcel) -> PublishCommand:
     envelope = {} if parcel.content_type is None else {"content-type": parcel.content_type}
-    return OutboxPublishCommand.of(
+    return OutboxPublishCommand(
         (parcel.body,),
         "-",
         {

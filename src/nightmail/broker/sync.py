@@ -118,7 +118,7 @@ class SyncPublisher:
     def _command(self, bodies: tuple[Any, ...], queue: str, options: TimerOptions) -> OutboxPublishCommand:
         options["session"] = self._blocking(options.get("session"))
         options["correlation_id"] = correlation_from(options, self._broker.config.id_generator)
-        return OutboxPublishCommand.of(bodies, queue, options)
+        return OutboxPublishCommand(bodies, queue, options)
 
     def _encoded(self, cmd: OutboxPublishCommand) -> Any:
         config = self._broker.config.broker_config

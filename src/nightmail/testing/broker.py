@@ -273,9 +273,7 @@ class _HandlingProducer(OutboxProducer):
     __slots__ = ("_handle",)
 
     def __init__(self, broker: OutboxBroker, store: FullStore, handle: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(
-            lambda: store, parser=broker._parser, decoder=broker._decoder, observer=observer_of(broker)
-        )
+        super().__init__(store, parser=broker._parser, decoder=broker._decoder, observer=observer_of(broker))
         self._handle = handle
 
     async def publish(self, cmd: OutboxPublishCommand) -> int | None:

@@ -150,7 +150,7 @@ class RecordingProducer(OutboxProducer):
 
     def __init__(self, broker: OutboxBroker, record: Record) -> None:
         super().__init__(
-            lambda: broker.store,
+            broker.store,
             parser=broker._parser,
             decoder=broker._decoder,
             observer=observer_of(broker),

@@ -80,7 +80,7 @@ class Stage:
             raise SubscriberNotFound(f"no subscriber of {queue!r}")
         options["correlation_id"] = correlation_from(options, broker.config.id_generator)
         producer = self.producer(broker)
-        cmd = OutboxPublishCommand.of((message,), queue, options)
+        cmd = OutboxPublishCommand((message,), queue, options)
         stored = await broker._basic_publish(cmd, producer=producer)
         with anyio.fail_after(timeout):
             errors = await self.timeline.run()
@@ -92,7 +92,7 @@ class Stage:
         """A producer that only publishes, to the stand-in for the broker's store."""
         config = broker.config.broker_config
         producer = OutboxProducer(
-            lambda: self._stores[broker],
+            self._stores[broker],
             parser=broker._parser,
             decoder=broker._decoder,
             observer=observer_of(broker),
@@ -105,7 +105,9 @@ class Stage:
     ) -> OutboxMessage:
         answer = Response(None) if response is None else response
         cmd = OutboxPublishCommand(
-            (answer.body,), queue="answers", headers=answer.headers, correlation_id=answer.correlation_id
+            (answer.body,),
+            "answers",
+            {"headers": answer.headers, "correlation_id": answer.correlation_id},
         )
         (message,) = await producer.encoded(cmd)
         received = Received(as_delivered(message, 0, self._clock.now()), broker.store)

@@ -67,8 +67,6 @@ class _Switched:
             return await (request if here is None else here.request)(*args, **kwargs)
 
         with ExitStack() as stack:
-            # The real producer knows its handlers' deliveries by the store they came from.
-            stack.enter_context(patch.object(producer, "_store", lambda: store))
             stack.enter_context(patch.object(broker, "_store", _Chosen(chosen_store)))
             stack.enter_context(patch.object(config, "producer", _Chosen(chosen_producer)))
             stack.enter_context(patch.object(broker, "request", chosen_request))
