@@ -45,11 +45,11 @@ from nightmail.errors import (
     TimerExists,
     Undecodable,
 )
+from nightmail.forwarder import Forwarder
 from nightmail.message import Delivery, Message
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
-from nightmail.relay import Relay
 from nightmail.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryPolicy
 from nightmail.store import Store
 from nightmail.stores import open_store
@@ -67,6 +67,7 @@ __all__ = [
     "Done",
     "DriverMissing",
     "ExponentialRetry",
+    "Forwarder",
     "HandlerDied",
     "HandlerTimeout",
     "LeaseLost",
@@ -100,7 +101,6 @@ __all__ = [
     "PublishUncertain",
     "QueueStats",
     "Reason",
-    "Relay",
     "Release",
     "Retry",
     "RetryPolicy",

@@ -15,11 +15,11 @@ from nightmail import (
     Delivery,
     Done,
     ExponentialRetry,
+    Forwarder,
     LinearRetry,
     Message,
     NoRetry,
     Outcome,
-    Relay,
     Retry,
     Store,
     Worker,
@@ -64,10 +64,10 @@ async def pass_on(batch: Sequence[Delivery]) -> Sequence[Exception | None]:
     return [None for _ in batch]
 
 
-async def relays(store: FullStore) -> None:
-    relay = Relay(store, pass_on, queues=["q"], retry=ConstantRetry(delay=1))
-    await relay.run()
-    await relay.stop()
+async def forwarders(store: FullStore) -> None:
+    forwarder = Forwarder(store, pass_on, queues=["q"], retry=ConstantRetry(delay=1))
+    await forwarder.run()
+    await forwarder.stop()
     cleaner = Cleaner(store, timedelta(days=7), timedelta(hours=1), batch=100)
     await cleaner.run()
     await cleaner.stop()

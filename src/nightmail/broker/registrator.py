@@ -31,7 +31,7 @@ from nightmail.broker.options import (
 from nightmail.broker.process_handlers import ProcessHandlers
 from nightmail.broker.publisher import OutboxPublisher
 from nightmail.broker.received import Received, ReceivedBatch
-from nightmail.broker.relaying import RelayingOptions, passing_on, subscriber_options
+from nightmail.broker.relay import RelayOptions, passing_on, subscriber_options
 from nightmail.broker.specification import OutboxPublisherSpecification, OutboxSubscriberSpecification
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.engine.worker import check_queues
@@ -115,14 +115,12 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
         super().publisher(publisher, persistent=options.get("persistent", True))
         return publisher
 
-    def relay(
-        self, *queues: str, to: PublisherUsecase, **options: Unpack[RelayingOptions]
-    ) -> OutboxSubscriber:
+    def relay(self, *queues: str, to: PublisherUsecase, **options: Unpack[RelayOptions]) -> OutboxSubscriber:
         """Pass the messages of these queues on as they are, and acknowledge each once the other broker took it.
 
         `to` is a publisher of that broker, whichever of FastStream's it is: `rabbit.publisher("orders")`.
         """
-        check_known("relay()", options, RelayingOptions)
+        check_known("relay()", options, RelayOptions)
         handler = passing_on(to, options.get("id_prefix", ""))
         subscriber = self.subscriber(*queues, **subscriber_options(options))
         to(subscriber(handler))

@@ -19,7 +19,7 @@ from faststream.middlewares import BaseMiddleware
 from faststream.response import PublishCommand, ensure_response
 
 from nightmail.broker.received import Received, ReceivedBatch, is_answer
-from nightmail.broker.relaying import NATS_ID, as_text, is_command, relayed_id, system_of, without_envelope
+from nightmail.broker.relay import NATS_ID, as_text, is_command, relayed_id, system_of, without_envelope
 from nightmail.errors import LeaseLost, NotTaken
 from nightmail.message import DeadDelivery, Delivery
 

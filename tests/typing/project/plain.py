@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from nightmail import ConstantRetry, Delivery, Message, Outcome, Relay, Worker, WorkerSettings, open_store
+from nightmail import ConstantRetry, Delivery, Forwarder, Message, Outcome, Worker, WorkerSettings, open_store
 
 
 async def handle(delivery: Delivery) -> Outcome | None:
@@ -20,8 +20,8 @@ async def main() -> None:
     await store.open()
     await store.publish(Message(queue="q", body=b"x"))
     worker = Worker(store, handle, queues=["q"], settings=WorkerSettings(retry=ConstantRetry(delay=1)))
-    relay = Relay(store, pass_on, queues=["r"])
+    forwarder = Forwarder(store, pass_on, queues=["r"])
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        group.create_task(relay.run())
+        group.create_task(forwarder.run())
     await store.close()

@@ -31,8 +31,8 @@ OnDead: TypeAlias = Callable[[Delivery, str], object]
 _log: Final = logging.getLogger("nightmail")
 
 
-class RelayOptions(TypedDict, total=False):
-    """How a relay works; each means what it means in `WorkerSettings`, and has the same default."""
+class ForwarderOptions(TypedDict, total=False):
+    """How a forwarder works; each means what it means in `WorkerSettings`, and has the same default."""
 
     lease: timedelta
     retry: RetryPolicy
@@ -44,7 +44,7 @@ class RelayOptions(TypedDict, total=False):
     describe_error: Callable[[BaseException], str | None]
 
 
-class Relay:
+class Forwarder:
     """Passes the messages of some queues on, at least once each. `run` until `stop`; it may run again afterwards.
 
     The publisher gets up to `max_batch` messages, as many as are there, and at most `concurrency` of it run at once.
@@ -73,7 +73,7 @@ class Relay:
         on_published: OnPublished | None = None,
         on_failed: OnFailed | None = None,
         on_dead: OnDead | None = None,
-        **options: Unpack[RelayOptions],
+        **options: Unpack[ForwarderOptions],
     ) -> None:
         _at_least_one("concurrency", concurrency)
         _at_least_one("max_batch", max_batch)
@@ -121,7 +121,7 @@ class Relay:
 
 
 class _Hooks(Observer):
-    """Calls the hooks once the store has written the outcome; passes every event on to the relay's observer."""
+    """Calls the hooks once the store has written the outcome; passes every event on to the forwarder's observer."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class _Hooks(Observer):
         self._on_dead = on_dead
         self._results: dict[Delivery, BaseException | None] = {}
         """The publisher's results that are not yet written."""
-        # Every event that is not handled here goes straight to the relay's observer, those of later versions too.
+        # Every event that is not handled here goes straight to the forwarder's observer, those of later versions too.
         for event in vars(Observer).keys() - vars(_Hooks).keys():
             if not event.startswith("_"):
                 setattr(self, event, getattr(observer, event))
@@ -192,7 +192,7 @@ def _call(name: str, hook: Callable[..., object] | None, delivery: Delivery, *wh
         hook(delivery, *what)
     except Exception as error:  # noqa: BLE001 - the message is settled, whatever a hook does
         _log.error(
-            "message %d of %s: the relay's %s raised %s",
+            "message %d of %s: the forwarder's %s raised %s",
             delivery.id, delivery.queue, name, type(error).__name__,
         )  # fmt: skip
 

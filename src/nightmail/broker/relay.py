@@ -55,7 +55,7 @@ _LONGEST_ID: Final = 255  # RabbitMQ's limit for a message id.
 _LONGEST_PREFIX: Final = 64
 
 
-class RelayingOptions(WorkerOptions, total=False):
+class RelayOptions(WorkerOptions, total=False):
     """Everything `relay` takes besides its queues and its publisher."""
 
     id_prefix: str
@@ -71,9 +71,9 @@ class RelayingOptions(WorkerOptions, total=False):
 # ── a whole message, without a handler ─────────────────────────────────────────────────────────────────────────
 
 
-def subscriber_options(options: RelayingOptions) -> SubscriberOptions:
+def subscriber_options(options: RelayOptions) -> SubscriberOptions:
     """How the subscriber behind a relay is declared."""
-    own = RelayingOptions.__annotations__.keys() - {"id_prefix"}
+    own = RelayOptions.__annotations__.keys() - {"id_prefix"}
     given: SubscriberOptions = {name: options[name] for name in own if name in options}  # type: ignore[literal-required, assignment]
     return {
         **given,

@@ -1,4 +1,4 @@
-"""The relay: what a publisher says of each message decides about that message alone."""
+"""The forwarder: what a publisher says of each message decides about that message alone."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 
 from nightmail.engine import current
 from nightmail.errors import LeaseLost
+from nightmail.forwarder import Forwarder, Publisher
 from nightmail.message import Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.records import DeadFilter
-from nightmail.relay import Publisher, Relay
 from nightmail.retry import ConstantRetry
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
@@ -89,13 +89,13 @@ class Told:
 
 @pytest.fixture
 def told() -> Told:
-    """Hooks for a relay."""
+    """Hooks for a forwarder."""
     return Told()
 
 
-def relay(store: FaultyStore, publisher: Publisher, seen: Observer | None, **options: Any) -> Relay:
+def forwarder(store: FaultyStore, publisher: Publisher, seen: Observer | None, **options: Any) -> Forwarder:
     """One that tries a second time, later, and then gives up."""
-    return Relay(store, publisher, **{"queues": [QUEUE], "observer": seen, "retry": POLICY} | options)
+    return Forwarder(store, publisher, **{"queues": [QUEUE], "observer": seen, "retry": POLICY} | options)
 
 
 # ── results ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +105,7 @@ async def test_what_has_arrived_leaves_the_store(store: FaultyStore, seen: Seen)
     line = Line()
     await publish(store, 3)
 
-    await soon(relay(store, line, seen).run_until_idle())
+    await soon(forwarder(store, line, seen).run_until_idle())
 
     assert line.batches == [[1, 2, 3]]
     assert seen.outcomes == [(1, Done()), (2, Done()), (3, Done())]
@@ -118,11 +118,11 @@ async def test_a_poison_message_is_retried_and_buried_alone_and_its_neighbours_g
     line = Line(3)
     await publish(store, 5)
 
-    await soon(relay(store, line, seen).run_until_idle())
+    await soon(forwarder(store, line, seen).run_until_idle())
     assert line.arrived == [1, 2, 4, 5]
     assert seen.of(3) == [Retry(LATER)]
     clock.advance(LATER)
-    await soon(relay(store, line, seen).run_until_idle())
+    await soon(forwarder(store, line, seen).run_until_idle())
 
     assert line.batches == [[1, 2, 3, 4, 5], [3]]
     [letter] = await store.dead(DeadFilter())
@@ -139,7 +139,7 @@ async def test_a_publisher_that_raises_fails_its_whole_batch_and_no_other(
         return [None] * len(batch)
 
     await publish(store, 4)
-    await soon(relay(store, send, seen, max_batch=2).run_until_idle())
+    await soon(forwarder(store, send, seen, max_batch=2).run_until_idle())
 
     assert seen.outcomes == [(1, Retry(LATER)), (2, Retry(LATER)), (3, Done()), (4, Done())]
     assert [str(error) for _, error in seen.failures] == ["no route", "no route"]
@@ -166,7 +166,7 @@ async def test_a_wrong_answer_is_never_taken_for_success(
         return results
 
     await publish(store, 2)
-    await soon(relay(store, send, seen, **told.hooks).run_until_idle())
+    await soon(forwarder(store, send, seen, **told.hooks).run_until_idle())
 
     assert seen.outcomes == [(1, Retry(LATER)), (2, Retry(LATER))]
     assert told.all == [("failed", 1, complaint), ("failed", 2, complaint)]
@@ -181,7 +181,7 @@ async def test_what_was_cancelled_on_its_way_fails_alone(store: FaultyStore, see
         return await asyncio.gather(*map(send, batch), return_exceptions=True)
 
     await publish(store, 3)
-    await soon(relay(store, send_all, seen).run_until_idle())
+    await soon(forwarder(store, send_all, seen).run_until_idle())
 
     assert sorted(seen.outcomes) == [(1, Done()), (2, Retry(LATER)), (3, Done())]
     assert [str(error) for _, error in seen.failures] == ["passing it on ended in CancelledError"]
@@ -197,7 +197,7 @@ async def test_a_lease_that_the_publisher_lost_is_not_one_of_ours(
         return [LeaseLost([17]) for _ in batch]
 
     await publish(store, 2)
-    await soon(relay(store, send, seen).run_until_idle())
+    await soon(forwarder(store, send, seen).run_until_idle())
 
     assert seen.outcomes == [(1, Retry(LATER)), (2, Retry(LATER))]
     assert {str(error) for _, error in seen.failures} == {"the publisher has lost a lease of its own"}
@@ -207,7 +207,7 @@ async def test_a_publisher_that_takes_too_long_is_cancelled_and_its_batch_retrie
     store: FaultyStore, seen: Seen
 ) -> None:
     await publish(store, 2)
-    hanging = relay(store, Line(held=True), seen, handler_timeout=timedelta(milliseconds=50))
+    hanging = forwarder(store, Line(held=True), seen, handler_timeout=timedelta(milliseconds=50))
 
     await soon(hanging.run_until_idle())
 
@@ -223,7 +223,7 @@ async def test_batches_are_as_large_as_there_are_messages_up_to_the_limit(
     line = Line()
     await publish(store, 250)
 
-    await soon(relay(store, line, seen).run_until_idle())
+    await soon(forwarder(store, line, seen).run_until_idle())
 
     assert [len(batch) for batch in line.batches] == [100, 100, 50]
     assert line.arrived == list(range(1, 251))
@@ -233,7 +233,7 @@ async def test_one_batch_is_under_way_at_a_time_unless_more_may(store: FaultySto
     for concurrency in (1, 3):
         line = Line(held=True)
         await publish(store, 8)
-        running = relay(store, line, seen, concurrency=concurrency, max_batch=2)
+        running = forwarder(store, line, seen, concurrency=concurrency, max_batch=2)
         task = asyncio.create_task(running.run_until_idle())
         await line.until_running(concurrency)
         await a_few_steps()
@@ -250,11 +250,11 @@ async def test_messages_of_one_key_are_passed_on_in_order_and_a_failing_one_hold
     await publish(store, 3, ordering_key="a")
     await publish(store, 2, ordering_key="b")
 
-    await soon(relay(store, line, seen, concurrency=4).run_until_idle())
+    await soon(forwarder(store, line, seen, concurrency=4).run_until_idle())
     assert line.arrived == [4, 5]
     line.poison.clear()
     clock.advance(LATER)
-    await soon(relay(store, line, seen, concurrency=4).run_until_idle())
+    await soon(forwarder(store, line, seen, concurrency=4).run_until_idle())
 
     assert line.arrived == [4, 5, 1, 2, 3]
     # One of a key in a batch, and never two at once.
@@ -266,22 +266,22 @@ async def test_a_dead_letter_frees_its_key(store: FaultyStore, clock: ManualCloc
     await publish(store, 2, ordering_key="a")
 
     for _ in range(2):
-        await soon(relay(store, line, seen).run_until_idle())
+        await soon(forwarder(store, line, seen).run_until_idle())
         clock.advance(LATER)
 
     assert line.batches == [[1], [1], [2]]
     assert line.arrived == [2]
 
 
-async def test_two_relays_never_pass_on_the_same_message(
+async def test_two_forwarders_never_pass_on_the_same_message(
     data: MemoryData, clock: ManualClock, seen: Seen
 ) -> None:
     line = Line()
     stores = [FaultyStore(MemoryStore(data, clock=clock)) for _ in range(2)]
     await publish(stores[0], 300)
-    relays = [relay(store, line, seen, max_batch=10, concurrency=2) for store in stores]
+    forwarders = [forwarder(store, line, seen, max_batch=10, concurrency=2) for store in stores]
 
-    await soon(asyncio.gather(*(each.run_until_idle() for each in relays)))
+    await soon(asyncio.gather(*(each.run_until_idle() for each in forwarders)))
 
     assert sorted(line.arrived) == list(range(1, 301))
 
@@ -289,9 +289,9 @@ async def test_two_relays_never_pass_on_the_same_message(
 # ── running and stopping ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_relay_runs_until_it_is_stopped_and_may_run_again(store: FaultyStore, seen: Seen) -> None:
+async def test_a_forwarder_runs_until_it_is_stopped_and_may_run_again(store: FaultyStore, seen: Seen) -> None:
     line = Line()
-    running = relay(store, line, seen)
+    running = forwarder(store, line, seen)
     assert not running.is_running
     for number in (1, 2):
         task = asyncio.create_task(running.run())
@@ -309,7 +309,7 @@ async def test_a_relay_runs_until_it_is_stopped_and_may_run_again(store: FaultyS
 
 async def test_a_stop_right_after_the_run_was_scheduled_is_heard(store: FaultyStore, seen: Seen) -> None:
     line = Line()
-    running = relay(store, line, seen)
+    running = forwarder(store, line, seen)
     await publish(store)
     task = asyncio.create_task(running.run())
     await running.stop()
@@ -322,7 +322,7 @@ async def test_a_stop_waits_for_the_batch_under_way_and_writes_its_results(
     store: FaultyStore, seen: Seen, told: Told
 ) -> None:
     line = Line(2, held=True)
-    running = relay(store, line, seen, **told.hooks)
+    running = forwarder(store, line, seen, **told.hooks)
     await publish(store, 3)
     task = asyncio.create_task(running.run())
     await line.until_running(1)
@@ -341,7 +341,7 @@ async def test_a_stop_waits_for_the_batch_under_way_and_writes_its_results(
 async def test_cancelling_the_run_cuts_no_write_short(store: FaultyStore, seen: Seen, told: Told) -> None:
     gate = store.upset("settle", Gate())
     await publish(store, 2)
-    task = asyncio.create_task(relay(store, Line(), seen, **told.hooks).run())
+    task = asyncio.create_task(forwarder(store, Line(), seen, **told.hooks).run())
     await soon(gate.reached.wait())
 
     task.cancel()
@@ -360,7 +360,7 @@ async def test_past_the_grace_period_a_batch_is_handed_back_and_no_hook_is_told(
     store: FaultyStore, seen: Seen, told: Told
 ) -> None:
     line = Line(held=True)
-    running = relay(store, line, seen, graceful_timeout=timedelta(0), **told.hooks)
+    running = forwarder(store, line, seen, graceful_timeout=timedelta(0), **told.hooks)
     await publish(store, 2)
     task = asyncio.create_task(running.run())
     await line.until_running(1)
@@ -380,7 +380,7 @@ async def test_a_store_that_is_down_delays_and_loses_nothing(
     store.upset("claim", lost_request, times=3)
     store.upset("settle", lost_request, times=3)
     line = Line()
-    running = relay(store, line, seen, **told.hooks)
+    running = forwarder(store, line, seen, **told.hooks)
     await publish(store, 2)
 
     await soon(running.run_until_idle())
@@ -400,7 +400,7 @@ async def test_hooks_are_told_what_became_of_each_message(
     await publish(store, 3)
 
     for _ in range(2):
-        await soon(relay(store, line, seen, **told.hooks).run_until_idle())
+        await soon(forwarder(store, line, seen, **told.hooks).run_until_idle())
         clock.advance(LATER)
 
     assert told.all == [
@@ -416,7 +416,7 @@ async def test_hooks_are_told_nothing_before_it_is_written(
 ) -> None:
     gate = store.upset("settle", Gate())
     await publish(store, 2)
-    task = asyncio.create_task(relay(store, Line(2), seen, **told.hooks).run_until_idle())
+    task = asyncio.create_task(forwarder(store, Line(2), seen, **told.hooks).run_until_idle())
     await soon(gate.reached.wait())
     await a_few_steps()
     assert told.all == []
@@ -434,7 +434,7 @@ async def test_each_hook_sees_the_store_as_it_was_left(store: FaultyStore, seen:
     looks: list[asyncio.Task[int]] = []
     await publish(store)
     await soon(
-        relay(
+        forwarder(
             store, Line(), seen, on_published=lambda _: looks.append(asyncio.create_task(left()))
         ).run_until_idle()
     )
@@ -459,13 +459,13 @@ async def test_a_hook_that_raises_is_logged_and_changes_nothing(
     await publish(store, 2)
     with caplog.at_level(logging.ERROR, logger="nightmail"):
         for _ in range(2):
-            await soon(relay(store, line, seen, **hooks).run_until_idle())
+            await soon(forwarder(store, line, seen, **hooks).run_until_idle())
             clock.advance(LATER)
 
     assert seen.of(2) == [Done()]
     assert seen.of(1) == [Retry(LATER), Dead("retries_exhausted", "ConnectionError('no way for 1')")]
     about = 2 if hook == "on_published" else 1
-    assert caplog.messages == [f"message {about} of mail: the relay's {hook} raised ZeroDivisionError"]
+    assert caplog.messages == [f"message {about} of mail: the forwarder's {hook} raised ZeroDivisionError"]
     # And the others were told.
     assert len(told.all) == 2
 
@@ -474,13 +474,13 @@ async def test_a_lost_lease_is_for_the_observer_and_for_no_hook(
     store: FaultyStore, data: MemoryData, clock: ManualClock, seen: Seen, told: Told
 ) -> None:
     async def send(batch: Sequence[Delivery]) -> list[Exception | None]:
-        # It took longer than its lease, for the store: another relay has it by now.
+        # It took longer than its lease, for the store: another forwarder has it by now.
         clock.advance(timedelta(minutes=2))
         await take(MemoryStore(data, clock=clock))
         return [None] * len(batch)
 
     await publish(store)
-    await soon(relay(store, send, seen, **told.hooks).run_until_idle())
+    await soon(forwarder(store, send, seen, **told.hooks).run_until_idle())
 
     assert seen.lost == [1]
     assert told.all == []
@@ -491,7 +491,7 @@ async def test_nobody_is_told_of_an_uncertain_end_but_the_observer(
 ) -> None:
     store.upset("settle", lost_reply)
     await publish(store)
-    await soon(relay(store, Line(), seen, **told.hooks).run_until_idle())
+    await soon(forwarder(store, Line(), seen, **told.hooks).run_until_idle())
 
     assert [each.outcome for each in seen.uncertainties] == [Done()]
     assert told.all == []
@@ -507,7 +507,7 @@ async def test_what_was_never_passed_on_was_not_published(
     [expired] = await publish(store, expires_in=timedelta(seconds=1))
     clock.advance(timedelta(minutes=2))
 
-    await soon(relay(store, Line(), seen, **told.hooks).run_until_idle())
+    await soon(forwarder(store, Line(), seen, **told.hooks).run_until_idle())
 
     assert seen.dropped == [1]
     assert seen.of(1) == [Done()]
@@ -521,7 +521,7 @@ async def test_a_failure_that_the_policy_lets_pass_was_still_no_publication(
         return Done() if delivery.id == 1 else Postpone(LATER)
 
     await publish(store, 2)
-    await soon(relay(store, Line(1, 2), seen, **told.hooks | {"retry": policy}).run_until_idle())
+    await soon(forwarder(store, Line(1, 2), seen, **told.hooks | {"retry": policy}).run_until_idle())
 
     assert seen.outcomes == [(1, Done()), (2, Postpone(LATER))]
     assert told.all == [("failed", 1, "no way for 1"), ("failed", 2, "no way for 2")]
@@ -537,7 +537,7 @@ async def test_a_publisher_in_the_same_database_may_acknowledge_by_itself(
         return [None] * len(batch)
 
     await publish(store, 2)
-    await soon(relay(store, send, seen, **told.hooks).run_until_idle())
+    await soon(forwarder(store, send, seen, **told.hooks).run_until_idle())
 
     assert store.calls["settle"] == 0
     assert told.all == [("published", 1), ("published", 2)]
@@ -556,7 +556,7 @@ class Awaited:
 @pytest.mark.parametrize("hook", [coroutine, partial(coroutine), Awaited()])
 def test_a_hook_that_nobody_would_await_is_refused(store: FaultyStore, name: str, hook: object) -> None:
     with pytest.raises(TypeError, match=f"{name} must be a plain function"):
-        relay(store, Line(), None, **{name: hook})
+        forwarder(store, Line(), None, **{name: hook})
 
 
 async def test_the_observer_hears_all_it_would_hear_of_a_worker(
@@ -573,7 +573,7 @@ async def test_the_observer_hears_all_it_would_hear_of_a_worker(
 
     store.upset("claim", lost_request)
     await publish(store, 2)
-    await soon(relay(store, Line(2), Everything()).run_until_idle())
+    await soon(forwarder(store, Line(2), Everything()).run_until_idle())
 
     assert heard == [
         "store_unavailable",
@@ -607,7 +607,7 @@ def test_a_wrong_option_is_refused(
     store: FaultyStore, options: dict[str, Any], error: type[Exception], complaint: str
 ) -> None:
     with pytest.raises(error, match=complaint):
-        relay(store, Line(), None, **options)
+        forwarder(store, Line(), None, **options)
 
 
 async def test_what_kills_its_process_is_buried_as_in_any_worker(
@@ -619,7 +619,7 @@ async def test_what_kills_its_process_is_buried_as_in_any_worker(
         clock.advance(timedelta(seconds=2))
 
     line = Line()
-    await soon(relay(store, line, seen, max_deliveries=2, **told.hooks).run_until_idle())
+    await soon(forwarder(store, line, seen, max_deliveries=2, **told.hooks).run_until_idle())
 
     assert line.batches == []
     assert told.all == [("dead", 1, "max_deliveries")]

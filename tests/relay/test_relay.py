@@ -15,7 +15,7 @@ from faststream.response import PublishCommand
 
 from nightmail import Delivery, NoRetry, OutboxBroker, OutboxResponse, OutboxRouter
 from nightmail.broker._upstream import PublisherUsecase
-from nightmail.broker.relaying import relayed_id
+from nightmail.broker.relay import relayed_id
 from nightmail.errors import LeaseLost
 from nightmail.message import DeadDelivery
 from nightmail.outcome import Done
