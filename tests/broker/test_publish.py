@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from faststream import BaseMiddleware
 
 from nightmail import OutboxBroker, TimerExists
+from nightmail import message as message_module
 from tests.broker.support import Make
 
 HOUR = timedelta(hours=1)
@@ -182,3 +184,33 @@ def test_what_is_no_url_is_refused_without_being_repeated() -> None:
 def test_what_is_no_store_is_refused() -> None:
     with pytest.raises(TypeError, match="a URL, an AsyncEngine, a Redis client or a Store"):
         OutboxBroker(5)  # type: ignore[arg-type]
+
+
+async def test_a_message_is_built_and_its_headers_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Any] = []
+    encode = message_module.encode_headers
+
+    def counted(headers: Any) -> str:
+        encoded.append(dict(headers))
+        return encode(headers)
+
+    async with OutboxBroker("memory://", logger=None) as broker:
+        monkeypatch.setattr(message_module, "encode_headers", counted)
+        await broker.publish("x", "q", headers={"a": 1}, correlation_id="c")
+        await broker.publisher("q", headers={"a": 1}).publish("x", correlation_id="c")
+
+    # Twice for the publisher: where it was declared, so that a bad default is refused there, and at its publish.
+    given = {"a": 1, "correlation_id": "c", "content-type": "text/plain"}
+    assert encoded == [given, {"a": 1}, given]
+
+
+async def test_what_a_middleware_makes_of_a_message_is_checked() -> None:
+    class Breaks(BaseMiddleware):
+        async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
+            cmd.headers = {"a": object()}
+            return await call_next(cmd)
+
+    async with OutboxBroker("memory://", logger=None, middlewares=[Breaks]) as broker:
+        with pytest.raises(ValueError, match="headers must be JSON"):
+            await broker.publish("x", "q")
+        assert await broker.stats() == {}

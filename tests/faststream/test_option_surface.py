@@ -39,8 +39,6 @@ def test_a_router_has_them_all() -> None:
 
 
 def test_what_the_broker_takes_is_taken_at_every_level() -> None:
-    def taken(call: Callable[..., Any]) -> str:
-        return str(inspect.signature(call).parameters["options"].annotation)
-
-    assert taken(OutboxBroker.subscriber) == taken(OutboxRouter.subscriber) == taken(OutboxRoute)
-    assert taken(OutboxBroker.publisher) == taken(OutboxRouter.publisher) == taken(OutboxRoutePublisher)
+    assert of(OutboxBroker.subscriber) == of(OutboxRouter.subscriber)
+    assert of(OutboxBroker.subscriber) == of(OutboxRoute) - {"call", "publishers"} | {"self"}
+    assert of(OutboxBroker.publisher) == of(OutboxRouter.publisher) == of(OutboxRoutePublisher) | {"self"}

@@ -24,7 +24,7 @@ from nightmail import (
 )
 from nightmail import annotations as ours
 from nightmail.broker import OutboxBatchMessage, OutboxMessage
-from nightmail.broker.calls import OutboxHandlerCallWrapper
+from nightmail.broker.call_assertions import OutboxHandlerCallWrapper
 from nightmail.broker.publisher import OutboxPublisher
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.message import DeadDelivery, Delivery

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import anyio
 import anyio.lowlevel
 from fast_depends import dependency_provider
 from faststream.exceptions import FeatureNotSupportedException, SetupError
 from faststream.message import gen_cor_id
-from faststream.middlewares import AckPolicy
 from faststream.specification.schema import BrokerSpec
 
 from nightmail.broker._upstream import (
@@ -28,13 +28,16 @@ from nightmail.broker.config import OutboxBrokerConfig
 from nightmail.broker.counted import must_be_awaited
 from nightmail.broker.joining import check_session_factory
 from nightmail.broker.logging import Adopted, log_of, make_outbox_logger_state
+from nightmail.broker.message import OutboxMessage
 from nightmail.broker.mistakes import NEVER_STARTED, shared_queues
 from nightmail.broker.operating import Operating
+from nightmail.broker.option_checks import check_options
+from nightmail.broker.option_help import lists_options
 from nightmail.broker.options import (
     BrokerOptions,
+    NoMoreOptions,
     PublishOptions,
     TimerOptions,
-    check_known,
     worker_options,
     worker_settings,
 )
@@ -44,9 +47,11 @@ from nightmail.broker.registrator import OutboxRegistrator
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.broker.timers import Timers
 from nightmail.describing import one_line
+from nightmail.durations import Duration
 from nightmail.engine.shutdown import ends_by, undisturbed
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_BODY_BYTES
+from nightmail.message import OnConflict
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.store import CLOSE_SECONDS, FullStore
 from nightmail.stores import DEFAULT_URL, open_store, public_url
@@ -68,6 +73,7 @@ class OutboxBroker(
     subscriber. A body over `max_body_bytes` is refused at publish; give every process of one store the same limit.
     """
 
+    @lists_options(BrokerOptions)
     def __init__(
         self,
         store: StoreSource | FullStore = DEFAULT_URL,
@@ -78,11 +84,16 @@ class OutboxBroker(
         max_body_bytes: int = MAX_BODY_BYTES,
         **options: Unpack[BrokerOptions],
     ) -> None:
-        check_known("OutboxBroker", options, BrokerOptions)
-        if options.get("ack_policy") is AckPolicy.ACK_FIRST:
-            raise SetupError(
-                "ACK_FIRST would delete messages before their handlers ran: leave it out to retry"
-            )
+        """A broker on this store.
+
+        Args:
+            store: Where messages are stored.
+            tables: The schema or prefix of the tables, as the store takes it.
+            create_tables: Create or update the tables at the start; by default only where nothing else shares them.
+            keep_delivered: Keep what was delivered, until a `Cleaner` deletes it.
+            max_body_bytes: Refuse larger bodies.
+        """
+        check_options("OutboxBroker", options, BrokerOptions)
         worker_settings(worker_options(options), options.get("graceful_timeout"))
         check_session_factory(options.get("session_factory"))
         check_session_factory(options.get("sync_session_factory"), blocking=True)
@@ -280,33 +291,87 @@ class OutboxBroker(
     # ── publish ────────────────────────────────────────────────────────────────────────────────────────────
 
     @must_be_awaited
+    @lists_options(TimerOptions)
     async def publish(
-        self, message: SendableMessage, queue: str, **options: Unpack[TimerOptions]
+        self,
+        message: SendableMessage,
+        queue: str,
+        *,
+        # Named here too, for editors: they show neither what `Unpack` unpacks nor its defaults. A test compares.
+        activate_in: Duration | None = None,
+        activate_at: datetime | None = None,
+        expires_in: Duration | None = None,
+        ordering_key: str | None = None,
+        priority: int = 0,
+        headers: dict[str, Any] | None = None,
+        reply_to: str = "",
+        session: object | None = None,
+        correlation_id: str | None = None,
+        timer_id: str | None = None,
+        on_conflict: OnConflict = "skip",
+        dedup_for: Duration | None = None,
+        **unknown: Unpack[NoMoreOptions],
     ) -> int | None:
         """Publish a message; its id, or `None` when its timer id was taken and nothing was stored.
 
-        `message` is what the handler gets: anything that can be encoded as JSON, or `str`, or `bytes`. The options
-        are described where they are declared, in `TimerOptions`.
+        Args:
+            message: What the handler gets: anything that can be encoded as JSON, or `str`, or `bytes`.
+            queue: The queue of its subscribers.
         """
-        check_known("publish()", options, TimerOptions)
+        check_options("publish()", unknown, TimerOptions)
+        options: TimerOptions = {
+            "activate_in": activate_in,
+            "activate_at": activate_at,
+            "expires_in": expires_in,
+            "ordering_key": ordering_key,
+            "priority": priority,
+            "headers": headers,
+            "reply_to": reply_to,
+            "session": session,
+            "correlation_id": correlation_id,
+            "timer_id": timer_id,
+            "on_conflict": on_conflict,
+            "dedup_for": dedup_for,
+        }
         options["correlation_id"] = correlation_from(options, self.config.id_generator)
         cmd = OutboxPublishCommand((message,), queue, options)
         stored: int | None = await self._basic_publish(cmd, producer=self.config.producer)
         return stored
 
     @must_be_awaited
+    @lists_options(PublishOptions)
     async def publish_batch(
         self, *messages: SendableMessage, queue: str, **options: Unpack[PublishOptions]
     ) -> list[int]:
-        """Publish all of these or none, in one statement; their ids, in order."""
-        check_known("publish_batch()", options, PublishOptions)
+        """Publish all of these or none, in one statement; their ids, in order.
+
+        Args:
+            messages: What handlers get, each like `message` of `publish`.
+            queue: The queue of their subscribers.
+        """
+        check_options("publish_batch()", options, PublishOptions)
         options["correlation_id"] = correlation_from(options, self.config.id_generator)
         cmd = OutboxPublishCommand(messages, queue, cast("TimerOptions", options))
         stored: list[int] = await self._basic_publish_batch(cmd, producer=self.config.producer)
         return stored
 
-    async def request(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not offered: a durable message may be handled days later, when nothing waits for an answer."""
+    @lists_options(TimerOptions)
+    async def request(
+        self,
+        message: SendableMessage,
+        queue: str,
+        timeout: float = 30.0,
+        **options: Unpack[TimerOptions],
+    ) -> OutboxMessage:
+        """Only for tests: publish under a `TestOutboxBroker`, and get what the handler returned.
+
+        Elsewhere it raises: a durable message may be handled days later, when nothing waits for an answer.
+
+        Args:
+            message: What the handler gets: anything that can be encoded as JSON, or `str`, or `bytes`.
+            queue: The queue of its subscribers.
+            timeout: How many seconds to wait for the handler.
+        """
         raise FeatureNotSupportedException(
             "OutboxBroker has no request(): give reply_to a queue and subscribe to the answers"
         )

@@ -10,7 +10,9 @@ from faststream.response import BatchPublishCommand, PublishCommand, Response
 from faststream.response.publish_type import PublishType
 
 from nightmail.broker.joining import check_session
-from nightmail.broker.options import PublishOptions, TimerOptions, check_known
+from nightmail.broker.option_checks import check_options
+from nightmail.broker.option_help import lists_options
+from nightmail.broker.options import PublishOptions, TimerOptions
 from nightmail.durations import Duration, as_timedelta
 from nightmail.message import Due, Message, OnConflict, check_due, check_name
 
@@ -189,8 +191,14 @@ class OutboxResponse(Response):
     It goes to the queues of the publishers that decorate the handler, and to the one that the message asked for.
     """
 
+    @lists_options(TimerOptions)
     def __init__(self, body: Any, **options: Unpack[TimerOptions]) -> None:
-        check_known("OutboxResponse", options, TimerOptions)
+        """Publish this body.
+
+        Args:
+            body: What the handler gets: anything that can be encoded as JSON, or `str`, or `bytes`.
+        """
+        check_options("OutboxResponse", options, TimerOptions)
         super().__init__(
             body, headers=options.get("headers"), correlation_id=correlation_from(options, str) or None
         )

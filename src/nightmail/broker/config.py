@@ -15,7 +15,7 @@ from nightmail.broker._upstream import (
     PublisherUsecaseConfig,
     SubscriberUsecaseConfig,
 )
-from nightmail.broker.hints import what_to_import
+from nightmail.broker.class_annotations import what_to_import
 from nightmail.broker.options import Run, TimerOptions, WorkerOptions
 from nightmail.broker.sessions import SessionFactories, SessionFactory
 from nightmail.broker.sync_sessions import SyncSessionFactory

@@ -6,7 +6,9 @@ from abc import abstractmethod
 from typing import Unpack
 
 from nightmail.broker.counted import must_be_awaited
-from nightmail.broker.options import DeadOptions, check_known
+from nightmail.broker.option_checks import check_options
+from nightmail.broker.option_help import lists_options
+from nightmail.broker.options import DeadOptions
 from nightmail.broker.timers import check_limit
 from nightmail.durations import as_timedelta
 from nightmail.engine import redriving
@@ -24,6 +26,7 @@ class Operating:
         """Where dead letters are stored."""
 
     @must_be_awaited
+    @lists_options(DeadOptions)
     async def dead_letters(
         self,
         queue: str | None = None,
@@ -32,11 +35,18 @@ class Operating:
         cursor: int | None = None,
         **which: Unpack[DeadOptions],
     ) -> list[DeadLetter]:
-        """Dead letters, newest first; `cursor` is the id of the last one seen."""
+        """Dead letters, newest first.
+
+        Args:
+            queue: Those that died in this queue.
+            limit: At most so many.
+            cursor: The id of the last one seen: those after it.
+        """
         check_limit(limit)
         return await self.store.dead(_filter("dead_letters()", queue, which), limit=limit, cursor=cursor)
 
     @must_be_awaited
+    @lists_options(DeadOptions)
     async def redrive(
         self,
         queue: str | None = None,
@@ -61,7 +71,6 @@ class Operating:
             rate: At most so many a second, so that their handlers are not flooded.
             keep_timer_ids: Whether they keep their timer ids.
             everything: All of them. Required when no condition is given.
-            which: The conditions, see `DeadOptions`.
         """
         found = _filter("redrive()", queue, which, everything=everything)
         if to is not None:
@@ -71,6 +80,7 @@ class Operating:
         )
 
     @must_be_awaited
+    @lists_options(DeadOptions)
     async def purge_dead(
         self,
         queue: str | None = None,
@@ -79,7 +89,13 @@ class Operating:
         everything: bool = False,
         **which: Unpack[DeadOptions],
     ) -> int:
-        """Delete dead letters for good, oldest first; how many. `everything` is required if no condition is given."""
+        """Delete dead letters for good, oldest first; how many.
+
+        Args:
+            queue: Those that died in this queue.
+            limit: At most so many.
+            everything: All of them. Required when no condition is given.
+        """
         found = _filter("purge_dead()", queue, which, everything=everything)
         return await redriving.purge(self.store, found, limit=limit)
 
@@ -90,7 +106,7 @@ class Operating:
 
 
 def _filter(what: str, queue: str | None, which: DeadOptions, *, everything: bool = True) -> DeadFilter:
-    check_known(what, which, DeadOptions)
+    check_options(what, which, DeadOptions)
     if queue is not None:
         check_queue(queue)
     older_than, ids = which.get("older_than"), which.get("ids")

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 from faststream.exceptions import FeatureNotSupportedException
 
 from nightmail.broker._upstream import PublisherMiddleware, SendableMessage
-from nightmail.broker.calls import PublisherWithAssertions
+from nightmail.broker.call_assertions import PublisherWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, merged
 from nightmail.broker.config import OutboxPublisherConfig
 from nightmail.broker.counted import must_be_awaited
-from nightmail.broker.options import TimerOptions, check_known
+from nightmail.broker.option_checks import check_options
+from nightmail.broker.option_help import lists_options
+from nightmail.broker.options import TimerOptions
 from nightmail.broker.received import is_answer
 from nightmail.broker.sessions import current_session
 from nightmail.broker.specification import OutboxPublisherSpecification
@@ -35,11 +37,19 @@ class OutboxPublisher(PublisherWithAssertions):
         return f"{self._outer_config.prefix}{self._queue}"
 
     @must_be_awaited
+    @lists_options(TimerOptions)
     async def publish(
         self, message: SendableMessage = None, queue: str | None = None, **options: Unpack[TimerOptions]
     ) -> int | None:
-        """Publish to its queue, or this time to another; the id, or `None` when a conflict stored nothing."""
-        check_known("publish()", options, TimerOptions)
+        """Publish to its queue; the id, or `None` when its timer id was taken and nothing was stored.
+
+        An option that is not given is as `publisher` was told, else as shown here.
+
+        Args:
+            message: What the handler gets: anything that can be encoded as JSON, or `str`, or `bytes`.
+            queue: Another queue, for this message only.
+        """
+        check_options("publish()", options, TimerOptions)
         options = merged(self._defaults, options)
         options["correlation_id"] = correlation_from(options, self._outer_config.id_generator)
         stored: int | None = await self._basic_publish(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Unpack, cast, get_args
 
 from faststream.exceptions import SetupError
-from faststream.middlewares import AckPolicy
 
 from nightmail.broker._upstream import (
     EMPTY,
@@ -19,11 +18,13 @@ from nightmail.broker._upstream import (
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxPublisherConfig, OutboxSubscriberConfig
 from nightmail.broker.handlers import Handlers
+from nightmail.broker.option_checks import check_options
+from nightmail.broker.option_help import lists_options
 from nightmail.broker.options import (
     PublisherOptions,
+    RelayOptions,
     Run,
     SubscriberOptions,
-    check_known,
     publish_defaults,
     worker_options,
     worker_settings,
@@ -31,7 +32,7 @@ from nightmail.broker.options import (
 from nightmail.broker.process_handlers import ProcessHandlers
 from nightmail.broker.publisher import OutboxPublisher
 from nightmail.broker.received import Received, ReceivedBatch
-from nightmail.broker.relay import RelayOptions, passing_on, subscriber_options
+from nightmail.broker.relay import passing_on, subscriber_options
 from nightmail.broker.specification import OutboxPublisherSpecification, OutboxSubscriberSpecification
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.engine.worker import check_queues
@@ -41,19 +42,21 @@ from nightmail.message import check_queue
 class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
     """Declares subscribers and publishers."""
 
+    @lists_options(SubscriberOptions)
     def subscriber(  # type: ignore[override]
         self, *queues: str, **options: Unpack[SubscriberOptions]
     ) -> OutboxSubscriber:
-        """Deliver the messages of these queues to the decorated handler."""
-        check_known("subscriber()", options, SubscriberOptions)
+        """Deliver the messages of these queues to the decorated handler.
+
+        An option that is not given is that of the router or the broker, if it has one, else as shown here.
+
+        Args:
+            queues: The names of the queues.
+        """
+        check_options("subscriber()", options, SubscriberOptions)
         _refuse_handlers("subscriber", queues)
         if queues and isinstance(queues[0], list | tuple):
             raise TypeError('subscriber() takes the names one by one: subscriber("orders", "returns")')
-        if options.get("ack_policy") is AckPolicy.ACK_FIRST:
-            raise SetupError(
-                "ACK_FIRST would delete the message before the handler ran, and lose it with the process: "
-                "use AckPolicy.ACK to delete it even when the handler fails, or the default to retry"
-            )
         worker_settings(worker_options(options), None)
         config = OutboxSubscriberConfig(
             _outer_config=cast("BrokerConfig", self.config),
@@ -86,14 +89,18 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
             codec_=options.get("codec"),
         )
 
+    @lists_options(PublisherOptions)
     def publisher(  # type: ignore[override]
         self, queue: str, **options: Unpack[PublisherOptions]
     ) -> OutboxPublisher:
         """A publisher for this queue, to call or to decorate a handler with.
 
         What `publish` takes may be given here too, as the default for each message.
+
+        Args:
+            queue: The queue to publish to.
         """
-        check_known("publisher()", options, PublisherOptions)
+        check_options("publisher()", options, PublisherOptions)
         _refuse_handlers("publisher", (queue,))
         check_queue(queue)
         defaults = publish_defaults(options)
@@ -115,12 +122,15 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
         super().publisher(publisher, persistent=options.get("persistent", True))
         return publisher
 
+    @lists_options(RelayOptions)
     def relay(self, *queues: str, to: PublisherUsecase, **options: Unpack[RelayOptions]) -> OutboxSubscriber:
         """Pass the messages of these queues on as they are, and acknowledge each once the other broker took it.
 
-        `to` is a publisher of that broker, whichever of FastStream's it is: `rabbit.publisher("orders")`.
+        Args:
+            queues: The names of the queues.
+            to: A publisher of that broker, whichever of FastStream's it is: `rabbit.publisher("orders")`.
         """
-        check_known("relay()", options, RelayOptions)
+        check_options("relay()", options, RelayOptions)
         handler = passing_on(to, options.get("id_prefix", ""))
         subscriber = self.subscriber(*queues, **subscriber_options(options))
         to(subscriber(handler))

@@ -23,7 +23,7 @@ from faststream.response import PublishCommand, PublishType, Response
 from nightmail.broker._upstream import PublisherUsecase
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.message import OutboxMessage
-from nightmail.broker.options import SubscriberOptions, WorkerOptions
+from nightmail.broker.options import RelayOptions, SubscriberOptions
 from nightmail.broker.parser import parse_delivery
 from nightmail.message import RELAYED_ID, DeadDelivery, Delivery
 
@@ -53,19 +53,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_ID: Final = 255  # RabbitMQ's limit for a message id.
 _LONGEST_PREFIX: Final = 64
-
-
-class RelayOptions(WorkerOptions, total=False):
-    """Everything `relay` takes besides its queues and its publisher."""
-
-    id_prefix: str
-    """Goes before the id that each message is given for the other side, to tell two stores apart ("")."""
-    dead_letters: bool
-    """Pass on what died in these queues instead of what waits there (no)."""
-    persistent: bool
-    title: str | None
-    description: str | None
-    include_in_schema: bool
 
 
 # ── a whole message, without a handler ─────────────────────────────────────────────────────────────────────────

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
-from faststream.exceptions import SetupError
-from faststream.middlewares import AckPolicy
-
 from nightmail.broker._upstream import (
     EMPTY,
     ArgsContainer,
@@ -15,7 +12,9 @@ from nightmail.broker._upstream import (
     BrokerRouter,
     SubscriberRoute,
 )
-from nightmail.broker.options import PublisherOptions, RouterOptions, SubscriberOptions, check_known
+from nightmail.broker.option_checks import check_options
+from nightmail.broker.option_help import lists_options
+from nightmail.broker.options import PublisherOptions, RouterOptions, SubscriberOptions
 from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.registrator import OutboxRegistrator
 
@@ -23,14 +22,21 @@ from nightmail.broker.registrator import OutboxRegistrator
 class OutboxRoutePublisher(ArgsContainer):
     """A publisher of a route: what `publisher` takes, for later."""
 
+    @lists_options(PublisherOptions)
     def __init__(self, queue: str, **options: Unpack[PublisherOptions]) -> None:
-        check_known("OutboxRoutePublisher", options, PublisherOptions)
+        """A publisher for this queue.
+
+        Args:
+            queue: The queue to publish to.
+        """
+        check_options("OutboxRoutePublisher", options, PublisherOptions)
         super().__init__(queue, **options)
 
 
 class OutboxRoute(SubscriberRoute):
     """A handler and what `subscriber` takes, for a router that is told of its handlers instead of decorating them."""
 
+    @lists_options(SubscriberOptions)
     def __init__(
         self,
         call: Callable[..., Any],
@@ -38,24 +44,34 @@ class OutboxRoute(SubscriberRoute):
         publishers: Iterable[OutboxRoutePublisher] = (),
         **options: Unpack[SubscriberOptions],
     ) -> None:
-        check_known("OutboxRoute", options, SubscriberOptions)
+        """A handler for these queues.
+
+        Args:
+            call: The handler.
+            queues: The queues whose messages it gets.
+            publishers: Where its return value goes.
+        """
+        check_options("OutboxRoute", options, SubscriberOptions)
         super().__init__(call, *queues, publishers=publishers, **options)
 
 
 class OutboxRouter(OutboxRegistrator, BrokerRouter[Received | ReceivedBatch, BrokerConfig]):
     """Its prefix goes before the queues of its subscribers and publishers alike."""
 
+    @lists_options(RouterOptions)
     def __init__(
         self,
         prefix: str = "",
         handlers: Iterable[OutboxRoute] = (),
         **options: Unpack[RouterOptions],
     ) -> None:
-        check_known("OutboxRouter", options, RouterOptions)
-        if options.get("ack_policy") is AckPolicy.ACK_FIRST:
-            raise SetupError(
-                "ACK_FIRST would delete messages before their handlers ran: leave it out to retry"
-            )
+        """A router.
+
+        Args:
+            prefix: Goes before the names of its queues.
+            handlers: Its handlers, for those who do not decorate them.
+        """
+        check_options("OutboxRouter", options, RouterOptions)
         super().__init__(
             handlers=handlers,
             config=BrokerConfig(

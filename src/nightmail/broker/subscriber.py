@@ -34,7 +34,7 @@ from nightmail.broker._upstream import (
 )
 from nightmail.broker.acknowledging import failed, obey, succeeded
 from nightmail.broker.applications import Shown, refuse_sessions
-from nightmail.broker.calls import SubscriberWithAssertions
+from nightmail.broker.call_assertions import SubscriberWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
 from nightmail.broker.def_handlers import as_written, in_own_thread, warn_of_shared_threads

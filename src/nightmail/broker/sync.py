@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from nightmail.broker.at_once import at_once
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, due_from
 from nightmail.broker.joining import check_session
-from nightmail.broker.options import PublishOptions, TimerOptions, check_known
+from nightmail.broker.option_checks import check_options
+from nightmail.broker.option_help import lists_options
+from nightmail.broker.options import PublishOptions, TimerOptions
 from nightmail.durations import Duration
 from nightmail.engine.current import own_delivery
 from nightmail.engine.threads import current_call
@@ -44,9 +46,15 @@ class SyncPublisher:
     def _observer(self) -> Observer:
         return cast("OutboxBrokerConfig", self._broker.config.broker_config).observer
 
+    @lists_options(TimerOptions)
     def publish(self, message: SendableMessage, queue: str, **options: Unpack[TimerOptions]) -> int | None:
-        """Publish a message; its id, or `None` when its timer id was taken and nothing was stored."""
-        check_known("publish()", options, TimerOptions)
+        """Publish a message; its id, or `None` when its timer id was taken and nothing was stored.
+
+        Args:
+            message: What the handler gets: anything that can be encoded as JSON, or `str`, or `bytes`.
+            queue: The queue of its subscribers.
+        """
+        check_options("publish()", options, TimerOptions)
         if options.get("session") is None:
             stored_by_broker: int | None = _on_loop(lambda: self._broker.publish(message, queue, **options))
             return stored_by_broker
@@ -58,11 +66,17 @@ class SyncPublisher:
             self._observer.published(queue, 1)
         return stored
 
+    @lists_options(PublishOptions)
     def publish_batch(
         self, *messages: SendableMessage, queue: str, **options: Unpack[PublishOptions]
     ) -> list[int]:
-        """Publish all of these or none, in one statement; their ids, in order."""
-        check_known("publish_batch()", options, PublishOptions)
+        """Publish all of these or none, in one statement; their ids, in order.
+
+        Args:
+            messages: What handlers get, each like `message` of `publish`.
+            queue: The queue of their subscribers.
+        """
+        check_options("publish_batch()", options, PublishOptions)
         if options.get("session") is None:
             ids: list[int] = _on_loop(lambda: self._broker.publish_batch(*messages, queue=queue, **options))
             return ids

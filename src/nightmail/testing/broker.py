@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from nightmail.broker._upstream import EnterType, TestBroker
 from nightmail.broker.broker import OutboxBroker
+from nightmail.broker.option_help import lists_options
 from nightmail.broker.options import DeadOptions
 from nightmail.broker.producer import OutboxProducer
 from nightmail.durations import Duration, as_timedelta
@@ -139,6 +140,7 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         ]
         return sorted(found, key=attrgetter("due_at"))[:limit]
 
+    @lists_options(DeadOptions)
     async def dead_letters(
         self,
         queue: str | None = None,
@@ -147,7 +149,13 @@ class TestOutboxBroker(TestBroker[OutboxBroker, EnterType], broker=OutboxBroker)
         cursor: int | None = None,
         **which: Unpack[DeadOptions],
     ) -> list[DeadLetter]:
-        """What was given up, newest first: see `OutboxBroker.dead_letters`."""
+        """What was given up, newest first: see `OutboxBroker.dead_letters`.
+
+        Args:
+            queue: Those that died in this queue.
+            limit: At most so many.
+            cursor: The id of the last one seen: those after it.
+        """
         self._refuse_closed("dead_letters()")
         found = [
             letter

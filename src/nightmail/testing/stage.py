@@ -12,7 +12,9 @@ from faststream.response import Response
 
 from nightmail.broker._upstream import process_msg
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from
-from nightmail.broker.options import TimerOptions, check_known
+from nightmail.broker.option_checks import check_options
+from nightmail.broker.option_help import lists_options
+from nightmail.broker.options import TimerOptions
 from nightmail.broker.producer import OutboxProducer
 from nightmail.broker.received import Received
 from nightmail.broker.subscriber import OutboxSubscriber
@@ -65,17 +67,17 @@ class Stage:
         """One broker for each database."""
         return list({_address(broker): broker for broker in reversed(self._brokers)}.values())[::-1]
 
+    @lists_options(TimerOptions)
     async def request(
         self,
         broker: OutboxBroker,
         message: Any,
         queue: str,
-        *,
         timeout: float = 30.0,
         **options: Unpack[TimerOptions],
     ) -> OutboxMessage:
         """Publish, run, and return what the handler returned; raise what it raised."""
-        check_known("request()", options, TimerOptions)
+        check_options("request()", options, TimerOptions)
         if not any(queue in party.queues and party.place is Place.QUEUE for party in self._parties()):
             raise SubscriberNotFound(f"no subscriber of {queue!r}")
         options["correlation_id"] = correlation_from(options, broker.config.id_generator)

@@ -17,7 +17,7 @@ from nightmail.broker._upstream import (
     OwnStack,
     PublisherUsecase,
 )
-from nightmail.broker.options import check_known
+from nightmail.broker.option_checks import check_options
 from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.durations import as_timedelta
 from nightmail.message import Delivery
@@ -128,7 +128,7 @@ class PublisherWithAssertions(OutboxCallAssertions, PublisherUsecase):
 
 
 def _expected_call(what: str, body: Any, expected: Expectations) -> ExpectedCall:
-    check_known(what, expected, Expectations)
+    check_options(what, expected, Expectations)
     common: dict[str, Any] = {name: expected.get(name, EMPTY) for name in CommonExpectations.__annotations__}
     own = {name: _comparable(name, value) for name, value in expected.items() if name in _READERS}
     return ExpectedCall(body=body, **common, broker_fields=BrokerFields(own, _read))
