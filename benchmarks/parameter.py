@@ -13,7 +13,7 @@ from benchmarks.payload import Order
 from benchmarks.report import Figure, at_most, plain
 from nightmail import OutboxBroker
 from nightmail.annotations import OutboxMessage
-from nightmail.broker import OutboxMessage as Message
+from nightmail.broker.message import OutboxMessage as Message
 
 THIRD = 100 / 3
 ROUNDS = 5

@@ -8,8 +8,7 @@ from fastapi import Depends, Request
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from examples.fastapi_app.tables import Order
-from nightmail import OutboxRoute, OutboxRouter
-from nightmail.broker import OutboxMessage, open_session
+from nightmail import OutboxMessage, OutboxRoute, OutboxRouter, open_session
 
 
 class Mailer:

@@ -1,4 +1,10 @@
-"""Annotations for handler parameters."""
+"""Annotations for handler parameters: the class, and the word for FastStream that it is to be looked up.
+
+As in FastStream's own brokers, an annotation has the name of its class, and to a type checker they are one type. At run
+time `OutboxMessage` is the annotation wherever it is public, here and in `nightmail`: only `isinstance` needs the
+class, which is in `nightmail.broker.message`. `OutboxBroker` is called, so in `nightmail` it is the class, and the
+annotation only here. A handler that asks for a class is told at the start what to import.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from faststream.exceptions import SetupError
 
 from nightmail import OutboxBroker, OutboxRouter
 from nightmail import annotations as ours
-from nightmail.broker import OutboxBatchMessage, OutboxMessage
+from nightmail.broker.message import OutboxBatchMessage, OutboxMessage
 from tests.broker.support import Make, started
 
 CLASSES = [OutboxBroker, OutboxMessage, OutboxBatchMessage]

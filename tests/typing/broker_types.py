@@ -23,8 +23,8 @@ from nightmail import (
     SyncPublisher,
 )
 from nightmail import annotations as ours
-from nightmail.broker import OutboxBatchMessage, OutboxMessage
 from nightmail.broker.call_assertions import OutboxHandlerCallWrapper
+from nightmail.broker.message import OutboxBatchMessage, OutboxMessage
 from nightmail.broker.publisher import OutboxPublisher
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.message import DeadDelivery, Delivery
