@@ -41,7 +41,7 @@ async def test_a_publish_in_a_session_on_postgres(postgres_url: str) -> None:
 
         await session.close()
     await engine.dispose()
-    assert_shown("publish with an AsyncSession, Postgres", walk.carrying, at_most=15)
+    assert_shown("publish with an AsyncSession, Postgres", walk.carrying, at_most=13)
 
 
 async def _delivered(url: str) -> list[str]:
