@@ -35,7 +35,7 @@ from nightmail.stores._provenance import LETTER, MESSAGE
 from nightmail.stores.memory.rows import Row
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance import Harness, RolledBack
-from tests.stores.memory.test_conformance import MemoryHarness
+from tests.stores.memory.support import MemoryHarness
 
 T = TypeVar("T")
 

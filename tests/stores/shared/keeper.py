@@ -106,15 +106,6 @@ class KeeperThread:
             assert begun.is_set() == ended.is_set()
             assert keepers() == 0
 
-    async def test_an_error_of_the_work_comes_out_with_the_block(self, backend: Backend) -> None:
-        async def fail(_: Extend) -> None:
-            raise LookupError("beside")
-
-        async with backend.opened() as store:
-            with pytest.raises(LookupError, match="beside"):
-                async with store.run_on_keeper_thread(fail):
-                    pass
-
     async def test_closing_waits_for_the_thread_though_another_caller_is_already_stopping_it(
         self, backend: Backend
     ) -> None:
