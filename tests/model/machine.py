@@ -35,7 +35,7 @@ from nightmail.stores.shared import marks
 from nightmail.stores.shared.provenance import LETTER, MESSAGE
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance import Harness, RolledBack
-from tests.stores.memory.test_conformance import MemoryHarness
+from tests.stores.memory.support import MemoryHarness
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.machine import run_model
-from tests.stores.memory.test_conformance import MemoryHarness
+from tests.stores.memory.support import MemoryHarness
 
 pytestmark = pytest.mark.memory
 

@@ -16,8 +16,9 @@ from nightmail.records import DeadFilter, Swept
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.lane import Lane
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE
 from tests.plans.test_mysql_plans import Plans, rows_touched
-from tests.stores.mysql.support import HOUR, LEASE, QUEUE, open_store, run
+from tests.stores.mysql.support import open_store, run
 
 pytestmark = [pytest.mark.mysql, pytest.mark.slow]
 

@@ -22,18 +22,9 @@ from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.dialect import MARIADB
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Answer, Link
-from tests.stores.mysql.support import (
-    HOUR,
-    LEASE,
-    QUEUE,
-    claim,
-    connection,
-    done,
-    execute,
-    message,
-    open_store,
-    run,
-)
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from tests.stores.mysql.support import connection, execute, open_store, run
+from tests.stores.support import claim, done
 
 pytestmark = [pytest.mark.mysql, pytest.mark.slow]
 

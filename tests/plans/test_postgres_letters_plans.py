@@ -18,9 +18,10 @@ from nightmail.outcome import Dead, Done, Outcome, Release, Retry
 from nightmail.records import DeadFilter, Swept
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import PostgresStore
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE
 from testkit.servers import Postgres
 from tests.plans.test_postgres_plans import Plans, nodes
-from tests.stores.postgres.support import HOUR, LEASE, QUEUE, connection, open_store
+from tests.stores.postgres.support import connection, open_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -11,9 +11,10 @@ from nightmail.message import Delivery
 from nightmail.outcome import Done
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import PostgresStore
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers import Postgres
 from tests.plans.test_postgres_plans import Plans, nodes
-from tests.stores.postgres.support import LEASE, QUEUE, connection, message, open_store
+from tests.stores.postgres.support import connection, open_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

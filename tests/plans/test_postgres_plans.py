@@ -21,8 +21,9 @@ import pytest
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import PostgresStore
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE
 from testkit.servers import Postgres
-from tests.stores.postgres.support import HOUR, LEASE, QUEUE, connection, open_store
+from tests.stores.postgres.support import connection, open_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

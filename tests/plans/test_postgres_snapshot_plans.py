@@ -9,9 +9,11 @@ from uuid import uuid4
 import pytest
 
 from nightmail.stores.shared import marks
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers import Postgres
 from tests.plans.test_postgres_lines_plans import told, work
-from tests.stores.postgres.support import LEASE, QUEUE, connection, done, message, open_store
+from tests.stores.postgres.support import connection, open_store
+from tests.stores.support import done
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

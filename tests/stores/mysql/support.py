@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+)
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any, ClassVar, Unpack
-from uuid import uuid4
+from functools import partial
+from typing import Any, ClassVar
 
 import aiomysql  # type: ignore[import-untyped]
 import asyncmy
+import asyncmy.errors
 import pymysql
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from nightmail.errors import OtherDatabase
 from nightmail.limits import MAX_BODY_BYTES
-from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, WriteResult
-from nightmail.store import Blocking, Settlement
+from nightmail.store import Blocking
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.link import Link, is_closed
 from nightmail.testing.conformance import Harness
-from nightmail.testing.conformance.build import MessageOptions
-from testkit.servers.mariadb import connect_arguments
+from testkit.servers.mariadb import MariaDB, connect_arguments
 from tests.stores.documented_rights import PASSWORD, grants, url_as
-
-QUEUE = "orders"
-LEASE = timedelta(seconds=30)
-SECOND = timedelta(seconds=1)
-HOUR = timedelta(hours=1)
+from tests.stores.shared.backend import Begin, ServerBackend, SqlBackend
+from tests.stores.shared.callers import of_sqlalchemy
+from tests.stores.support import opened
 
 EMPTY = (
     "delete from notes",
@@ -198,40 +199,9 @@ async def user(
         await run(owner, f"drop user {name}")
 
 
-@asynccontextmanager
-async def open_store(url: Any, **options: Any) -> AsyncIterator[MySQLStore]:
+def open_store(url: Any, **options: Any) -> AbstractAsyncContextManager[MySQLStore]:
     """A store by its own clock, migrated and open."""
-    store = MySQLStore(url, **options)
-    await store.open()
-    try:
-        await store.migrate()
-        yield store
-    finally:
-        await store.close()
-
-
-def message(body: bytes = b"hello", **options: Unpack[MessageOptions]) -> Message:
-    options.setdefault("queue", QUEUE)
-    return Message(body=body, **options)
-
-
-async def claim(store: MySQLStore, *, limit: int = 10, queue: str = QUEUE) -> list[Delivery]:
-    claimed = await store.claim([queue], limit=limit, lease=LEASE, token=uuid4())
-    return list(claimed.deliveries)
-
-
-async def done(store: MySQLStore, deliveries: list[Delivery]) -> list[WriteResult]:
-    return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: float = 20.0) -> None:
-    """Return once this holds; it takes long only when it fails."""
-    async with asyncio.timeout(within):
-        while True:
-            holds = condition()
-            if await holds if isinstance(holds, Awaitable) else holds:
-                return
-            await asyncio.sleep(0.01)
+    return opened(MySQLStore(url, **options))
 
 
 class Interference:
@@ -317,6 +287,28 @@ async def waits_for_a_lock(url: str) -> bool:
     return bool(found[0][0])
 
 
+def blocking_arguments(url: str) -> dict[str, Any]:
+    """What PyMySQL takes instead of a URL."""
+    arguments = connect_arguments(url)
+    arguments["database"] = arguments.pop("db")
+    return arguments
+
+
+@contextmanager
+def blocking_connection(url: str, **options: Any) -> Iterator[pymysql.Connection[Any]]:
+    own = pymysql.connect(**blocking_arguments(url), **{"autocommit": True, **options})
+    try:
+        own.begin()
+        try:
+            yield own
+        except BaseException:
+            own.rollback()
+            raise
+        own.commit()
+    finally:
+        own.close()
+
+
 # What a caller's transaction may live in.
 
 
@@ -343,46 +335,71 @@ async def connection_without_autocommit(url: str) -> AsyncIterator[Any]:
         await own.commit()
 
 
-@asynccontextmanager
-async def sqlalchemy_connection(url: str) -> AsyncIterator[Any]:
-    engine = create_async_engine(sqlalchemy_url(url))
-    try:
-        async with engine.begin() as own:
-            yield own
-    finally:
-        await engine.dispose()
+CALLERS: dict[str, Begin] = {
+    "asyncmy": raw_connection,
+    "asyncmy without autocommit": connection_without_autocommit,
+    "aiomysql": raw_aiomysql_connection,
+    **of_sqlalchemy(sqlalchemy_url),
+    "AsyncSession with aiomysql": of_sqlalchemy(lambda url: sqlalchemy_url(url, "aiomysql"))["AsyncSession"],
+}
 
 
-@asynccontextmanager
-async def sqlalchemy_session(url: str) -> AsyncIterator[Any]:
-    engine = create_async_engine(sqlalchemy_url(url, "aiomysql"))
-    try:
-        async with async_sessionmaker(engine).begin() as session:
-            yield session
-    finally:
-        await engine.dispose()
+class MySQLBackend(SqlBackend, ServerBackend):
+    """One empty database of a MariaDB."""
 
+    async_drivers = ("asyncmy", "aiomysql")
+    sync_driver = "pymysql"
+    django_engine = "mysql"
+    new_identity = "update nightmail_meta set identity = unhex(replace(uuid(), '-', ''))"
+    deadlock = asyncmy.errors.OperationalError
+    no_tables = OtherDatabase
+    lock_letters = "select id from nightmail_dead force index (primary) where id in ({ids}) for update"
 
-# The same in synchronous code.
+    def __init__(self, url: str, server: MariaDB) -> None:
+        super().__init__(url)
+        self.server: MariaDB = server
 
+    def store(self, **options: Any) -> MySQLStore:
+        return MySQLStore(self.url, **options)
 
-def blocking_arguments(url: str) -> dict[str, Any]:
-    """What PyMySQL takes instead of a URL."""
-    arguments = connect_arguments(url)
-    arguments["database"] = arguments.pop("db")
-    return arguments
+    @contextmanager
+    def elsewhere(self) -> Iterator[MySQLBackend]:
+        with self.server.fresh_database() as url:
+            yield MySQLBackend(url, self.server)
 
+    def connection(self, url: str | None = None) -> AbstractAsyncContextManager[Any]:
+        return connection(url or self.url)
 
-@contextmanager
-def blocking_connection(url: str, **options: Any) -> Iterator[pymysql.Connection[Any]]:
-    own = pymysql.connect(**blocking_arguments(url), **{"autocommit": True, **options})
-    try:
-        own.begin()
-        try:
-            yield own
-        except BaseException:
-            own.rollback()
-            raise
-        own.commit()
-    finally:
-        own.close()
+    def transaction(self, url: str | None = None) -> AbstractAsyncContextManager[Any]:
+        return raw_connection(url or self.url)
+
+    async def execute(self, connection: Any, statement: str) -> list[tuple[Any, ...]]:
+        return await execute(connection, statement)
+
+    def url_with(self, driver: str) -> str:
+        return sqlalchemy_url(self.url, driver)
+
+    @property
+    def outside(self) -> dict[str, tuple[Begin, str]]:
+        return {"asyncmy": (connection, "begin"), "aiomysql": (partial(connection, driver=aiomysql), "begin")}
+
+    def sync_outside(self) -> AbstractContextManager[Any]:
+        return closing(pymysql.connect(**blocking_arguments(self.url), autocommit=True))
+
+    async def connections(self) -> int:
+        found = await run(
+            self.url,
+            "select count(*) from information_schema.processlist "
+            "where db = database() and id <> connection_id()",
+        )
+        return int(found[0][0])
+
+    async def waits_for_a_lock(self) -> bool:
+        return await waits_for_a_lock(self.url)
+
+    async def refuse(self, body: str, *, on: str = "insert", table: str = "messages") -> None:
+        row = "new" if on == "insert" else "old"
+        await self.run(
+            f"create trigger refuses before {on} on nightmail_{table} for each row "
+            f"begin if {row}.body = '{body}' then signal sqlstate '45000'; end if; end"
+        )

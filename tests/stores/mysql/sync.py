@@ -1,4 +1,4 @@
-"""What synchronous code may have its transaction on MySQL in. Django is configured once, for the whole process."""
+"""What synchronous code may have its transaction on MySQL in."""
 
 from __future__ import annotations
 
@@ -6,26 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import urlsplit
 
-import django.db
 import pymysql
-import pytest
-from django.apps import apps
-from django.conf import settings
-from django.db import transaction
-from django.db.utils import ConnectionHandler
-from sqlalchemy import create_engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from sqlalchemy.pool import NullPool
 
 from nightmail.store import Blocking
-from tests.stores.mysql.support import (
-    DriverHarness,
-    blocking_arguments,
-    blocking_connection,
-    sqlalchemy_url,
-)
+from tests.stores.mysql.support import DriverHarness, blocking_arguments, blocking_connection, sqlalchemy_url
+from tests.stores.shared.callers import of_django, of_synchronous_sqlalchemy
 
 # Django knows only mysqlclient. Where it is not installed, for it has to be compiled, PyMySQL passes for it.
 if find_spec("MySQLdb") is None:
@@ -43,81 +29,20 @@ def without_autocommit(url: str) -> Iterator[Any]:
         own.close()
 
 
-@contextmanager
-def sqlalchemy_connection(url: str) -> Iterator[Any]:
-    engine = create_engine(sqlalchemy_url(url, "pymysql"), poolclass=NullPool)
-    with engine.begin() as own:
-        yield own
+def pymysql_url(url: str) -> str:
+    return sqlalchemy_url(url, "pymysql")
 
 
-@contextmanager
-def sqlalchemy_session(url: str) -> Iterator[Any]:
-    engine = create_engine(
-        sqlalchemy_url(url, "pymysql"), poolclass=NullPool, isolation_level="READ COMMITTED"
-    )
-    with Session(engine) as session, session.begin():
-        yield session
-
-
-@contextmanager
-def sqlalchemy_scoped_session(url: str) -> Iterator[Any]:
-    registry = scoped_session(sessionmaker(create_engine(sqlalchemy_url(url, "pymysql"), poolclass=NullPool)))
-    try:
-        with registry.begin():
-            yield registry
-    finally:
-        registry.remove()
-
-
-@contextmanager
-def django_database(url: str) -> Iterator[Any]:
-    """Django's default connection of this thread, to this database."""
-    if not settings.configured:
-        settings.configure(USE_TZ=True)
-    # Before that Django warns about every statement.
-    apps.populate(())
-    parts = urlsplit(url)
-    database = {
-        "ENGINE": "django.db.backends.mysql",
-        "HOST": parts.hostname,
-        "PORT": str(parts.port),
-        "USER": parts.username,
-        "PASSWORD": parts.password or "",
-        "NAME": parts.path.removeprefix("/"),
-    }
-    wrapper = ConnectionHandler({"default": database})["default"]
-    django.db.connections["default"] = wrapper
-    with pytest.MonkeyPatch.context() as patch:
-        # Django refuses to work where an event loop runs, and the tests of a store look at it from one.
-        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        try:
-            yield wrapper
-        finally:
-            wrapper.close()
-            del django.db.connections["default"]
-
-
-@contextmanager
-def django_proxy(url: str) -> Iterator[Any]:
-    with django_database(url), transaction.atomic():
-        yield django.db.connection
-
-
-@contextmanager
-def django_wrapper(url: str) -> Iterator[Any]:
-    with django_database(url) as wrapper, transaction.atomic():
-        yield wrapper
-
-
-EVERY_KIND = [
-    blocking_connection,
-    without_autocommit,
-    sqlalchemy_connection,
-    sqlalchemy_session,
-    sqlalchemy_scoped_session,
-    django_proxy,
-    django_wrapper,
-]
+DJANGO = of_django("mysql")
+BLOCKING_CALLERS = {
+    "PyMySQL": blocking_connection,
+    "PyMySQL without autocommit": without_autocommit,
+    **of_synchronous_sqlalchemy(pymysql_url),
+    "Session at read committed": of_synchronous_sqlalchemy(pymysql_url, isolation_level="READ COMMITTED")[
+        "Session"
+    ],
+    **DJANGO,
+}
 
 
 class DjangoHarness(DriverHarness):
@@ -125,7 +50,7 @@ class DjangoHarness(DriverHarness):
 
     @contextmanager
     def blocking(self) -> Iterator[Blocking]:
-        with django_proxy(self.url) as own:
+        with DJANGO["django.db.connection"](self.url) as own:
             yield Blocking(own)
 
 
@@ -134,5 +59,5 @@ class BlockingSqlalchemyHarness(DriverHarness):
 
     @contextmanager
     def blocking(self) -> Iterator[Blocking]:
-        with sqlalchemy_session(self.url) as session:
+        with BLOCKING_CALLERS["Session at read committed"](self.url) as session:
             yield Blocking(session)

@@ -22,7 +22,9 @@ from nightmail.records import DeadFilter, DeadLetter, Swept
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.link import Link
-from tests.stores.mysql.support import HOUR, LEASE, QUEUE, claim, message, open_store, run
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from tests.stores.mysql.support import open_store, run
+from tests.stores.support import claim
 
 pytestmark = pytest.mark.mysql
 

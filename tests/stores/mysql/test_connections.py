@@ -4,147 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from nightmail.errors import StoreUnavailable
-from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
-from nightmail.store import Extend, Settlement
+from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.dialect import MARIADB, MYSQL, dialect_of
 from nightmail.stores.mysql.errors import ServerTooOld
 from nightmail.stores.mysql.link import _refuse_unready
 from nightmail.stores.mysql.watch import WakeupPoller
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers.mariadb import MariaDB
-from tests.stores.mysql.support import (
-    LEASE,
-    QUEUE,
-    claim,
-    connection,
-    done,
-    execute,
-    message,
-    open_store,
-    run,
-    sqlalchemy_url,
-    until,
-    watched_store,
-)
+from tests.stores.mysql.support import connection, execute, open_store, run, sqlalchemy_url, watched_store
+from tests.stores.shared.connections import Connections
+from tests.stores.shared.event_loops import OneEventLoop
+from tests.stores.shared.keeper import KeeperThread
+from tests.stores.support import claim, done, until
 
 pytestmark = pytest.mark.mysql
 
 
-def keepers() -> int:
-    return sum(thread.name == "nightmail-keeper" for thread in threading.enumerate())
+class TestConnections(Connections):
+    """On this store."""
 
 
-async def sessions(url: str) -> int:
-    """How many others are connected to this database."""
-    found = await run(
-        url,
-        "select count(*) from information_schema.processlist where db = database() and id <> connection_id()",
-    )
-    return int(found[0][0])
+class TestKeeperThread(KeeperThread):
+    """On this store."""
 
 
-async def at_work(store: MySQLStore, deliveries: Sequence[Delivery], ready: asyncio.Event) -> None:
-    """A subscriber: listens, claims, settles, publishes, and has its leases renewed beside."""
-    loop = asyncio.get_running_loop()
-
-    async def keep(extend: Extend) -> None:
-        await extend(deliveries, LEASE)
-        loop.call_soon_threadsafe(ready.set)
-        await asyncio.Event().wait()
-
-    with store.listen([QUEUE]):
-        async with store.run_on_keeper_thread(keep):
-            await ready.wait()
-            await store.publish(message())
-            await done(store, await claim(store))
-            await asyncio.Event().wait()
+class TestEventLoops(OneEventLoop):
+    """On this store."""
 
 
 # ------------------------------------------------------------------------------------ how many
-
-
-async def test_twenty_subscribers_need_five_connections(mysql_url: str) -> None:
-    async with watched_store(mysql_url) as (store, interference):
-        await store.publish_batch([message() for _ in range(20)])
-        events = [asyncio.Event() for _ in range(20)]
-        workers = [
-            asyncio.create_task(at_work(store, [delivery], ready))
-            for delivery, ready in zip(await claim(store, limit=20), events, strict=True)
-        ]
-        await asyncio.gather(*(ready.wait() for ready in events))
-        await asyncio.gather(*(store.publish(message(timer_id=f"t{n}")) for n in range(20)))
-        await asyncio.gather(*(store.stats() for _ in range(5)))
-
-        await until(lambda: interference.open == 5)
-        assert store.capabilities.connections == 5
-        assert await sessions(mysql_url) == 5
-
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-
-
-async def test_nothing_is_connected_before_it_is_needed(mysql_url: str) -> None:
-    async with open_store(mysql_url):
-        pass
-    store = MySQLStore(mysql_url)
-    await store.open()
-    await until(lambda: _none_left(mysql_url))
-
-    await store.publish(message())
-
-    assert await sessions(mysql_url) == 1
-    await store.close()
-
-
-async def _none_left(url: str) -> bool:
-    return await sessions(url) == 0
-
-
-async def test_a_closed_store_leaves_no_connection_and_no_thread_behind(mysql_url: str) -> None:
-    async with open_store(mysql_url) as store:
-        await store.publish(message())
-        ready = asyncio.Event()
-        worker = asyncio.create_task(at_work(store, await claim(store), ready))
-        await ready.wait()
-
-        # Though somebody still works beside it.
-        await store.close()
-
-        assert keepers() == 0
-        await until(lambda: _none_left(mysql_url))
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-        with pytest.raises(StoreUnavailable, match="not open"):
-            await store.ping()
-
-
-async def test_leases_are_renewed_while_the_event_loop_is_blocked(mysql_url: str) -> None:
-    async with open_store(mysql_url) as store:
-        await store.publish(message())
-        deliveries = await claim(store)
-        results: list[WriteResult] = []
-        renewed = threading.Event()
-
-        async def keep(extend: Extend) -> None:
-            results.extend(await extend(deliveries, LEASE * 2))
-            renewed.set()
-            await asyncio.Event().wait()
-
-        async with store.run_on_keeper_thread(keep):
-            # Blocks this event loop until the other one has done its work.
-            assert renewed.wait(10)
-
-        assert results == [WriteResult.WRITTEN]
 
 
 @pytest.mark.parametrize("driver", ["asyncmy", "aiomysql"])

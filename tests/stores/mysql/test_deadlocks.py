@@ -14,7 +14,8 @@ from nightmail.message import Delivery
 from nightmail.outcome import Done, Retry
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
-from tests.stores.mysql.support import LEASE, QUEUE, connection, execute, message, open_store
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
+from tests.stores.mysql.support import connection, execute, open_store
 
 pytestmark = pytest.mark.mysql
 

@@ -23,20 +23,10 @@ from nightmail.errors import (
 )
 from nightmail.stores.mysql import MySQLStore, lane
 from nightmail.stores.mysql.errors import Locked, TooLarge
-from testkit.servers.mariadb import MariaDB
-from tests.stores.mysql.support import (
-    LEASE,
-    QUEUE,
-    claim,
-    connection,
-    done,
-    execute,
-    message,
-    run,
-    sqlalchemy_url,
-    watched_store,
-)
-from tests.stores.silent import silent_server
+from nightmail.testing.conformance.build import QUEUE, message
+from tests.stores.mysql.support import connection, execute, run, sqlalchemy_url, watched_store
+from tests.stores.shared.silent import silent_server
+from tests.stores.support import claim
 
 pytestmark = pytest.mark.mysql
 
@@ -249,46 +239,6 @@ async def test_a_transaction_that_is_left_open_is_noticed_and_not_taken_for_succ
 
 
 # ------------------------------------------------------------------------------------------ closing
-
-
-async def test_a_store_is_closed_soon_though_the_server_hangs(
-    mariadb_server: MariaDB, mysql_url: str
-) -> None:
-    async with watched_store(mysql_url) as (store, _):
-        await store.publish(message())
-        held = await claim(store)
-        begun = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        async def keep(extend: Any) -> None:
-            loop.call_soon_threadsafe(begun.set)
-            while True:
-                await extend(held, LEASE)
-                await asyncio.sleep(0.01)
-
-        async def work() -> None:
-            async with store.run_on_keeper_thread(keep):
-                await asyncio.Event().wait()
-
-        with store.listen([QUEUE]):
-            worker = asyncio.create_task(work())
-            await begun.wait()
-            await asyncio.to_thread(mariadb_server.pause)
-            try:
-                verbs = [
-                    asyncio.ensure_future(verb)
-                    for verb in (store.publish(message()), claim(store), done(store, held), store.stats())
-                ]
-                await asyncio.sleep(0.1)
-                async with asyncio.timeout(6):
-                    await store.close()
-                worker.cancel()
-                ended = await asyncio.gather(*verbs, worker, return_exceptions=True)
-                assert all(isinstance(each, StoreUnavailable | asyncio.CancelledError) for each in ended), (
-                    ended
-                )
-            finally:
-                await asyncio.to_thread(mariadb_server.resume)
 
 
 async def refusal(source: Any) -> str:

@@ -15,19 +15,10 @@ from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
 from tests.plans.test_mysql_plans import rows_touched
-from tests.stores.mysql.support import (
-    HOUR,
-    LEASE,
-    QUEUE,
-    claim,
-    connection,
-    done,
-    execute,
-    message,
-    open_store,
-    run,
-)
+from tests.stores.mysql.support import connection, execute, open_store, run
+from tests.stores.support import claim, done
 
 pytestmark = pytest.mark.mysql
 

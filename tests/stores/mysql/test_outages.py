@@ -16,118 +16,28 @@ from nightmail.outcome import Dead, Done, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.errors import TooLarge
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql.support import (
-    LEASE,
-    QUEUE,
-    claim,
     connection,
-    done,
     execute,
-    message,
     once,
     open_store,
-    raw_connection,
     run,
-    until,
     waits_for_a_lock,
     watched_store,
 )
+from tests.stores.shared.outages import Outages
+from tests.stores.support import claim, done, until
 
 pytestmark = pytest.mark.mysql
 
 
-async def works(store: MySQLStore) -> bool:
-    """Whether the server answers again."""
-    try:
-        await store.ping()
-    except StoreUnavailable:
-        return False
-    return True
+class TestOutages(Outages):
+    """On this store."""
 
 
 # ----------------------------------------------------------------------------------------- restart
-
-
-async def test_a_server_that_was_killed_and_started_again_is_used_again(
-    mariadb_server: MariaDB,
-    mysql_url: str,
-) -> None:
-    async with open_store(mysql_url) as store:
-        await store.publish_batch([message(b"a"), message(b"b"), message(b"c")])
-        held = await claim(store, limit=2)
-        with store.listen([QUEUE]) as bell:
-            await asyncio.to_thread(mariadb_server.kill)
-            for verb in (
-                lambda: store.publish(message()),
-                lambda: store.publish(message(timer_id="t")),
-                lambda: claim(store),
-                lambda: done(store, held),
-                lambda: store.extend(held, LEASE),
-                store.ping,
-                store.stats,
-            ):
-                with pytest.raises(StoreUnavailable):
-                    await verb()
-            await until(lambda: store.look_interval.total_seconds() == 1)
-            bell.clear()
-            await asyncio.to_thread(mariadb_server.start)
-
-            await until(lambda: works(store))
-            assert await bell.wait(40)
-            assert store.look_interval.total_seconds() == 5
-        assert await done(store, held) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
-        assert [delivery.body for delivery in await claim(store)] == [b"c"]
-
-
-async def test_a_server_that_was_restarted_while_nobody_asked_is_not_noticed(
-    mariadb_server: MariaDB,
-    mysql_url: str,
-) -> None:
-    async with open_store(mysql_url) as store:
-        await store.publish(message(b"before"))
-        await claim(store, queue="other")
-
-        await asyncio.to_thread(mariadb_server.restart)
-
-        assert await store.publish(message(b"after")) is not None
-        deliveries = await claim(store)
-        assert [delivery.body for delivery in deliveries] == [b"before", b"after"]
-        assert await done(store, deliveries) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
-
-
-async def test_a_frozen_server_is_waited_for_no_longer_than_our_patience(
-    mariadb_server: MariaDB,
-    mysql_url: str,
-) -> None:
-    async with open_store(mysql_url) as store:
-        await claim(store)
-        await asyncio.to_thread(mariadb_server.pause)
-        try:
-            async with asyncio.timeout(30):
-                with pytest.raises(StoreUnavailable):
-                    await claim(store)
-        finally:
-            await asyncio.to_thread(mariadb_server.resume)
-
-        # It has fifteen seconds to make up for, and on a busy machine may be slow to greet whoever comes first.
-        await until(lambda: works(store))
-        assert await claim(store) == []
-
-
-async def test_a_publish_that_was_never_sent_is_not_uncertain(
-    mariadb_server: MariaDB,
-    mysql_url: str,
-) -> None:
-    async with open_store(mysql_url) as store:
-        await asyncio.to_thread(mariadb_server.stop)
-        try:
-            for attempt in (message(), message(timer_id="t")):
-                with pytest.raises(StoreUnavailable) as raised:
-                    await store.publish(attempt)
-                assert not isinstance(raised.value, PublishUncertain)
-        finally:
-            await asyncio.to_thread(mariadb_server.start)
 
 
 async def test_connections_that_were_idle_for_long_are_made_anew_before_the_server_closes_them(
@@ -378,25 +288,6 @@ async def test_what_a_claim_has_committed_is_handed_out_though_the_rest_took_ano
         assert await done(store, deliveries) == [WriteResult.WRITTEN] * 8
 
 
-async def test_a_deadlock_is_survived_by_the_store_and_told_to_the_caller(mysql_url: str) -> None:
-    async with open_store(mysql_url) as store:
-        for name in ("a", "b"):
-            await store.publish(message(timer_id=name))
-
-        async def replace_both(*names: str) -> None:
-            async with raw_connection(mysql_url) as own:
-                for name in names:
-                    await store.publish(message(timer_id=name, on_conflict="replace"), transaction=own)
-                    await asyncio.sleep(0.05)
-
-        results = await asyncio.gather(replace_both("a", "b"), replace_both("b", "a"), return_exceptions=True)
-
-        refused = [result for result in results if result is not None]
-        assert len(refused) == 1
-        assert isinstance(refused[0], OperationalError)
-        assert refused[0].args[0] == 1213
-
-
 # -------------------------------------------------------------------------------------- locked rows
 
 
@@ -415,30 +306,6 @@ async def test_a_locked_table_makes_settlements_and_claims_unavailable_and_hangs
         await execute(own, "unlock tables")
 
         assert await done(store, deliveries) == [WriteResult.WRITTEN]
-
-
-async def test_a_publish_waits_for_an_open_transaction_and_lets_others_go_first(
-    mysql_url: str,
-) -> None:
-    async with open_store(mysql_url) as store, connection(mysql_url) as own:
-        await own.begin()
-        await store.publish(message(b"first", timer_id="t"), transaction=own)
-        replacement = message(b"second", timer_id="t", on_conflict="replace")
-        waiting = [
-            asyncio.create_task(store.publish(message(timer_id="t"))),
-            asyncio.create_task(store.publish(replacement)),
-        ]
-        async with asyncio.timeout(10):
-            for _ in range(5):
-                assert await store.publish(message(b"others")) is not None
-        assert not any(task.done() for task in waiting)
-
-        await own.commit()
-
-        skipped, replaced = await asyncio.gather(*waiting)
-        assert skipped is None
-        assert [(found.id, found.body) for found in await store.peek(timer_id="t")] == [(replaced, b"second")]
-        assert store.retried[1205] > 0
 
 
 async def test_a_batch_with_a_locked_row_settles_the_others(mysql_url: str) -> None:

@@ -7,37 +7,85 @@ from uuid import uuid4
 
 import pytest
 
-from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing
 from nightmail.outcome import Dead, Done, Retry
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
-from nightmail.stores.mysql import MySQLStore, check
+from nightmail.stores.mysql import MySQLStore
+from nightmail.testing.conformance.build import HOUR, QUEUE, message
 from testkit.servers.mariadb import MariaDB
-from tests.stores.mysql.support import HOUR, QUEUE, claim, connection, done, message, open_store, run, user
+from tests.stores.mysql.support import connection, open_store, run, user
+from tests.stores.shared.schema import Schema
+from tests.stores.support import claim, done
 
 pytestmark = pytest.mark.mysql
 
 
+DRIFTS = [
+    (
+        "drop index nightmail_claim on nightmail_messages",
+        "the index nightmail_claim on nightmail_messages is missing",
+    ),
+    (
+        "alter table nightmail_messages drop index nightmail_head, add index nightmail_head (queue_head)",
+        "the index nightmail_head on nightmail_messages is '(queue_head)' instead of",
+    ),
+    (
+        "alter table nightmail_messages modify queue_timer varbinary(2041)",
+        "the column messages.queue_timer is 'varbinary(2041)' instead of",
+    ),
+    (
+        "alter table nightmail_messages drop index nightmail_claim, "
+        "add index nightmail_claim (queue, due_at, id)",
+        "the index nightmail_claim on nightmail_messages is '(queue, due_at, id)'",
+    ),
+    (
+        "alter table nightmail_messages drop column expires_at",
+        "the column messages.expires_at is missing",
+    ),
+    (
+        "alter table nightmail_messages modify due_at datetime not null",
+        "the column messages.due_at is 'datetime not null'",
+    ),
+    (
+        "alter table nightmail_messages modify timer_key varchar(255) character set utf8mb4",
+        "the column messages.timer_key is 'varchar(255)",
+    ),
+    (
+        "alter table nightmail_dead modify reason longtext character set utf8mb4 collate utf8mb4_bin",
+        "the column dead.reason is",
+    ),
+    (
+        "alter table nightmail_messages drop constraint nightmail_messages_lease",
+        "messages_lease is missing",
+    ),
+    (
+        "drop index nightmail_dead_due on nightmail_dead",
+        "the index nightmail_dead_due on nightmail_dead is missing",
+    ),
+    ("alter table nightmail_dead modify due_at datetime(6) not null", "the column dead.due_at is"),
+    ("alter table nightmail_dead drop constraint nightmail_dead_given_up", "dead_given_up is missing"),
+    ("alter table nightmail_messages add shop varchar(10) not null", "messages.shop is not ours"),
+    ("create unique index mine on nightmail_messages (queue(10))", "may refuse messages"),
+    ("update nightmail_meta set look_interval = 3600", "look interval"),
+    ("drop table nightmail_delivered", "the table `nightmail_delivered` is missing"),
+    ("alter table nightmail_dedup engine = aria", "the table dedup is stored by Aria"),
+]
+
+
+class TestSchema(Schema):
+    addition = (
+        "alter table nightmail_messages add note varchar(10), add made_at datetime not null "
+        "default current_timestamp, add index mine (note)"
+    )
+
+    @pytest.fixture(params=DRIFTS, ids=[told for _, told in DRIFTS])
+    def drift(self, request: pytest.FixtureRequest) -> tuple[str, str]:
+        drift: tuple[str, str] = request.param
+        return drift
+
+
 # ------------------------------------------------------------------------------------------- check
-
-
-async def test_missing_tables_are_missed_by_every_verb(mysql_url: str) -> None:
-    store = MySQLStore(mysql_url)
-    await store.open()
-
-    for verb in (
-        store.check,
-        store.stats,
-        lambda: store.publish(message()),
-        lambda: store.publish(message(timer_id="t")),
-        lambda: claim(store),
-        lambda: store.cancel(QUEUE, "t"),
-    ):
-        with pytest.raises(SchemaMissing):
-            await verb()
-    await store.migrate()
-    await store.check()
-    await store.close()
 
 
 async def test_a_missing_database_is_a_missing_table(mysql_url: str) -> None:
@@ -47,101 +95,6 @@ async def test_a_missing_database_is_a_missing_table(mysql_url: str) -> None:
     with pytest.raises(SchemaMissing):
         await store.check()
     await store.close()
-
-
-async def test_older_tables_are_outdated_and_newer_ones_are_told(
-    mysql_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with open_store(mysql_url) as store:
-        with monkeypatch.context() as newer:
-            newer.setattr(check, "VERSION", 2)
-            with pytest.raises(SchemaOutdated) as raised:
-                await store.check()
-        assert (raised.value.found, raised.value.needed) == (1, 2)
-
-        await run(mysql_url, "update nightmail_meta set version = 99")
-        with pytest.raises(SchemaDrift, match="99"):
-            await store.check()
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (
-            "drop index nightmail_claim on nightmail_messages",
-            "the index nightmail_claim on nightmail_messages is missing",
-        ),
-        (
-            "alter table nightmail_messages drop index nightmail_head, add index nightmail_head (queue_head)",
-            "the index nightmail_head on nightmail_messages is '(queue_head)' instead of",
-        ),
-        (
-            "alter table nightmail_messages modify queue_timer varbinary(2041)",
-            "the column messages.queue_timer is 'varbinary(2041)' instead of",
-        ),
-        (
-            "alter table nightmail_messages drop index nightmail_claim, "
-            "add index nightmail_claim (queue, due_at, id)",
-            "the index nightmail_claim on nightmail_messages is '(queue, due_at, id)'",
-        ),
-        (
-            "alter table nightmail_messages drop column expires_at",
-            "the column messages.expires_at is missing",
-        ),
-        (
-            "alter table nightmail_messages modify due_at datetime not null",
-            "the column messages.due_at is 'datetime not null'",
-        ),
-        (
-            "alter table nightmail_messages modify timer_key varchar(255) character set utf8mb4",
-            "the column messages.timer_key is 'varchar(255)",
-        ),
-        (
-            "alter table nightmail_dead modify reason longtext character set utf8mb4 collate utf8mb4_bin",
-            "the column dead.reason is",
-        ),
-        (
-            "alter table nightmail_messages drop constraint nightmail_messages_lease",
-            "messages_lease is missing",
-        ),
-        (
-            "drop index nightmail_dead_due on nightmail_dead",
-            "the index nightmail_dead_due on nightmail_dead is missing",
-        ),
-        ("alter table nightmail_dead modify due_at datetime(6) not null", "the column dead.due_at is"),
-        ("alter table nightmail_dead drop constraint nightmail_dead_given_up", "dead_given_up is missing"),
-        ("alter table nightmail_messages add shop varchar(10) not null", "messages.shop is not ours"),
-        ("create unique index mine on nightmail_messages (queue(10))", "may refuse messages"),
-        ("update nightmail_meta set look_interval = 3600", "look interval"),
-        ("drop table nightmail_delivered", "the table `nightmail_delivered` is missing"),
-        ("alter table nightmail_dedup engine = aria", "the table dedup is stored by Aria"),
-    ],
-)
-async def test_tables_that_differ_are_told_apart(mysql_url: str, change: str, told: str) -> None:
-    async with open_store(mysql_url) as store:
-        await run(mysql_url, change)
-
-        with pytest.raises(SchemaDrift) as raised:
-            await store.check()
-
-        assert told in str(raised.value)
-
-
-async def test_what_others_added_without_harm_is_left_alone(mysql_url: str) -> None:
-    async with open_store(mysql_url) as store:
-        await run(
-            mysql_url,
-            "alter table nightmail_messages add note varchar(10), "
-            "add made_at datetime not null default current_timestamp, add index mine (note)",
-        )
-
-        await store.check()
-
-        await store.publish(message())
-        deliveries = await claim(store)
-        await store.settle([Settlement(delivery, Dead("rejected")) for delivery in deliveries])
-        assert len(await store.dead(DeadFilter())) == 1
 
 
 # ---------------------------------------------------------------------------------------- privileges
@@ -299,18 +252,6 @@ async def test_indexes_that_were_dropped_are_made_again(mysql_url: str) -> None:
         assert len(await claim(store)) == 1
 
 
-async def test_processes_that_migrate_at_the_same_time_make_the_tables_once(mysql_url: str) -> None:
-    stores = [MySQLStore(mysql_url) for _ in range(5)]
-    for store in stores:
-        await store.open()
-
-    await asyncio.gather(*(store.migrate() for store in stores))
-
-    for store in stores:
-        await store.check()
-        await store.close()
-
-
 async def test_a_migration_that_was_cut_short_is_finished_by_the_next(mysql_url: str) -> None:
     async with open_store(mysql_url) as store:
         await run(mysql_url, "delete from nightmail_meta")
@@ -342,14 +283,3 @@ async def test_tables_may_have_another_prefix_and_be_in_another_database(
                 assert delivery.body == body
                 await store.settle([Settlement(delivery, Retry(HOUR))])
                 assert await store.cancel(QUEUE, "t")
-
-
-async def test_what_is_done_goes_into_the_history_where_it_is_kept(mysql_url: str) -> None:
-    async with open_store(mysql_url, keep_delivered=True) as store:
-        await store.publish_batch([message(b"done"), message(b"dead"), message(b"retried")])
-        one, two, three = await claim(store)
-        await store.settle(
-            [Settlement(one, Done()), Settlement(two, Dead("rejected")), Settlement(three, Retry(HOUR))]
-        )
-
-        assert await run(mysql_url, "select message_id, body from nightmail_delivered") == [(one.id, b"done")]

@@ -20,7 +20,9 @@ from nightmail.errors import StoreUnavailable
 from nightmail.store import Blocking
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.text import lifted
-from tests.stores.mysql.support import QUEUE, claim, message, open_store, run, sqlalchemy_url
+from nightmail.testing.conformance.build import QUEUE, message
+from tests.stores.mysql.support import open_store, run, sqlalchemy_url
+from tests.stores.support import claim
 
 pytestmark = pytest.mark.mysql
 

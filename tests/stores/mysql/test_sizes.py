@@ -12,20 +12,10 @@ from nightmail.errors import Refused
 from nightmail.outcome import Dead, Reason, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from tests.plans.test_mysql_plans import rows_touched
-from tests.stores.mysql.support import (
-    LEASE,
-    QUEUE,
-    claim,
-    connection,
-    done,
-    execute,
-    message,
-    open_store,
-    raw_connection,
-    run,
-    watched_store,
-)
+from tests.stores.mysql.support import connection, execute, open_store, raw_connection, run, watched_store
+from tests.stores.support import claim, done
 
 pytestmark = pytest.mark.mysql
 

@@ -5,31 +5,32 @@ from __future__ import annotations
 import asyncio
 import secrets
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from datetime import timedelta
-from typing import Any, ClassVar, Unpack
-from uuid import uuid4
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from functools import partial
+from typing import Any, ClassVar
 
 import asyncpg
 import psycopg
 from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from nightmail.errors import OtherDatabase
 from nightmail.limits import MAX_BODY_BYTES
-from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, WriteResult
-from nightmail.store import Blocking, Settlement
+from nightmail.store import Blocking
 from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.conformance import Harness
-from nightmail.testing.conformance.build import MessageOptions
+from testkit.servers import Postgres
 from tests.stores.documented_rights import PASSWORD, grants, url_as
-
-QUEUE = "orders"
-LEASE = timedelta(seconds=30)
-SECOND = timedelta(seconds=1)
-HOUR = timedelta(hours=1)
+from tests.stores.shared.backend import Begin, ServerBackend, SqlBackend
+from tests.stores.shared.callers import of_sqlalchemy
+from tests.stores.support import opened
 
 EMPTY = """
     delete from notes;
@@ -198,30 +199,9 @@ async def user(owner: str, *roles: str, with_notes: bool = False) -> AsyncIterat
             await own.execute(f"drop owned by {name}; drop role {name}")
 
 
-@asynccontextmanager
-async def open_store(url: Any, **options: Any) -> AsyncIterator[PostgresStore]:
+def open_store(url: Any, **options: Any) -> AbstractAsyncContextManager[PostgresStore]:
     """A store by its own clock, migrated and open."""
-    store = PostgresStore(url, **options)
-    await store.open()
-    try:
-        await store.migrate()
-        yield store
-    finally:
-        await store.close()
-
-
-def message(body: bytes = b"hello", **options: Unpack[MessageOptions]) -> Message:
-    options.setdefault("queue", QUEUE)
-    return Message(body=body, **options)
-
-
-async def claim(store: PostgresStore, *, limit: int = 10, queue: str = QUEUE) -> list[Delivery]:
-    claimed = await store.claim([queue], limit=limit, lease=LEASE, token=uuid4())
-    return list(claimed.deliveries)
-
-
-async def done(store: PostgresStore, deliveries: list[Delivery]) -> list[WriteResult]:
-    return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
+    return opened(PostgresStore(url, **options))
 
 
 async def channel(own: Any, table: str = "nightmail_meta") -> str:
@@ -271,16 +251,6 @@ async def watched_store(url: Any, **options: Any) -> AsyncIterator[tuple[Postgre
         await store.close()
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: float = 20.0) -> None:
-    """Return once this holds; it takes long only when it fails."""
-    async with asyncio.timeout(within):
-        while True:
-            holds = condition()
-            if await holds if isinstance(holds, Awaitable) else holds:
-                return
-            await asyncio.sleep(0.01)
-
-
 async def backends(own: Any, role: str = "%") -> list[int]:
     """The server's processes for the stores in this database."""
     found = await own.fetch(
@@ -306,60 +276,88 @@ async def pooled_connection(url: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def sqlalchemy_connection(
-    url: str, with_driver: Callable[[str], str] = sqlalchemy_url
-) -> AsyncIterator[Any]:
-    engine = create_async_engine(with_driver(url))
-    try:
-        async with engine.begin() as own:
-            yield own
-    finally:
-        await engine.dispose()
-
-
-@asynccontextmanager
-async def sqlalchemy_session(
-    url: str, with_driver: Callable[[str], str] = sqlalchemy_url
-) -> AsyncIterator[Any]:
-    engine = create_async_engine(with_driver(url))
-    try:
-        async with async_sessionmaker(engine).begin() as session:
-            yield session
-    finally:
-        await engine.dispose()
-
-
-@asynccontextmanager
-async def psycopg_connection(url: str) -> AsyncIterator[Any]:
-    async with await psycopg.AsyncConnection.connect(url) as own:
+async def psycopg_connection(url: str, **options: Any) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url, **options) as own:
         yield own
 
 
 @asynccontextmanager
 async def psycopg_block(url: str) -> AsyncIterator[Any]:
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as own, own.transaction():
+    async with psycopg_connection(url, autocommit=True) as own, own.transaction():
         yield own
 
 
-@asynccontextmanager
-async def sqlalchemy_psycopg_connection(url: str) -> AsyncIterator[Any]:
-    async with sqlalchemy_connection(url, psycopg_url) as own:
-        yield own
+CALLERS: dict[str, Begin] = {
+    "asyncpg": raw_connection,
+    "asyncpg, pooled": pooled_connection,
+    "psycopg": psycopg_connection,
+    "psycopg in a block": psycopg_block,
+    **of_sqlalchemy(sqlalchemy_url),
+    **{f"{kind} with psycopg": begin for kind, begin in of_sqlalchemy(psycopg_url).items()},
+}
 
 
-@asynccontextmanager
-async def sqlalchemy_psycopg_session(url: str) -> AsyncIterator[Any]:
-    async with sqlalchemy_session(url, psycopg_url) as own:
-        yield own
+class PostgresBackend(SqlBackend, ServerBackend):
+    """One empty database of a Postgres."""
 
+    async_drivers = ("asyncpg", "psycopg")
+    sync_driver = "psycopg"
+    django_engine = "postgresql"
+    new_identity = "update nightmail_meta set identity = gen_random_uuid()"
+    deadlock = asyncpg.DeadlockDetectedError
+    no_tables = OtherDatabase
+    lock_letters = "select id from nightmail_dead where id in ({ids}) for update"
 
-EVERY_KIND = [
-    raw_connection,
-    pooled_connection,
-    sqlalchemy_connection,
-    sqlalchemy_session,
-    psycopg_connection,
-    psycopg_block,
-    sqlalchemy_psycopg_connection,
-    sqlalchemy_psycopg_session,
-]
+    def __init__(self, url: str, server: Postgres) -> None:
+        super().__init__(url)
+        self.server: Postgres = server
+
+    def store(self, **options: Any) -> PostgresStore:
+        return PostgresStore(self.url, **options)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[PostgresBackend]:
+        with self.server.fresh_database() as url:
+            yield PostgresBackend(url, self.server)
+
+    def connection(self, url: str | None = None) -> AbstractAsyncContextManager[Any]:
+        return connection(url or self.url)
+
+    def transaction(self, url: str | None = None) -> AbstractAsyncContextManager[Any]:
+        return raw_connection(url or self.url)
+
+    async def execute(self, connection: Any, statement: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await connection.fetch(statement)]
+
+    def url_with(self, driver: str) -> str:
+        return self.url.replace("postgresql://", f"postgresql+{driver}://")
+
+    @property
+    def outside(self) -> dict[str, tuple[Begin, str]]:
+        return {
+            "asyncpg": (connection, "transaction"),
+            "psycopg": (partial(psycopg_connection, autocommit=True), r"connection\.transaction\(\)"),
+        }
+
+    def sync_outside(self) -> AbstractContextManager[Any]:
+        return psycopg.connect(self.url, autocommit=True)
+
+    async def connections(self) -> int:
+        async with connection(self.url) as own:
+            return len(await backends(own))
+
+    async def waits_for_a_lock(self) -> bool:
+        found = await self.run(
+            "select count(*) from pg_stat_activity "
+            "where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        return bool(found[0][0])
+
+    async def refuse(self, body: str, *, on: str = "insert", table: str = "messages") -> None:
+        row = "new" if on == "insert" else "old"
+        async with connection(self.url) as own:
+            await own.execute(
+                f"create function refuse() returns trigger language plpgsql as $$ "
+                f"begin if {row}.body = '{body}' then raise exception 'no'; end if; return {row}; end $$; "
+                f"create trigger refuse before {on} on nightmail_{table} for each row execute function refuse()"
+            )

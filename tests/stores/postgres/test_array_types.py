@@ -9,7 +9,9 @@ import pytest
 
 from nightmail.stores.postgres.array_types import _TYPES, tell
 from nightmail.stores.postgres.lane import CLAIM, connected
-from tests.stores.postgres.support import claim, connection, message, open_store
+from nightmail.testing.conformance.build import message
+from tests.stores.postgres.support import connection, open_store
+from tests.stores.support import claim
 
 pytestmark = pytest.mark.postgres
 

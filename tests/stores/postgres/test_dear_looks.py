@@ -17,7 +17,9 @@ from nightmail.stores.postgres import PostgresStore
 from nightmail.stores.postgres.claiming import BEGINNING, Claims
 from nightmail.stores.shared import marks
 from nightmail.testing.clock import ManualClock
-from tests.stores.postgres.support import LEASE, QUEUE, connection, done, message, open_store
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
+from tests.stores.postgres.support import connection, open_store
+from tests.stores.support import done
 
 pytestmark = pytest.mark.postgres
 

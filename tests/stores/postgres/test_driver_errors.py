@@ -18,17 +18,10 @@ from nightmail.stores.postgres import PostgresStore, lane
 from nightmail.stores.postgres.connect import connector
 from nightmail.stores.postgres.errors import Locked
 from nightmail.stores.postgres.lane import Lane, Role
-from tests.stores.postgres.support import (
-    LEASE,
-    QUEUE,
-    backends,
-    claim,
-    connection,
-    message,
-    open_store,
-    sqlalchemy_url,
-)
-from tests.stores.silent import silent_server
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
+from tests.stores.postgres.support import backends, connection, open_store, sqlalchemy_url
+from tests.stores.shared.silent import silent_server
+from tests.stores.support import claim
 
 pytestmark = pytest.mark.postgres
 

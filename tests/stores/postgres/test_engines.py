@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres.connect import connector
 from nightmail.stores.postgres.lane import Lane, Role
-from tests.stores.engine_listeners import EngineListeners
 from tests.stores.postgres.support import sqlalchemy_url
+from tests.stores.shared.engine_listeners import EngineListeners
 
 pytestmark = pytest.mark.postgres
 

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from nightmail.outcome import WriteResult
-from tests.stores.postgres.support import backends, claim, connection, done, message, open_store
+from nightmail.testing.conformance.build import message
+from tests.stores.postgres.support import backends, connection, open_store
+from tests.stores.support import claim, done
 
 pytestmark = pytest.mark.postgres
 

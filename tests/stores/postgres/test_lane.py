@@ -10,7 +10,9 @@ import pytest
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.stores.postgres.connect import connector
 from nightmail.stores.postgres.lane import Lane, Role
-from tests.stores.postgres.support import backends, connection, message, open_store, until
+from nightmail.testing.conformance.build import message
+from tests.stores.postgres.support import backends, connection, open_store
+from tests.stores.support import until
 
 pytestmark = pytest.mark.postgres
 

@@ -4,43 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from nightmail.message import DeadDelivery
-from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
-from nightmail.records import DeadFilter, DeadLetter, Swept
+from nightmail.outcome import Dead, Done, Outcome, Retry
+from nightmail.records import DeadFilter, Swept
 from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore
-from tests.stores.postgres.support import (
-    HOUR,
-    LEASE,
-    QUEUE,
-    claim,
-    connection,
-    done,
-    message,
-    open_store,
-    raw_connection,
-    until,
-    watched_store,
-)
+from nightmail.testing.conformance.build import AT_ONCE, HOUR, LEASE, QUEUE, bodies, message
+from tests.stores.postgres.support import PostgresBackend, open_store, watched_store
+from tests.stores.shared.dead_letters import LockedDeadLetters, RefusedDeadLetters
+from tests.stores.support import EVERYTHING, bury, claim, until
 
 pytestmark = pytest.mark.postgres
 
-EVERYTHING = DeadFilter()
-AT_ONCE = timedelta(0)
+
+class TestLockedDeadLetters(LockedDeadLetters):
+    """On this store."""
 
 
-async def bury(store: PostgresStore, *bodies: bytes, **options: Any) -> list[DeadLetter]:
-    """Letters with these bodies, in this order."""
-    for body in bodies:
-        await store.publish(message(body, **options))
-        taken = await claim(store, queue=options.get("queue", QUEUE))
-        await store.settle([Settlement(delivery, Dead("rejected")) for delivery in taken])
-    return list(reversed(await store.dead(EVERYTHING, limit=len(bodies))))
+class TestRefusedDeadLetters(RefusedDeadLetters):
+    """On this store."""
 
 
 async def letters(store: PostgresStore, *queues: str, limit: int = 10) -> list[bytes]:
@@ -49,23 +35,7 @@ async def letters(store: PostgresStore, *queues: str, limit: int = 10) -> list[b
     return [delivery.body for delivery in claimed.deliveries]
 
 
-def lock(*found: DeadLetter) -> str:
-    ids = ",".join(str(letter.id) for letter in found)
-    return f"select 1 from nightmail_dead where id in ({ids}) for update"
-
-
 # ------------------------------------------------------------------------------------------ claiming
-
-
-async def test_a_claim_takes_the_next_letters_for_those_that_somebody_has_locked(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store:
-        first, second, *_ = await bury(store, b"1", b"2", b"3", b"4", b"5")
-
-        async with raw_connection(postgres_url) as transaction:
-            await transaction.execute(lock(first, second))
-            assert await letters(store, limit=2) == [b"3", b"4"]
-
-        assert await letters(store) == [b"1", b"2", b"5"]
 
 
 async def test_letters_of_several_queues_come_in_one_order_and_only_what_is_taken_is_locked(
@@ -108,88 +78,7 @@ async def test_what_is_done_with_letters_takes_one_statement_however_many_there_
         assert len(await watch.sent()) == 3
 
 
-async def test_a_message_that_dies_may_be_looked_after_by_whoever_held_a_letter_of_the_same_name(
-    postgres_url: str,
-) -> None:
-    async with open_store(postgres_url) as store:
-        await bury(store, b"first", b"second", timer_id="t")
-
-        claimed = await store.claim_dead([QUEUE], limit=10, lease=LEASE, token=uuid4())
-        held = await store.settle([Settlement(delivery, Done()) for delivery in claimed.deliveries])
-
-        assert held == [WriteResult.WRITTEN, WriteResult.WRITTEN]
-        assert await store.dead(EVERYTHING) == []
-
-
 # --------------------------------------------------------------------------------------- redriving
-
-
-@pytest.mark.parametrize("commits", [True, False])
-async def test_a_redrive_waits_for_a_publish_of_its_name_to_be_decided(
-    postgres_url: str, commits: bool
-) -> None:
-    async with open_store(postgres_url) as store, connection(postgres_url) as own:
-        (letter,) = await bury(store, b"dead", timer_id="t")
-        transaction = own.transaction()
-        await transaction.start()
-        await store.publish(message(b"alive", timer_id="t"), transaction=own)
-
-        redriving = asyncio.create_task(store.redrive([letter]))
-        await until(lambda: _waits(postgres_url))
-        await (transaction.commit() if commits else transaction.rollback())
-
-        assert len(await redriving) == (0 if commits else 1)
-        assert [found.body for found in await store.peek()] == [b"alive" if commits else b"dead"]
-        assert [found.body for found in await store.dead(EVERYTHING)] == ([b"dead"] if commits else [])
-
-
-async def _waits(url: str) -> bool:
-    async with connection(url) as own:
-        return bool(
-            await own.fetchval(
-                "select count(*) from pg_stat_activity where wait_event_type = 'Lock' "
-                "and application_name = 'nightmail publish'"
-            )
-        )
-
-
-async def test_two_redrives_that_want_each_others_names_both_end(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store, open_store(postgres_url) as other:
-        names = [f"timer {number}" for number in range(20)]
-        first = [(await bury(store, b"first", timer_id=name))[0] for name in names]
-        second = [(await bury(store, b"second", timer_id=name))[0] for name in names]
-
-        moved = await asyncio.gather(store.redrive(first), other.redrive(second[::-1]))
-
-        assert sum(len(ids) for ids in moved) == 20
-        assert sorted(str(found.timer_id) for found in await store.peek()) == sorted(names)
-        assert len(await store.dead(EVERYTHING)) == 20
-
-
-async def test_letters_redriven_by_several_at_once_move_once(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store, open_store(postgres_url) as other:
-        buried = await bury(store, *[b"%d" % number for number in range(30)])
-
-        moved = await asyncio.gather(
-            store.redrive(buried), other.redrive(buried[::-1]), store.redrive(buried)
-        )
-
-        assert sum(len(ids) for ids in moved) == 30
-        assert len({found.body for found in await store.peek()}) == 30
-        assert await store.dead(EVERYTHING) == []
-
-
-async def test_a_letter_that_somebody_has_locked_stays_and_holds_up_nobody(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store:
-        locked, free = await bury(store, b"locked", b"free")
-
-        async with raw_connection(postgres_url) as transaction:
-            await transaction.execute(lock(locked))
-            assert len(await store.redrive([locked, free])) == 1
-            assert await store.purge(EVERYTHING, limit=10) == 0
-
-        assert [found.body for found in await store.dead(EVERYTHING)] == [b"locked"]
-        assert [found.body for found in await store.peek()] == [b"free"]
 
 
 async def test_a_letter_named_twice_moves_once_and_in_its_last_place(postgres_url: str) -> None:
@@ -204,22 +93,6 @@ async def test_a_letter_named_twice_moves_once_and_in_its_last_place(postgres_ur
 # ---------------------------------------------------------------------------------------- sweeping
 
 
-async def test_a_sweep_passes_over_what_somebody_has_locked(postgres_url: str) -> None:
-    async with open_store(postgres_url, keep_delivered=True) as store:
-        await bury(store, b"1", b"2")
-        await store.publish_batch([message(), message()])
-        await done(store, await claim(store))
-        for name in ("a", "b"):
-            await store.publish(message(timer_id=name, dedup_for=timedelta(microseconds=1)))
-
-        async with raw_connection(postgres_url) as transaction:
-            for table in ("dead", "delivered", "dedup"):
-                await transaction.execute(f"select 1 from nightmail_{table} limit 1 for update")
-            assert await store.sweep(older_than=AT_ONCE, limit=10) == Swept(1, 1, 1)
-
-        assert await store.sweep(older_than=AT_ONCE, limit=10) == Swept(1, 1, 1)
-
-
 @pytest.mark.parametrize("age", [timedelta.max, timedelta.min])
 async def test_every_age_can_be_asked_for(postgres_url: str, age: timedelta) -> None:
     async with open_store(postgres_url) as store:
@@ -229,3 +102,22 @@ async def test_every_age_can_be_asked_for(postgres_url: str, age: timedelta) -> 
         assert len(await store.dead(DeadFilter(older_than=age))) == expected
         assert await store.purge(DeadFilter(older_than=age), limit=10) == expected
         assert await store.sweep(older_than=age, limit=10) == Swept()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_redrive_waits_until_a_publish_of_its_timer_id_is_decided(
+    backend: PostgresBackend, commits: bool
+) -> None:
+    async with backend.opened() as store, backend.connection() as own:
+        (letter,) = await bury(store, b"dead", timer_id="t")
+        transaction = own.transaction()
+        await transaction.start()
+        await store.publish(message(b"alive", timer_id="t"), transaction=own)
+
+        redriving = asyncio.create_task(store.redrive([letter]))
+        await until(backend.waits_for_a_lock)
+        await (transaction.commit() if commits else transaction.rollback())
+
+        assert len(await redriving) == (0 if commits else 1)
+        assert bodies(await store.peek()) == [b"alive" if commits else b"dead"]
+        assert bodies(await store.dead(EVERYTHING)) == ([b"dead"] if commits else [])

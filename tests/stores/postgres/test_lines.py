@@ -19,6 +19,7 @@ from nightmail.outcome import Done
 from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore, claiming
 from nightmail.testing.conformance import Harness
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from nightmail.testing.conformance.claim import ClaimConformance
 from nightmail.testing.conformance.fixtures import StoreFixtures
 from nightmail.testing.conformance.lines import LinesConformance
@@ -26,7 +27,7 @@ from nightmail.testing.conformance.looking import LookingConformance
 from nightmail.testing.conformance.ordering import OrderingConformance
 from nightmail.testing.conformance.priority import PriorityConformance
 from testkit.servers import Postgres
-from tests.stores.postgres.support import LEASE, QUEUE, AsyncpgHarness, message, open_store
+from tests.stores.postgres.support import AsyncpgHarness, open_store
 
 pytestmark = pytest.mark.postgres
 

@@ -12,7 +12,9 @@ from nightmail.errors import SchemaDrift
 from nightmail.outcome import Dead, Reason, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
-from tests.stores.postgres.support import LEASE, QUEUE, claim, connection, message, open_store, until
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
+from tests.stores.postgres.support import connection, open_store
+from tests.stores.support import claim, until
 
 pytestmark = pytest.mark.postgres
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
-import asyncpg
 import pytest
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
@@ -15,20 +14,16 @@ from nightmail.message import Delivery
 from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore
-from testkit.servers import Postgres
-from tests.stores.postgres.support import (
-    LEASE,
-    QUEUE,
-    backends,
-    claim,
-    connection,
-    done,
-    message,
-    open_store,
-    until,
-)
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
+from tests.stores.postgres.support import backends, connection, open_store
+from tests.stores.shared.outages import Outages
+from tests.stores.support import claim, done, until
 
 pytestmark = pytest.mark.postgres
+
+
+class TestOutages(Outages):
+    """On this store."""
 
 
 DOZE = """
@@ -62,81 +57,7 @@ async def cut_off(url: str, role: str, work: Callable[[], Awaitable[Any]]) -> An
     return task.exception() or task.result()
 
 
-async def works(store: PostgresStore) -> bool:
-    """Whether the server answers again."""
-    try:
-        await store.ping()
-    except StoreUnavailable:
-        return False
-    return True
-
-
 # ----------------------------------------------------------------------------------------- restart
-
-
-async def test_a_server_that_was_killed_and_started_again_is_used_again(
-    postgres_server: Postgres, postgres_url: str
-) -> None:
-    async with open_store(postgres_url) as store:
-        await store.publish_batch([message(b"a"), message(b"b"), message(b"c")])
-        held = await claim(store, limit=2)
-        with store.listen([QUEUE]) as bell:
-            await until(lambda: store.listening)
-
-            await asyncio.to_thread(postgres_server.kill)
-            for verb in (
-                lambda: store.publish(message()),
-                lambda: store.publish(message(timer_id="t")),
-                lambda: claim(store),
-                lambda: done(store, held),
-                lambda: store.extend(held, LEASE),
-                store.ping,
-                store.stats,
-            ):
-                with pytest.raises(StoreUnavailable):
-                    await verb()
-            await until(lambda: not store.listening)
-            assert store.look_interval.total_seconds() == 1
-            bell.clear()
-            await asyncio.to_thread(postgres_server.start)
-
-            await until(lambda: works(store))
-            assert await bell.wait(40)
-            assert store.listening
-            assert store.look_interval.total_seconds() == 5
-        assert await done(store, held) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
-        assert [delivery.body for delivery in await claim(store)] == [b"c"]
-
-
-async def test_a_server_that_was_restarted_while_nobody_asked_is_not_noticed(
-    postgres_server: Postgres, postgres_url: str
-) -> None:
-    async with open_store(postgres_url) as store:
-        await store.publish(message(b"before"))
-        await claim(store, queue="other")
-
-        await asyncio.to_thread(postgres_server.restart)
-
-        assert await store.publish(message(b"after")) is not None
-        deliveries = await claim(store)
-        assert [delivery.body for delivery in deliveries] == [b"before", b"after"]
-        assert await done(store, deliveries) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
-
-
-async def test_a_frozen_server_is_waited_for_no_longer_than_our_patience(
-    postgres_server: Postgres, postgres_url: str
-) -> None:
-    async with open_store(postgres_url) as store:
-        await store.ping()
-        await asyncio.to_thread(postgres_server.pause)
-        try:
-            async with asyncio.timeout(30):
-                with pytest.raises(StoreUnavailable):
-                    await store.ping()
-        finally:
-            await asyncio.to_thread(postgres_server.resume)
-
-        await store.ping()
 
 
 # ------------------------------------------------------------------------------------ lost replies
@@ -162,20 +83,6 @@ async def test_a_publish_whose_reply_was_lost_is_uncertain(
         assert isinstance(await cut_off(postgres_url, role, lambda: verb(store)), PublishUncertain)
 
         assert await store.publish(message(b"and on")) is not None
-
-
-async def test_a_publish_that_was_never_sent_is_not_uncertain(
-    postgres_server: Postgres, postgres_url: str
-) -> None:
-    async with open_store(postgres_url) as store:
-        await asyncio.to_thread(postgres_server.stop)
-        try:
-            for attempt in (message(), message(timer_id="t")):
-                with pytest.raises(StoreUnavailable) as raised:
-                    await store.publish(attempt)
-                assert not isinstance(raised.value, PublishUncertain)
-        finally:
-            await asyncio.to_thread(postgres_server.start)
 
 
 async def test_publishers_that_shared_a_commit_are_each_told_that_it_is_uncertain(postgres_url: str) -> None:
@@ -234,28 +141,6 @@ async def test_a_locked_table_makes_settlements_busy_and_claims_unavailable(post
         assert await done(store, deliveries) == [WriteResult.WRITTEN]
 
 
-async def test_a_publish_waits_for_an_open_transaction_and_lets_others_go_first(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store, connection(postgres_url) as own:
-        transaction = own.transaction()
-        await transaction.start()
-        await store.publish(message(b"first", timer_id="t"), transaction=own)
-        replacement = message(b"second", timer_id="t", on_conflict="replace")
-        waiting = [
-            asyncio.create_task(store.publish(message(timer_id="t"))),
-            asyncio.create_task(store.publish(replacement)),
-        ]
-        async with asyncio.timeout(10):
-            for _ in range(5):
-                assert await store.publish(message(b"others")) is not None
-        assert not any(task.done() for task in waiting)
-
-        await transaction.commit()
-
-        skipped, replaced = await asyncio.gather(*waiting)
-        assert skipped is None
-        assert [(found.id, found.body) for found in await store.peek(timer_id="t")] == [(replaced, b"second")]
-
-
 async def test_a_batch_with_a_locked_row_settles_the_others(postgres_url: str) -> None:
     async with open_store(postgres_url) as store, connection(postgres_url) as own:
         await store.publish_batch([message(b"%d" % n) for n in range(20)])
@@ -287,23 +172,3 @@ async def test_a_read_only_server_is_unavailable_and_left(postgres_url: str) -> 
 
         # A connection to a server that may not write is not kept.
         assert len(await claim(store)) == 1
-
-
-async def test_a_deadlock_is_the_callers_error_and_not_ours(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store:
-        for name in ("a", "b"):
-            await store.publish(message(timer_id=name))
-
-        async def replace_both(*names: str) -> None:
-            async with connection(postgres_url) as own, own.transaction():
-                for name in names:
-                    await store.publish(message(timer_id=name, on_conflict="replace"), transaction=own)
-                    await asyncio.sleep(0.05)
-
-        results = await asyncio.gather(replace_both("a", "b"), replace_both("b", "a"), return_exceptions=True)
-
-        assert sorted(type(result).__name__ for result in results) in (
-            ["DeadlockDetectedError", "NoneType"],
-            ["NoneType", "NoneType"],
-        )
-        assert all(result is None or isinstance(result, asyncpg.PostgresError) for result in results)

@@ -18,21 +18,12 @@ from nightmail.outcome import Done, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Blocking, Extend, FullStore, Settlement
 from nightmail.testing.conformance import Harness, StoreConformance
-from nightmail.testing.conformance.build import listens
+from nightmail.testing.conformance.build import LEASE, QUEUE, listens, message
 from testkit.pytest_plugin import provide
 from testkit.servers import Postgres
 from testkit.servers.pgbouncer import PgBouncer
-from tests.stores.postgres.support import (
-    LEASE,
-    QUEUE,
-    AsyncpgHarness,
-    claim,
-    connection,
-    done,
-    message,
-    open_store,
-    until,
-)
+from tests.stores.postgres.support import AsyncpgHarness, connection, open_store
+from tests.stores.support import claim, done, until
 
 pytestmark = pytest.mark.postgres
 

@@ -15,7 +15,9 @@ import pytest
 from nightmail.errors import NightmailError, Refused
 from nightmail.outcome import Dead, WriteResult
 from nightmail.store import Settlement
-from tests.stores.postgres.support import EVERY_KIND, claim, connection, message, open_store
+from nightmail.testing.conformance.build import message
+from tests.stores.postgres.support import CALLERS, connection, open_store
+from tests.stores.support import claim
 
 pytestmark = pytest.mark.postgres
 
@@ -107,7 +109,7 @@ async def test_a_refused_row_is_not_told_in_the_error(postgres_url: str) -> None
             assert SECRET.encode().hex() not in told(raised.value)
 
 
-@pytest.mark.parametrize("begin", EVERY_KIND)
+@pytest.mark.parametrize("begin", CALLERS.values(), ids=list(CALLERS))
 async def test_a_row_refused_in_a_callers_transaction_is_not_told_in_the_error(
     postgres_url: str, begin: Begin
 ) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.clock import ManualClock
-from tests.stores.postgres.support import LEASE, QUEUE, SECOND, connection, message, open_store, until
+from nightmail.testing.conformance.build import LEASE, QUEUE, SECOND, message
+from tests.stores.postgres.support import connection, open_store
+from tests.stores.support import until
 
 pytestmark = pytest.mark.postgres
 

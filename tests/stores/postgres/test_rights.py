@@ -14,18 +14,9 @@ from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Wri
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore
-from tests.stores.postgres.support import (
-    HOUR,
-    LEASE,
-    QUEUE,
-    claim,
-    done,
-    message,
-    open_store,
-    raw_connection,
-    until,
-    user,
-)
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from tests.stores.postgres.support import open_store, raw_connection, user
+from tests.stores.support import claim, done, until
 
 pytestmark = pytest.mark.postgres
 

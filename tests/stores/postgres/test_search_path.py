@@ -14,17 +14,9 @@ import pytest
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
-from tests.stores.postgres.support import (
-    EVERY_KIND,
-    HOUR,
-    LEASE,
-    QUEUE,
-    claim,
-    connection,
-    done,
-    message,
-    open_store,
-)
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from tests.stores.postgres.support import CALLERS, connection, open_store
+from tests.stores.support import claim, done
 
 pytestmark = pytest.mark.postgres
 
@@ -77,7 +69,7 @@ async def test_functions_that_others_put_into_a_schema_are_not_run_by_ours(postg
         assert await own.fetch("select * from stolen") == []
 
 
-@pytest.mark.parametrize("begin", EVERY_KIND)
+@pytest.mark.parametrize("begin", CALLERS.values(), ids=list(CALLERS))
 async def test_functions_that_others_put_into_a_schema_are_not_run_in_a_callers_transaction(
     postgres_url: str, begin: Begin
 ) -> None:

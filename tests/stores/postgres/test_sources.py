@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import event
@@ -14,16 +13,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from nightmail.errors import StoreUnavailable
 from nightmail.store import Extend
 from nightmail.stores.postgres import PostgresStore
-from tests.stores.postgres.support import (
-    LEASE,
-    QUEUE,
-    claim,
-    connection,
-    message,
-    open_store,
-    sqlalchemy_url,
-    until,
-)
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
+from tests.stores.postgres.support import connection, open_store, sqlalchemy_url
+from tests.stores.support import claim, until
 
 pytestmark = pytest.mark.postgres
 
@@ -148,20 +140,3 @@ def test_options_of_a_url_that_contradict_each_other_are_refused(query: str) -> 
 )
 def test_options_of_a_url_that_agree_are_taken(query: str) -> None:
     PostgresStore(f"postgresql://localhost/shop?{query}")
-
-
-async def test_two_event_loops_one_after_the_other_may_open_one_store(postgres_url: str) -> None:
-    store = PostgresStore(postgres_url)
-
-    def use() -> None:
-        asyncio.run(once())
-
-    async def once() -> None:
-        await store.open()
-        await store.migrate()
-        await store.publish(message())
-        await store.claim([QUEUE], limit=1, lease=LEASE, token=uuid4())
-        await store.close()
-
-    for _ in range(2):
-        await asyncio.to_thread(use)

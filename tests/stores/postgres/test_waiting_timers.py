@@ -9,7 +9,9 @@ import pytest
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres import PostgresStore
-from tests.stores.postgres.support import QUEUE, connection, message, open_store, until
+from nightmail.testing.conformance.build import QUEUE, message
+from tests.stores.postgres.support import connection, open_store
+from tests.stores.support import until
 
 pytestmark = pytest.mark.postgres
 

@@ -15,17 +15,9 @@ import pytest
 from nightmail.outcome import Done
 from nightmail.store import Settlement
 from nightmail.stores.postgres import PostgresStore
-from tests.stores.postgres.support import (
-    HOUR,
-    QUEUE,
-    backends,
-    channel,
-    claim,
-    connection,
-    message,
-    open_store,
-    until,
-)
+from nightmail.testing.conformance.build import HOUR, QUEUE, message
+from tests.stores.postgres.support import backends, channel, connection, open_store
+from tests.stores.support import claim, until
 
 pytestmark = pytest.mark.postgres
 

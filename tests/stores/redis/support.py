@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from datetime import timedelta
-from typing import Any, NoReturn, Unpack
-from uuid import uuid4
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, NoReturn
 
 from redis.asyncio import Redis
 
 from nightmail.limits import MAX_BODY_BYTES
-from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, WriteResult
-from nightmail.store import Settlement
+from nightmail.message import Delivery
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.conformance import Harness
-from nightmail.testing.conformance.build import MessageOptions
+from testkit.servers.redis import Redis as RedisServer
 from tests.stores.documented_rights import acl_rules, url_as
-
-QUEUE = "orders"
-LEASE = timedelta(seconds=30)
-SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
+from tests.stores.shared.backend import ServerBackend
+from tests.stores.support import opened
 
 
 class RedisHarness(Harness):
@@ -81,30 +72,9 @@ async def account(url: str, *roles: str, also: Sequence[str] = ()) -> AsyncItera
             await own.execute_command("ACL", "DELUSER", name)
 
 
-@asynccontextmanager
-async def open_store(source: Any, **options: Any) -> AsyncIterator[RedisStore]:
+def open_store(source: Any, **options: Any) -> AbstractAsyncContextManager[RedisStore]:
     """A store by the server's clock, migrated and open."""
-    store = RedisStore(source, **options)
-    await store.open()
-    try:
-        await store.migrate()
-        yield store
-    finally:
-        await store.close()
-
-
-def message(body: bytes = b"hello", **options: Unpack[MessageOptions]) -> Message:
-    options.setdefault("queue", QUEUE)
-    return Message(body=body, **options)
-
-
-async def claim(store: RedisStore, *, limit: int = 10, queue: str = QUEUE) -> list[Delivery]:
-    claimed = await store.claim([queue], limit=limit, lease=LEASE, token=uuid4())
-    return list(claimed.deliveries)
-
-
-async def done(store: RedisStore, deliveries: list[Delivery]) -> list[WriteResult]:
-    return await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
+    return opened(RedisStore(source, **options))
 
 
 def transaction(store: RedisStore, deliveries: Sequence[Delivery], own: object) -> Any:
@@ -112,11 +82,16 @@ def transaction(store: RedisStore, deliveries: Sequence[Delivery], own: object) 
     return store.transaction(deliveries, own)
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: float = 20.0) -> None:
-    """Return once this holds; it takes long only when it fails."""
-    async with asyncio.timeout(within):
-        while True:
-            holds = condition()
-            if await holds if isinstance(holds, Awaitable) else holds:
-                return
-            await asyncio.sleep(0.01)
+class RedisBackend(ServerBackend):
+    """One empty database of a Redis."""
+
+    def __init__(self, url: str, server: RedisServer) -> None:
+        super().__init__(url)
+        self.server: RedisServer = server
+
+    def store(self, **options: Any) -> RedisStore:
+        return RedisStore(self.url, **options)
+
+    async def connections(self) -> int:
+        async with client(self.url) as own:
+            return sum(found["name"].startswith("nightmail") for found in await own.client_list())

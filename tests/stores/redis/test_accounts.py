@@ -13,18 +13,10 @@ from nightmail.outcome import Dead, Done, Outcome, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
 from tests.stores.documented_rights import ROLES
-from tests.stores.redis.support import (
-    HOUR,
-    LEASE,
-    QUEUE,
-    account,
-    client,
-    message,
-    open_store,
-    transaction,
-    until,
-)
+from tests.stores.redis.support import account, client, open_store, transaction
+from tests.stores.support import until
 
 pytestmark = pytest.mark.redis
 

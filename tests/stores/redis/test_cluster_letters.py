@@ -16,8 +16,10 @@ from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.crossing import Crossing
 from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import LEASE, MINUTE, QUEUE, message
 from testkit.servers.redis_cluster import RedisCluster
-from tests.stores.redis.support import LEASE, MINUTE, QUEUE, claim, done, message, open_store
+from tests.stores.redis.support import open_store
+from tests.stores.support import claim, done
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]

@@ -12,8 +12,10 @@ from redis.asyncio import RedisCluster as Client
 from redis.crc import key_slot
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
+from nightmail.testing.conformance.build import LEASE, QUEUE, SECOND, message
 from testkit.servers.redis_cluster import RedisCluster
-from tests.stores.redis.support import LEASE, QUEUE, SECOND, claim, message, open_store, transaction
+from tests.stores.redis.support import open_store, transaction
+from tests.stores.support import claim
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]

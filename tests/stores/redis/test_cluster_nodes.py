@@ -18,9 +18,9 @@ from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.nodes import ClusterNodes
 from nightmail.stores.redis.source import Source, source_of
 from nightmail.stores.redis.wire import Wire
+from nightmail.testing.conformance.build import LEASE
 from testkit.servers.redis import Redis
 from testkit.servers.redis_cluster import RedisCluster, RedisNode
-from tests.stores.redis.support import LEASE
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]

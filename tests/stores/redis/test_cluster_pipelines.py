@@ -19,8 +19,10 @@ from nightmail.outcome import Done, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers.redis_cluster import RedisCluster
-from tests.stores.redis.support import LEASE, QUEUE, claim, message, open_store, transaction, until
+from tests.stores.redis.support import open_store, transaction
+from tests.stores.support import claim, until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -13,15 +12,32 @@ from uuid import uuid4
 
 import pytest
 
-from nightmail.errors import SchemaDrift, StoreUnavailable
+from nightmail.errors import SchemaDrift
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
 from nightmail.store import Claimed, Extend, Settlement
-from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.wire import Wire
-from tests.stores.redis.support import HOUR, LEASE, QUEUE, claim, client, done, message, open_store, until
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from tests.stores.redis.support import client, open_store
+from tests.stores.shared.connections import Connections
+from tests.stores.shared.event_loops import OneEventLoop
+from tests.stores.shared.keeper import KeeperThread
+from tests.stores.support import claim, done, until
 
 pytestmark = pytest.mark.redis
+
+
+class TestConnections(Connections):
+    """On this store."""
+
+
+class TestKeeperThread(KeeperThread):
+    """On this store."""
+
+
+class TestEventLoops(OneEventLoop):
+    """On this store."""
+
 
 MANY = 1000
 
@@ -92,34 +108,6 @@ async def test_a_store_needs_five_connections_at_most_and_gives_them_all_back(re
 
 async def _without(own: Any, name: str) -> bool:
     return name not in await ours(own)
-
-
-async def test_leases_are_renewed_while_the_event_loop_is_blocked(redis_url: str) -> None:
-    async with open_store(redis_url) as store:
-        await store.publish(message())
-        (delivery,) = await claim(store)
-        renewed = threading.Event()
-
-        async def keep(extend: Extend) -> None:
-            await extend([delivery], HOUR)
-            renewed.set()
-
-        async with store.run_on_keeper_thread(keep):
-            assert renewed.wait(10)  # On this thread, which is that of the event loop.
-
-
-async def test_a_closed_store_refuses_and_leaves_no_connection_behind(redis_url: str) -> None:
-    async with client(redis_url) as own:
-        store = RedisStore(redis_url)
-        with pytest.raises(StoreUnavailable, match="open"):
-            await store.publish(message())
-        await store.open()
-        await store.migrate()
-        waiting = [asyncio.ensure_future(store.publish(message(timer_id=str(n)))) for n in range(5)]
-        await store.close()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-        assert await ours(own) == []
 
 
 # ---------------------------------------------------------------------------------------- round trips

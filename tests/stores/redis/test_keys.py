@@ -13,7 +13,9 @@ from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.ids import Ids, digits
 from nightmail.stores.redis.keys import Keys
-from tests.stores.redis.support import HOUR, claim, client, done, message, open_store
+from nightmail.testing.conformance.build import HOUR, message
+from tests.stores.redis.support import client, open_store
+from tests.stores.support import claim, done
 
 pytestmark = pytest.mark.redis
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,26 +13,14 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from nightmail.errors import LeaseLost, SchemaDrift, StoreUnavailable
-from nightmail.message import DeadDelivery
 from nightmail.outcome import Dead, Done, Release, Retry, WriteResult
-from nightmail.records import DeadFilter, DeadLetter, Swept
+from nightmail.records import DeadFilter, Swept
 from nightmail.store import Extend, Settlement
-from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.wire import Wire
 from nightmail.testing.clock import ManualClock
-from tests.stores.redis.support import (
-    HOUR,
-    LEASE,
-    MINUTE,
-    QUEUE,
-    SECOND,
-    claim,
-    client,
-    done,
-    message,
-    open_store,
-    until,
-)
+from nightmail.testing.conformance.build import HOUR, LEASE, MINUTE, QUEUE, SECOND, claim_letters, message
+from tests.stores.redis.support import client, open_store
+from tests.stores.support import bury, claim, done, until
 
 pytestmark = pytest.mark.redis
 
@@ -44,20 +31,6 @@ EMPTY = {
     "{nightmail}:processes",
     f"{TAG}:last",
 }
-
-
-async def bury(store: RedisStore, *bodies: bytes, queue: str = QUEUE, **options: Any) -> list[DeadLetter]:
-    """Dead letters, oldest first."""
-    for body in bodies:
-        await store.publish(message(body, queue=queue, **options))
-        (delivery,) = await claim(store, queue=queue)
-        await store.settle([Settlement(delivery, Dead("rejected", "it was odd"))])
-    return list(reversed(await store.dead(DeadFilter(queue=queue), limit=1000)))
-
-
-async def claim_dead(store: RedisStore, *, limit: int = 10, queue: str = QUEUE) -> list[DeadDelivery]:
-    claimed = await store.claim_dead([queue], limit=limit, lease=LEASE, token=uuid4())
-    return [each for each in claimed.deliveries if isinstance(each, DeadDelivery)]
 
 
 @contextmanager
@@ -87,16 +60,16 @@ async def test_nothing_is_left_of_a_letter_that_is_gone(redis_url: str) -> None:
         ]
         for remove in removers:
             await bury(store, b"a", b"b", timer_id="t", ordering_key="k")
-            given_up, _ = await claim_dead(store)
+            given_up, _ = await claim_letters(store)
             await store.settle([Settlement(given_up, Dead("hopeless"))])
             clock.advance(LEASE + SECOND)
-            assert [each.body for each in await claim_dead(store)] == [b"b"]
+            assert [each.body for each in await claim_letters(store)] == [b"b"]
             clock.advance(LEASE + SECOND)
             await remove()
             assert {key.decode() for key in await own.keys("*")} == EMPTY
 
         await bury(store, b"a")
-        await done(store, list(await claim_dead(store)))
+        await done(store, list(await claim_letters(store)))
         assert {key.decode() for key in await own.keys("*")} == EMPTY
 
         moved = await store.redrive(await bury(store, b"a", b"b"))
@@ -108,7 +81,7 @@ async def test_nothing_is_left_of_a_letter_that_is_gone(redis_url: str) -> None:
 async def test_every_key_of_letters_is_in_the_slot_of_their_queue(redis_url: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         await bury(store, b"a", b"b", queue="a}{b")
-        await claim_dead(store, queue="a}{b", limit=1)
+        await claim_letters(store, "a}{b", limit=1)
 
         keys = [key for key in await own.keys("*") if not key.startswith(b"{nightmail}:")]
         assert {key_slot(key) for key in keys} == {key_slot(store.tag("a}{b").encode())}
@@ -117,7 +90,7 @@ async def test_every_key_of_letters_is_in_the_slot_of_their_queue(redis_url: str
 async def test_a_redriven_message_has_nothing_of_the_letter_in_its_hash(redis_url: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         letters = await bury(store, b"a", timer_id="t", ordering_key="k", headers={"a": 1})
-        await store.settle([Settlement((await claim_dead(store))[0], Retry())])
+        await store.settle([Settlement((await claim_letters(store))[0], Retry())])
         (moved,) = await store.redrive(letters)
 
         assert set(await own.hgetall(f"{TAG}:m:{moved:016x}")) == {
@@ -161,7 +134,7 @@ async def test_a_claim_of_letters_whose_reply_was_lost_is_handed_back_and_takes_
         late = await store.claim_dead([QUEUE], limit=1, lease=LEASE, token=token)
 
         assert not late.deliveries
-        found = await claim_dead(store)
+        found = await claim_letters(store)
         assert [(each.id, each.deliveries) for each in found] == [(one.id, 1), (two.id, 1)]
 
 
@@ -175,17 +148,6 @@ async def test_a_redrive_whose_reply_was_lost_stores_nothing_twice(
 
         assert await store.redrive(letters, to="other") == []
         assert [each.body for each in await store.peek("other")] == [b"a", b"b"]
-
-
-async def test_of_many_redrives_of_one_letter_one_moves_it(redis_url: str) -> None:
-    async with open_store(redis_url) as store, open_store(redis_url) as other:
-        letters = await bury(store, b"a")
-        moved = await asyncio.gather(
-            *(each.redrive(letters, to=to) for each in (store, other) for to in (None, "x", "y", None))
-        )
-
-        assert sum(map(len, moved)) == 1
-        assert len(await store.peek()) == 1
 
 
 # ------------------------------------------------------------------------------------- how much at once
@@ -221,7 +183,7 @@ async def test_a_sweep_of_many_goes_in_parts_and_ends_at_its_limit(
         deliveries = await claim(store, limit=60)
         await done(store, deliveries[:35])
         await store.settle([Settlement(each, Dead("rejected")) for each in deliveries[35:]])
-        held = await claim_dead(store, limit=3)
+        held = await claim_letters(store, limit=3)
         for number in range(12):
             await store.publish(message(timer_id=str(number), dedup_for=MINUTE, queue="windows"))
         await store.cancel_all("nothing")
@@ -242,22 +204,13 @@ async def test_a_sweep_of_many_goes_in_parts_and_ends_at_its_limit(
         assert len(await store.peek("windows")) == 12
 
 
-async def test_a_purge_takes_the_oldest_of_all_queues_first(redis_url: str) -> None:
-    async with open_store(redis_url) as store:
-        for body, queue in ((b"1", "b"), (b"2", "a"), (b"3", "b"), (b"4", "a")):
-            await bury(store, body, queue=queue)
-
-        assert await store.purge(DeadFilter(), limit=2) == 2
-        assert [letter.body for letter in await store.dead(DeadFilter())] == [b"4", b"3"]
-
-
 # ---------------------------------------------------------------------------------------- under a lease
 
 
 async def test_the_keeper_renews_letters_too(redis_url: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         await bury(store, b"a")
-        (letter,) = await claim_dead(store)
+        (letter,) = await claim_letters(store)
         member = f"{letter.id:016x}"
         before = await own.zscore(f"{TAG}:held", member)
         answers: list[WriteResult] = []
@@ -276,13 +229,13 @@ async def test_whoever_looks_after_a_letter_publishes_under_its_lease(redis_url:
     clock = ManualClock()
     async with open_store(redis_url, clock=clock) as store, client(redis_url) as own:
         await bury(store, b"a", timer_id="t")
-        (letter,) = await claim_dead(store)
+        (letter,) = await claim_letters(store)
         assert await store.publish(message(b"by hand"), own=letter) is not None
         async with own.pipeline() as pipe:
             await store.publish(message(b"in a pipeline"), own=letter, transaction=pipe)
             await pipe.execute()
         clock.advance(LEASE)
-        await claim_dead(store)
+        await claim_letters(store)
 
         with pytest.raises(LeaseLost):
             await store.publish(message(b"too late"), own=letter)
@@ -292,7 +245,7 @@ async def test_whoever_looks_after_a_letter_publishes_under_its_lease(redis_url:
 async def test_a_letter_with_the_id_of_a_message_is_not_taken_for_it(redis_url: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         await bury(store, b"a")
-        (letter,) = await claim_dead(store)
+        (letter,) = await claim_letters(store)
         first = await store.publish(message(b"first", timer_id="t", due=HOUR))
         # Nobody else would give a letter this id, but nothing forbids it.
         await own.rename(f"{TAG}:d:{letter.id:016x}", f"{TAG}:d:{first:016x}")
@@ -326,7 +279,7 @@ async def test_a_letter_that_was_tampered_with_does_not_hold_up_its_neighbours(
         before, victim, after = await bury(store, b"before", b"victim", b"after")
         await tamper(own, f"{TAG}:d:{victim.id:016x}")
 
-        assert [each.body for each in await claim_dead(store, limit=2)] == [b"before", b"after"]
+        assert [each.body for each in await claim_letters(store, limit=2)] == [b"before", b"after"]
         assert await store.redrive([before, victim, after]) == []
         assert await store.purge(DeadFilter(), limit=10) == 1
         assert (await store.stats())[QUEUE].dead == 2
@@ -339,7 +292,7 @@ async def test_a_field_of_a_letter_that_was_tampered_with_fails_nothing(redis_ur
         for value in (b"inf", b"nan", b"\xff" * 24, b""):
             await own.hset(f"{TAG}:d:{letter.id:016x}", field, value)
             assert [each.body for each in await store.dead(DeadFilter())] == [b"a"]
-            (held,) = await claim_dead(store)
+            (held,) = await claim_letters(store)
             assert held.body == b"a"
             assert await store.settle([Settlement(held, Release())]) == [WriteResult.WRITTEN]
         assert len(await store.redrive([letter])) == 1
@@ -351,13 +304,13 @@ async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_anything_is_
 ) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         letters = await bury(store, b"a", b"b")
-        (held,) = await claim_dead(store, limit=1)
+        (held,) = await claim_letters(store, limit=1)
         before = await own.hgetall(f"{TAG}:d:{letters[1].id:016x}")
         kept = await own.dump(f"{TAG}:{key}")
         await own.delete(f"{TAG}:{key}")
         await own.set(f"{TAG}:{key}", "somebody else's")
         verbs: list[Callable[[], Awaitable[object]]] = [
-            lambda: claim_dead(store),
+            lambda: claim_letters(store),
             lambda: store.settle([Settlement(held, Done())]),
             lambda: store.extend([held], LEASE),
             lambda: store.redrive(letters),

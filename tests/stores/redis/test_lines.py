@@ -17,9 +17,10 @@ from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore, script_calls
 from nightmail.stores.redis.scripts import Script, script
 from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import HOUR, LEASE, MINUTE, QUEUE, SECOND, message
 from testkit.pytest_plugin import provide
 from testkit.servers.redis import Redis
-from tests.stores.redis.support import HOUR, LEASE, MINUTE, QUEUE, SECOND, client, message, open_store
+from tests.stores.redis.support import client, open_store
 
 pytestmark = pytest.mark.redis
 

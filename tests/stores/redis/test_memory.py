@@ -15,7 +15,9 @@ from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore, scripts
 from nightmail.stores.redis.wire import Wire
-from tests.stores.redis.support import HOUR, LEASE, QUEUE, claim, client, done, message, open_store
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from tests.stores.redis.support import client, open_store
+from tests.stores.support import claim, done
 
 pytestmark = pytest.mark.redis
 

@@ -16,10 +16,21 @@ from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.wire import Wire
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers.redis import Redis
-from tests.stores.redis.support import LEASE, QUEUE, claim, client, done, message, open_store, until
+from tests.stores.redis.support import RedisBackend, client, open_store
+from tests.stores.shared.outages import Outages
+from tests.stores.support import claim, done, until
 
 pytestmark = pytest.mark.redis
+
+
+class TestOutages(Outages):
+    async def test_a_frozen_server_is_waited_for_no_longer_than_our_patience(  # type: ignore[override]
+        self, backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nightmail.stores.redis.lane.PATIENCE_SECONDS", 0.2)
+        await super().test_a_frozen_server_is_waited_for_no_longer_than_our_patience(backend)
 
 
 @contextmanager
@@ -41,65 +52,7 @@ def replies_lost(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[list[
         yield lost
 
 
-async def works(store: RedisStore) -> bool:
-    """Whether the server answers again."""
-    try:
-        await store.ping()
-    except StoreUnavailable:
-        return False
-    return True
-
-
 # ----------------------------------------------------------------------------------------- restart
-
-
-async def test_a_server_that_was_killed_and_started_again_has_everything_and_is_used_again(
-    redis_server: Redis, redis_url: str
-) -> None:
-    async with open_store(redis_url) as store:
-        await store.publish_batch([message(b"a"), message(b"b"), message(b"c")])
-        held = await claim(store, limit=2)
-        with store.listen([QUEUE]) as bell:
-            await until(lambda: store.listening)
-
-            await asyncio.to_thread(redis_server.kill)
-            for verb in (
-                lambda: store.publish(message()),
-                lambda: store.publish(message(timer_id="t")),
-                lambda: claim(store),
-                lambda: done(store, held),
-                lambda: store.extend(held, LEASE),
-                store.ping,
-                store.stats,
-            ):
-                with pytest.raises(StoreUnavailable):
-                    await verb()
-            await until(lambda: not store.listening)
-            assert store.look_interval.total_seconds() == 1
-            bell.clear()
-            await asyncio.to_thread(redis_server.start)
-
-            await until(lambda: works(store))
-            assert await bell.wait(40)
-            await until(lambda: store.listening)
-            assert store.look_interval.total_seconds() == 5
-        assert await done(store, held) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
-        assert [delivery.body for delivery in await claim(store)] == [b"c"]
-
-
-async def test_a_server_that_was_restarted_while_nobody_asked_is_not_noticed(
-    redis_server: Redis, redis_url: str
-) -> None:
-    async with open_store(redis_url) as store:
-        await store.publish(message(b"before"))
-        await claim(store, queue="other")
-
-        await asyncio.to_thread(redis_server.restart)
-
-        assert await store.publish(message(b"after")) is not None
-        deliveries = await claim(store)
-        assert [delivery.body for delivery in deliveries] == [b"before", b"after"]
-        assert await done(store, deliveries) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
 
 async def test_whatever_was_told_to_be_stored_survives_a_kill_in_the_middle_of_it(
@@ -130,35 +83,6 @@ async def test_whatever_was_told_to_be_stored_survives_a_kill_in_the_middle_of_i
         # The connection that died may have carried one more, or one more batch, of which nobody was told.
         assert len(found) - len(told) <= 2
         assert sum(isinstance(error, PublishUncertain) for error in uncertain) <= 1
-
-
-async def test_a_publish_that_was_never_sent_is_not_uncertain(redis_server: Redis, redis_url: str) -> None:
-    async with open_store(redis_url) as store:
-        await asyncio.to_thread(redis_server.stop)
-        try:
-            for attempt in (message(), message(timer_id="t")):
-                with pytest.raises(StoreUnavailable) as refused:
-                    await store.publish(attempt)
-                assert not isinstance(refused.value, PublishUncertain)
-        finally:
-            await asyncio.to_thread(redis_server.start)
-
-
-async def test_a_frozen_server_is_waited_for_no_longer_than_our_patience(
-    redis_server: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nightmail.stores.redis.lane.PATIENCE_SECONDS", 0.2)
-    async with open_store(redis_url) as store:
-        await store.ping()
-        await asyncio.to_thread(redis_server.pause)
-        try:
-            async with asyncio.timeout(10):
-                with pytest.raises(StoreUnavailable):
-                    await store.ping()
-        finally:
-            await asyncio.to_thread(redis_server.resume)
-
-        await store.ping()
 
 
 # ------------------------------------------------------------------------------------ lost replies

@@ -12,8 +12,10 @@ from redis.exceptions import WatchError
 from nightmail.errors import CannotJoin, LeaseLost, NotInTransaction, OtherDatabase, SchemaMissing
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
 from testkit.servers.redis import Redis
-from tests.stores.redis.support import HOUR, LEASE, QUEUE, claim, client, message, open_store, until
+from tests.stores.redis.support import client, open_store
+from tests.stores.support import claim, until
 
 pytestmark = pytest.mark.redis
 

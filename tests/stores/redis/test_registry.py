@@ -12,7 +12,9 @@ from nightmail.message import Message
 from nightmail.stores.redis import sweeping
 from nightmail.stores.redis.wire import Wire
 from nightmail.testing.clock import ManualClock
-from tests.stores.redis.support import HOUR, MINUTE, claim, client, done, message, open_store
+from nightmail.testing.conformance.build import HOUR, MINUTE, message
+from tests.stores.redis.support import client, open_store
+from tests.stores.support import claim, done
 
 pytestmark = pytest.mark.redis
 

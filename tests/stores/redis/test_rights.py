@@ -21,7 +21,8 @@ from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.scripts import Script, script
 from nightmail.testing.clock import ManualClock
-from tests.stores.redis.support import HOUR, LEASE, MINUTE, QUEUE, client, message, transaction
+from nightmail.testing.conformance.build import HOUR, LEASE, MINUTE, QUEUE, message
+from tests.stores.redis.support import client, transaction
 
 pytestmark = pytest.mark.redis
 

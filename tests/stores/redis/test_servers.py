@@ -13,9 +13,11 @@ from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.stores.redis import RedisStore, UnsuitableServer
 from nightmail.stores.redis.server import check_server
 from nightmail.stores.redis.wire import Wire
+from nightmail.testing.conformance.build import message
 from testkit.pytest_plugin import provide
 from testkit.servers.redis import Redis
-from tests.stores.redis.support import claim, client, message, open_store, until
+from tests.stores.redis.support import client, open_store
+from tests.stores.support import claim, until
 
 pytestmark = pytest.mark.redis
 

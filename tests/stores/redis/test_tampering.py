@@ -12,7 +12,9 @@ from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.outcome import Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
-from tests.stores.redis.support import HOUR, LEASE, QUEUE, claim, client, done, message, open_store
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from tests.stores.redis.support import client, open_store
+from tests.stores.support import claim, done
 
 pytestmark = pytest.mark.redis
 

@@ -27,19 +27,10 @@ from nightmail.records import DeadFilter
 from nightmail.store import Blocking, Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, SECOND, message
 from testkit.servers.redis import Redis
-from tests.stores.redis.support import (
-    HOUR,
-    LEASE,
-    QUEUE,
-    SECOND,
-    claim,
-    client,
-    message,
-    open_store,
-    transaction,
-    until,
-)
+from tests.stores.redis.support import client, open_store, transaction
+from tests.stores.support import claim, until
 
 pytestmark = pytest.mark.redis
 

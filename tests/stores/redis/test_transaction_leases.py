@@ -17,7 +17,9 @@ from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.stores.redis.settling import Settling
 from nightmail.stores.redis.watched import Watched
-from tests.stores.redis.support import QUEUE, claim, client, message, open_store, transaction, until
+from nightmail.testing.conformance.build import QUEUE, message
+from tests.stores.redis.support import client, open_store, transaction
+from tests.stores.support import claim, until
 
 pytestmark = pytest.mark.redis
 

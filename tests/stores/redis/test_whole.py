@@ -15,7 +15,9 @@ from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import Done
 from nightmail.store import Settlement
 from nightmail.stores.redis import timers
-from tests.stores.redis.support import LEASE, QUEUE, message, open_store, until
+from nightmail.testing.conformance.build import LEASE, QUEUE, message
+from tests.stores.redis.support import open_store
+from tests.stores.support import until
 
 pytestmark = pytest.mark.redis
 

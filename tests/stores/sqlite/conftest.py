@@ -15,12 +15,18 @@ from nightmail.stores.sqlite import SQLiteStore, begin_immediate
 from nightmail.stores.sqlite.connect import connect, create_file
 from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.testing.clock import ManualClock
-from tests.stores.sqlite.support import Connections
+from tests.stores.sqlite.support import Connections, SQLiteBackend
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def backend(file: Path) -> SQLiteBackend:
+    """The database that the shared tests use."""
+    return SQLiteBackend(file)
 
 
 @pytest.fixture

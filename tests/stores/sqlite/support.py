@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+)
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import aiosqlite
 from sqlalchemy import create_engine
@@ -17,28 +21,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from nightmail.errors import SchemaMissing
 from nightmail.limits import MAX_BODY_BYTES
-from nightmail.message import Delivery, Message
-from nightmail.outcome import Outcome, WriteResult
-from nightmail.store import Blocking, Settlement
+from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.testing.conformance import Harness
-
-QUEUE = "orders"
-NOW = timedelta(0)
-LEASE = timedelta(seconds=30)
-SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
+from tests.stores.shared.backend import Begin, BeginBlocking, SqlBackend
+from tests.stores.shared.callers import of_django, of_sqlalchemy, of_synchronous_sqlalchemy
 
 
 class SQLiteHarness(Harness):
     """One file. The caller's own rows are in a table beside ours."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, name: str = "shop.db") -> None:
         super().__init__()
-        self.file = directory / "shop.db"
+        self.file = directory / name
 
     async def open(
         self, *, keep_delivered: bool = False, max_body_bytes: int = MAX_BODY_BYTES
@@ -113,25 +111,6 @@ class DriverHarness(SQLiteHarness):
         await transaction.execute("INSERT INTO effects VALUES (?)", (value,))
 
 
-def message(body: bytes = b"hello", **options: Any) -> Message:
-    return Message(queue=options.pop("queue", QUEUE), body=body, **options)
-
-
-async def claim(
-    store: SQLiteStore, *queues: str, limit: int = 100, lease: timedelta = LEASE
-) -> list[Delivery]:
-    claimed = await store.claim(queues or (QUEUE,), limit=limit, lease=lease, token=uuid4())
-    return list(claimed.deliveries)
-
-
-async def settle(store: SQLiteStore, deliveries: Iterable[Delivery], outcome: Outcome) -> list[WriteResult]:
-    return await store.settle([Settlement(delivery, outcome) for delivery in deliveries])
-
-
-def bodies(records: Iterable[Any]) -> list[bytes]:
-    return [record.body for record in records]
-
-
 def unchecked(file: Path) -> sqlite3.Connection:
     """A connection of other software, which does not keep to the types of our columns."""
     connection = sqlite3.connect(file)
@@ -200,3 +179,98 @@ def noted(file: Path) -> list[str]:
 async def has_arrived(thread: ConnectionThread) -> None:
     """Until the thread has seen all that was asked for so far."""
     await thread.read(lambda connection: None)
+
+
+# What a caller's transaction may live in.
+
+
+@asynccontextmanager
+async def aiosqlite_connection(url: str) -> AsyncIterator[Any]:
+    async with DriverHarness(path_of(url).parent, path_of(url).name).transaction() as own:
+        yield own
+
+
+@contextmanager
+def sqlite3_connection(url: str) -> Iterator[Any]:
+    """As most callers begin: without the write lock."""
+    with closing(sqlite3.connect(path_of(url), isolation_level=None)) as own:
+        own.execute("BEGIN")
+        with own:
+            yield own
+
+
+def path_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+CALLERS: dict[str, Begin] = {
+    "aiosqlite": aiosqlite_connection,
+    **of_sqlalchemy(lambda url: url.replace("sqlite://", "sqlite+aiosqlite://")),
+}
+BLOCKING_CALLERS: dict[str, BeginBlocking] = {
+    "sqlite3": sqlite3_connection,
+    **of_synchronous_sqlalchemy(str),
+    **of_django("sqlite3"),
+}
+
+
+class SQLiteBackend(SqlBackend):
+    """One file, which is not there yet."""
+
+    async_drivers = ("aiosqlite",)
+    sync_driver = "pysqlite"
+    django_engine = "sqlite3"
+    new_identity = "UPDATE nightmail_meta SET identity = lower(hex(randomblob(16)))"
+    no_tables = SchemaMissing
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(f"sqlite:///{file}")
+        self.file = file
+
+    def store(self, **options: Any) -> SQLiteStore:
+        return SQLiteStore(self.file, **options)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[SQLiteBackend]:
+        yield SQLiteBackend(self.file.with_name("elsewhere.db"))
+
+    def connection(self, url: str | None = None) -> AbstractAsyncContextManager[Any]:
+        return aiosqlite.connect(path_of(url or self.url), isolation_level=None)
+
+    def transaction(self, url: str | None = None) -> AbstractAsyncContextManager[Any]:
+        return aiosqlite_connection(url or self.url)
+
+    async def execute(self, connection: Any, statement: str) -> list[tuple[Any, ...]]:
+        return list(await connection.execute_fetchall(statement))
+
+    def url_with(self, driver: str) -> str:
+        return self.url.replace("sqlite://", f"sqlite+{driver}://")
+
+    @property
+    def outside(self) -> dict[str, tuple[Begin, str]]:
+        return {"aiosqlite": (self.connection, "begin")}
+
+    def sync_outside(self) -> AbstractContextManager[Any]:
+        return closing(sqlite3.connect(self.file, isolation_level=None))
+
+    @asynccontextmanager
+    async def foreign_session(self) -> AsyncIterator[Any]:
+        class Elsewhere(AsyncConnection):
+            closed = False
+            sync_connection = None
+            dialect = create_async_engine("postgresql+asyncpg://localhost/shop").dialect
+
+            def __init__(self) -> None:
+                """Never connected."""
+
+        yield Elsewhere()
+
+    async def waits_for_a_lock(self) -> bool:
+        raise NotImplementedError("nobody but the waiting can tell")
+
+    async def refuse(self, body: str, *, on: str = "insert", table: str = "messages") -> None:
+        row = "new" if on == "insert" else "old"
+        await self.run(
+            f"CREATE TRIGGER refuse BEFORE {on} ON nightmail_{table} WHEN {row}.body = CAST('{body}' AS BLOB) "
+            "BEGIN SELECT raise(ABORT, 'no'); END"
+        )

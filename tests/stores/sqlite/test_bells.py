@@ -13,7 +13,9 @@ from nightmail.outcome import Done
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite import threads as threads_module
 from nightmail.testing.clock import ManualClock
-from tests.stores.sqlite.support import LEASE, QUEUE, Connections, claim, message, settle
+from nightmail.testing.conformance.build import LEASE, QUEUE, claim_all, message
+from tests.stores.sqlite.support import Connections
+from tests.stores.support import settle
 
 pytestmark = pytest.mark.sqlite
 
@@ -39,7 +41,7 @@ class TestBells:
             bell.clear()
             last.clear()
 
-            deliveries = await claim(other)
+            deliveries = await claim_all(other)
             await other.extend(deliveries, LEASE)
             await settle(other, deliveries, Done())
             await other.publish(message(queue="last"))

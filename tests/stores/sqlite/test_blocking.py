@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing, contextmanager
-from datetime import timedelta
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import aiosqlite
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from sqlalchemy.orm import Session
 
 from nightmail.errors import (
     CannotJoin,
@@ -26,36 +25,24 @@ from nightmail.errors import (
     SchemaMissing,
     StaleTransaction,
     StoreUnavailable,
-    TimerExists,
 )
 from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore, begin_immediate
 from nightmail.testing.clock import ManualClock
-from tests.stores.sqlite.support import HOUR, NOW, QUEUE, bodies, locked, message
+from nightmail.testing.conformance.blocking import at_once
+from nightmail.testing.conformance.build import AT_ONCE, HOUR, QUEUE, bodies, message
+from tests.stores.shared.backend import BeginBlocking, ChangedMyMind
+from tests.stores.shared.blocking import BlockingTransactions, LearningWhichTablesAreOurs
+from tests.stores.sqlite.support import BLOCKING_CALLERS, SQLiteBackend, locked
 
 pytestmark = pytest.mark.sqlite
 
-T = TypeVar("T")
 
-
-def at_once(verb: Coroutine[Any, Any, T]) -> T:
-    """Drive a verb as synchronous code does: one step, in which it ends."""
-    try:
-        verb.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    verb.close()
-    raise AssertionError("the verb waits for something")
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Effect(Base):
-    __tablename__ = "effects"
-    value: Mapped[str] = mapped_column(primary_key=True)
+class TestBlocking(BlockingTransactions, LearningWhichTablesAreOurs):
+    @pytest.fixture(params=BLOCKING_CALLERS.values(), ids=list(BLOCKING_CALLERS))
+    def begin(self, request: pytest.FixtureRequest) -> BeginBlocking:
+        begin: BeginBlocking = request.param
+        return begin
 
 
 @pytest.fixture
@@ -66,79 +53,7 @@ def blocking_engine(store: SQLiteStore, file: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-@contextmanager
-def in_a_session(engine: Engine) -> Iterator[Any]:
-    with Session(engine) as session, session.begin():
-        yield session
-
-
-@contextmanager
-def in_a_scoped_session(engine: Engine) -> Iterator[Any]:
-    scoped = scoped_session(sessionmaker(engine))
-    with scoped.begin():
-        yield scoped
-    scoped.remove()
-
-
-@contextmanager
-def in_a_connection(engine: Engine) -> Iterator[Any]:
-    with engine.begin() as connection:
-        yield connection
-
-
-@contextmanager
-def in_the_driver(engine: Engine) -> Iterator[Any]:
-    with closing(sqlite3.connect(str(engine.url.database), isolation_level=None)) as connection:
-        connection.execute("BEGIN")
-        with connection:
-            yield connection
-
-
-KINDS = {
-    "Session": in_a_session,
-    "scoped_session": in_a_scoped_session,
-    "Connection": in_a_connection,
-    "sqlite3": in_the_driver,
-}
-every_kind = pytest.mark.parametrize("begun", KINDS.values(), ids=KINDS)
-
-# What each verb makes of a message `old` with the name `a`, due now: the bodies that wait then, and due in how long.
-OLD = (b"old", NOW)
-VERBS: dict[str, tuple[Any, list[tuple[bytes, timedelta]]]] = {
-    "publish": (
-        lambda store, given: store.publish(message(b"new"), transaction=given),
-        [OLD, (b"new", NOW)],
-    ),
-    "publish a timer": (
-        lambda store, given: store.publish(message(b"new", timer_id="b"), transaction=given),
-        [OLD, (b"new", NOW)],
-    ),
-    "replace": (
-        lambda store, given: store.publish(
-            message(b"new", timer_id="a", on_conflict="replace"), transaction=given
-        ),
-        [(b"new", NOW)],
-    ),
-    "publish_batch": (
-        lambda store, given: store.publish_batch([message(b"1"), message(b"2")], transaction=given),
-        [OLD, (b"1", NOW), (b"2", NOW)],
-    ),
-    "cancel": (lambda store, given: store.cancel(QUEUE, "a", transaction=given), []),
-    "cancel_all": (lambda store, given: store.cancel_all(QUEUE, transaction=given), []),
-    "reschedule": (
-        lambda store, given: store.reschedule(QUEUE, "a", HOUR, transaction=given),
-        [(b"old", HOUR)],
-    ),
-}
-every_verb = pytest.mark.parametrize(("verb", "afterwards"), VERBS.values(), ids=VERBS)
-
-
-class RolledBack(Exception):
-    """Raised to have a transaction rolled back."""
-
-
-async def waiting(store: SQLiteStore, clock: ManualClock) -> list[tuple[bytes, timedelta]]:
-    return [(pending.body, pending.due_at - clock.now()) for pending in await store.peek()]
+every_kind = pytest.mark.parametrize("begin", BLOCKING_CALLERS.values(), ids=list(BLOCKING_CALLERS))
 
 
 def effects(file: Path) -> list[str]:
@@ -146,76 +61,7 @@ def effects(file: Path) -> list[str]:
         return [value for (value,) in connection.execute("SELECT value FROM effects")]
 
 
-@every_kind
-@every_verb
-class TestEveryVerb:
-    async def test_that_comes_first_in_a_transaction_is_committed_with_it(
-        self,
-        store: SQLiteStore,
-        blocking_engine: Engine,
-        clock: ManualClock,
-        begun: Callable[[Engine], Any],
-        verb: Any,
-        afterwards: Any,
-    ) -> None:
-        await store.publish(message(b"old", timer_id="a"))
-
-        with begun(blocking_engine) as session:
-            at_once(verb(store, Blocking(session)))
-
-        assert await waiting(store, clock) == afterwards
-
-    async def test_that_comes_first_in_a_transaction_is_rolled_back_with_it(
-        self,
-        store: SQLiteStore,
-        blocking_engine: Engine,
-        clock: ManualClock,
-        begun: Callable[[Engine], Any],
-        verb: Any,
-        afterwards: Any,
-    ) -> None:
-        # Nothing was sent yet, so the driver may not have begun: a statement of ours could commit by itself.
-        await store.publish(message(b"old", timer_id="a"))
-
-        with pytest.raises(RolledBack), begun(blocking_engine) as session:
-            at_once(verb(store, Blocking(session)))
-            raise RolledBack
-
-        assert await waiting(store, clock) == [OLD]
-
-
 class TestTheCallersTransaction:
-    @every_kind
-    async def test_stays_usable_after_a_conflict(
-        self, store: SQLiteStore, blocking_engine: Engine, file: Path, begun: Callable[[Engine], Any]
-    ) -> None:
-        await store.publish(message(timer_id="a"))
-
-        with begun(blocking_engine) as session:
-            with pytest.raises(TimerExists):
-                at_once(
-                    store.publish(message(timer_id="a", on_conflict="raise"), transaction=Blocking(session))
-                )
-            insert = "INSERT INTO effects VALUES ('effect')"
-            session.execute(insert if isinstance(session, sqlite3.Connection) else text(insert))
-
-        assert effects(file) == ["effect"]
-
-    async def test_is_not_flushed_and_not_committed(
-        self, store: SQLiteStore, blocking_engine: Engine, file: Path
-    ) -> None:
-        with Session(blocking_engine) as session:
-            session.add(Effect(value="effect"))
-            at_once(store.publish(message(), transaction=Blocking(session)))
-
-            assert len(session.new) == 1
-            assert session.in_transaction()
-            assert await store.peek() == []
-            session.commit()
-
-        assert bodies(await store.peek()) == [b"hello"]
-        assert effects(file) == ["effect"]
-
     async def test_may_have_a_savepoint_that_is_rolled_back_with_the_message(
         self, store: SQLiteStore, blocking_engine: Engine
     ) -> None:
@@ -227,17 +73,6 @@ class TestTheCallersTransaction:
             savepoint.rollback()
 
         assert bodies(await store.peek()) == [b"kept"]
-
-    async def test_of_sqlalchemy_begins_by_itself_on_a_connection_on_which_nothing_was_begun(
-        self, store: SQLiteStore, blocking_engine: Engine
-    ) -> None:
-        with blocking_engine.connect() as connection:
-            at_once(store.publish(message(b"rolled back"), transaction=Blocking(connection)))
-            connection.rollback()
-            at_once(store.publish(message(b"committed"), transaction=Blocking(connection)))
-            connection.commit()
-
-        assert bodies(await store.peek()) == [b"committed"]
 
     async def test_may_be_pythons_own(self, store: SQLiteStore, file: Path) -> None:
         with closing(sqlite3.connect(file)) as connection:
@@ -352,34 +187,11 @@ class TestWhatIsRefused:
             at_once(store.publish(message(), transaction=Blocking(session)))
         assert await store.peek() == []
 
-    async def test_a_connection_outside_any_transaction(self, store: SQLiteStore, file: Path) -> None:
-        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-            await self.refused(store, connection, NotInTransaction, "BEGIN IMMEDIATE")
-
     async def test_a_connection_on_which_python_has_not_begun_yet(
         self, store: SQLiteStore, file: Path
     ) -> None:
         with closing(sqlite3.connect(file)) as connection:
             await self.refused(store, connection, NotInTransaction, "BEGIN IMMEDIATE")
-
-    async def test_a_connection_that_is_closed(self, store: SQLiteStore, file: Path) -> None:
-        connection = sqlite3.connect(file)
-        connection.close()
-        await self.refused(store, connection, NotInTransaction, "closed")
-
-    async def test_a_connection_of_sqlalchemy_that_is_closed(
-        self, store: SQLiteStore, blocking_engine: Engine
-    ) -> None:
-        with blocking_engine.connect() as connection:
-            pass
-        await self.refused(store, connection, NotInTransaction, "closed")
-
-    async def test_another_file(self, store: SQLiteStore, tmp_path: Path) -> None:
-        engine = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
-        for begun in KINDS.values():
-            with begun(engine) as session:
-                await self.refused(store, session, OtherDatabase, "another database")
-        engine.dispose()
 
     async def test_a_file_without_our_tables(self, tmp_path: Path) -> None:
         file = tmp_path / "empty.db"
@@ -394,12 +206,6 @@ class TestWhatIsRefused:
 
         assert effects(file) == ["effect"]
 
-    async def test_a_database_in_memory(self, store: SQLiteStore) -> None:
-        engine = create_engine("sqlite://")
-        with Session(engine) as session:
-            await self.refused(store, session, OtherDatabase, "another database")
-        engine.dispose()
-
     async def test_a_session_of_another_kind_of_database(self, store: SQLiteStore) -> None:
         class Elsewhere(Connection):
             closed = False
@@ -413,22 +219,6 @@ class TestWhatIsRefused:
 
         await self.refused(store, Elsewhere(), OtherDatabase, "postgresql")
 
-    async def test_an_engine_that_commits_by_itself(self, store: SQLiteStore, file: Path) -> None:
-        engine = create_engine(f"sqlite:///{file}", isolation_level="AUTOCOMMIT")
-        with Session(engine) as session:
-            await self.refused(store, session, NotInTransaction, "by itself")
-        engine.dispose()
-
-    async def test_a_connection_set_to_commit_by_itself(
-        self, store: SQLiteStore, blocking_engine: Engine
-    ) -> None:
-        with blocking_engine.connect() as plain:
-            connection = plain.execution_options(isolation_level="AUTOCOMMIT")
-            await self.refused(store, connection, NotInTransaction, "AUTOCOMMIT")
-
-    async def test_an_engine(self, store: SQLiteStore, blocking_engine: Engine) -> None:
-        await self.refused(store, blocking_engine, CannotJoin, "Engine is not a transaction")
-
     async def test_an_asynchronous_session(self, store: SQLiteStore, engine: AsyncEngine, file: Path) -> None:
         async with AsyncSession(engine) as session, aiosqlite.connect(file) as connection:
             await self.refused(store, session, CannotJoin, "await")
@@ -440,9 +230,6 @@ class TestWhatIsRefused:
         async with engine.connect() as connection:
             await self.refused(store, connection.sync_connection, CannotJoin, "aiosqlite")
 
-    async def test_whatever_else_somebody_passes(self, store: SQLiteStore) -> None:
-        await self.refused(store, object(), CannotJoin, "sqlite3.Connection")
-
     async def test_a_connection_of_another_thread(self, store: SQLiteStore, file: Path) -> None:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -453,14 +240,6 @@ class TestWhatIsRefused:
                 await publishing
             connection.rollback()
 
-    async def test_a_synchronous_session_that_is_not_announced_as_one(
-        self, store: SQLiteStore, blocking_engine: Engine
-    ) -> None:
-        for begun in KINDS.values():
-            with begun(blocking_engine) as session, pytest.raises(CannotJoin, match="SyncPublisher"):
-                await store.publish(message(), transaction=session)
-        assert await store.peek() == []
-
     async def test_a_peek(self, store: SQLiteStore, blocking_engine: Engine) -> None:
         with Session(blocking_engine) as session, pytest.raises(CannotJoin):
             await store.peek(transaction=Blocking(session))
@@ -469,14 +248,11 @@ class TestWhatIsRefused:
 class TestSecrets:
     @every_kind
     async def test_an_error_does_not_show_the_message(
-        self, store: SQLiteStore, blocking_engine: Engine, file: Path, begun: Callable[[Engine], Any]
+        self, store: SQLiteStore, backend: SQLiteBackend, begin: BeginBlocking
     ) -> None:
-        with closing(sqlite3.connect(file)) as connection:
-            connection.execute(
-                "CREATE TRIGGER refuse BEFORE INSERT ON nightmail_messages BEGIN SELECT raise(ABORT, 'no'); END"
-            )
+        await backend.refuse("s3cret body")
 
-        with begun(blocking_engine) as session, pytest.raises(NightmailError) as raised:
+        with begin(backend.url) as session, pytest.raises(NightmailError) as raised:
             at_once(
                 store.publish(
                     message(b"s3cret body", headers={"key": "s3cret header"}), transaction=Blocking(session)
@@ -490,10 +266,10 @@ class TestSecrets:
 class TestWhoIsWoken:
     @every_kind
     async def test_a_thread_of_this_process_wakes_its_workers_as_another_process_does(
-        self, store: SQLiteStore, blocking_engine: Engine, begun: Callable[[Engine], Any]
+        self, store: SQLiteStore, backend: SQLiteBackend, begin: BeginBlocking
     ) -> None:
         def publish() -> None:
-            with begun(blocking_engine) as session:
+            with begin(backend.url) as session:
                 at_once(store.publish(message(), transaction=Blocking(session)))
 
         with store.listen([QUEUE]) as bell, store.listen(["other"]) as other:
@@ -514,7 +290,7 @@ class TestWhoIsWoken:
             await watched(store)
             bell.clear()
             with Session(blocking_engine) as session, session.begin():
-                at_once(store.reschedule(QUEUE, "a", NOW, transaction=Blocking(session)))
+                at_once(store.reschedule(QUEUE, "a", AT_ONCE, transaction=Blocking(session)))
 
             assert await bell.wait(5)
 
@@ -525,9 +301,9 @@ class TestWhoIsWoken:
             await watched(store)
             bell.clear()
             last.clear()
-            with pytest.raises(RolledBack), in_a_session(blocking_engine) as session:
+            with pytest.raises(ChangedMyMind), Session(blocking_engine) as session, session.begin():
                 at_once(store.publish(message(), transaction=Blocking(session)))
-                raise RolledBack
+                raise ChangedMyMind
             await store.publish(message(queue="last"))
 
             assert await last.wait(5)
@@ -542,7 +318,7 @@ class TestManyThreads:
 
         def publish(name: str) -> None:
             for number in range(20):
-                with in_a_session(blocking_engine) as session:
+                with Session(blocking_engine) as session, session.begin():
                     at_once(
                         store.publish(message(f"{name} {number}".encode()), transaction=Blocking(session))
                     )
@@ -561,7 +337,7 @@ class TestManyThreads:
         def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
             seen.append(statement)
 
-        with in_a_session(blocking_engine) as session:
+        with Session(blocking_engine) as session, session.begin():
             at_once(store.publish(message(), transaction=Blocking(session)))
 
         assert any(statement.startswith("INSERT INTO") for statement in seen)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from tests.stores.engine_listeners import EngineListeners
+from tests.stores.shared.engine_listeners import EngineListeners
 
 
 class TestSQLiteEngine(EngineListeners):

@@ -13,7 +13,8 @@ from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite import threads as threads_module
 from nightmail.stores.sqlite.errors import CommitInDoubt
 from nightmail.stores.sqlite.thread import ConnectionThread
-from tests.stores.sqlite.support import Connections, locked, message, note, noted
+from nightmail.testing.conformance.build import message
+from tests.stores.sqlite.support import Connections, locked, note, noted
 
 pytestmark = pytest.mark.sqlite
 

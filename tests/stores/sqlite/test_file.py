@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated, StoreUnavailable
+from nightmail.errors import SchemaMissing, StoreUnavailable
 from nightmail.store import Extend
 from nightmail.stores import open_store
 from nightmail.stores.sqlite import SQLiteStore
-from tests.stores.sqlite.support import bodies, claim, message
+from nightmail.testing.conformance.build import bodies, claim_all, message
 
 pytestmark = pytest.mark.sqlite
 
@@ -139,7 +139,7 @@ class TestFile:
         store = SQLiteStore(file)
         await store.open()
 
-        for verb in (store.check(), store.publish(message()), store.stats(), claim(store)):
+        for verb in (store.check(), store.publish(message()), store.stats(), claim_all(store)):
             with pytest.raises(SchemaMissing, match=r"no database file .*shop\.db"):
                 await verb
         with pytest.raises(StoreUnavailable, match="no database file"):
@@ -253,113 +253,4 @@ class TestFile:
             await store.publish(message())
 
         await store.open()
-        assert bodies(await claim(store)) == [b"kept"]
-
-    async def test_two_stores_with_different_tables_share_a_file(
-        self, store: SQLiteStore, file: Path
-    ) -> None:
-        other = SQLiteStore(file, tables="second")
-        await other.open()
-        await other.migrate()
-        await other.publish(message(b"second"))
-        await store.publish(message(b"first"))
-
-        assert bodies(await store.peek()) == [b"first"]
-        assert bodies(await other.peek()) == [b"second"]
-        await other.check()
-        await other.close()
-
-
-class TestTables:
-    def change(self, file: Path, *statements: str) -> None:
-        with closing(sqlite3.connect(file)) as connection, connection:
-            for statement in statements:
-                connection.execute(statement)
-
-    async def test_without_tables_everything_says_so(self, file: Path) -> None:
-        store = SQLiteStore(file)
-        await store.open()
-
-        for verb in (store.check(), store.publish(message()), store.stats(), claim(store)):
-            with pytest.raises(SchemaMissing):
-                await verb
-        await store.close()
-
-    async def test_older_tables_are_outdated(self, store: SQLiteStore, file: Path) -> None:
-        self.change(file, "UPDATE nightmail_meta SET version = 0")
-
-        with pytest.raises(SchemaOutdated) as raised:
-            await store.check()
-        assert (raised.value.found, raised.value.needed) == (0, 1)
-
-    async def test_newer_tables_are_left_alone(self, store: SQLiteStore, file: Path) -> None:
-        self.change(file, "UPDATE nightmail_meta SET version = 99")
-        await store.migrate()
-
-        with pytest.raises(SchemaDrift, match="version 99"):
-            await store.check()
-
-    async def test_a_missing_index_is_found_and_put_back(self, store: SQLiteStore, file: Path) -> None:
-        self.change(file, "DROP INDEX nightmail_messages_due")
-
-        with pytest.raises(SchemaDrift) as raised:
-            await store.check()
-        assert raised.value.differences == ("index nightmail_messages_due is missing",)
-
-        await store.migrate()
-        await store.check()
-
-    @pytest.mark.parametrize(
-        ("changes", "differences"),
-        [
-            pytest.param(
-                [
-                    "DROP INDEX nightmail_messages_timer",
-                    "CREATE UNIQUE INDEX nightmail_messages_timer ON nightmail_messages (queue, timer_key)",
-                ],
-                ("index nightmail_messages_timer was changed",),
-                id="an index without its condition",
-            ),
-            pytest.param(
-                ["ALTER TABLE nightmail_messages ADD COLUMN colour TEXT"],
-                ("table nightmail_messages was changed",),
-                id="a column more",
-            ),
-            pytest.param(
-                ["ALTER TABLE nightmail_dead DROP COLUMN error"],
-                ("table nightmail_dead was changed",),
-                id="a column less",
-            ),
-            pytest.param(
-                ["UPDATE nightmail_meta SET look_interval = 1"],
-                ("look interval and notice horizon are not those of this version",),
-                id="another look interval",
-            ),
-        ],
-    )
-    async def test_what_was_changed_is_found(
-        self, store: SQLiteStore, file: Path, changes: list[str], differences: tuple[str, ...]
-    ) -> None:
-        self.change(file, *changes)
-
-        with pytest.raises(SchemaDrift) as raised:
-            await store.check()
-        assert raised.value.differences == differences
-
-    async def test_what_others_have_added_is_theirs(self, store: SQLiteStore, file: Path) -> None:
-        self.change(file, "CREATE INDEX mine ON nightmail_messages (published_at)", "CREATE TABLE other (a)")
-
-        await store.check()
-
-    async def test_the_database_keeps_the_identity_it_was_given(self, store: SQLiteStore, file: Path) -> None:
-        def identity() -> str:
-            with closing(sqlite3.connect(file)) as connection:
-                ((identity,),) = connection.execute("SELECT identity FROM nightmail_meta")
-                return str(identity)
-
-        first = identity()
-        self.change(file, "DROP INDEX nightmail_messages_due")
-        await store.migrate()
-
-        assert identity() == first
-        assert len(first) == 32
+        assert bodies(await claim_all(store)) == [b"kept"]

@@ -19,37 +19,28 @@ from nightmail.stores.sqlite import SQLiteStore, keeper, line
 from nightmail.stores.sqlite.claiming import GRACE, LONG_LOCKED_OUT, Wanted
 from nightmail.stores.sqlite.steps import carry_out
 from nightmail.testing.clock import ManualClock
-from tests.stores.sqlite.support import HOUR, LEASE, SECOND, claim, has_arrived, locked, message
+from nightmail.testing.conformance.build import HOUR, LEASE, SECOND, claim_all, message
+from tests.stores.shared.event_loops import EventLoops
+from tests.stores.shared.keeper import KeeperThread
+from tests.stores.sqlite.support import has_arrived, locked
 
 pytestmark = pytest.mark.sqlite
 
 
+class TestKeeperThread(KeeperThread):
+    """On this store."""
+
+
+class TestEventLoops(EventLoops):
+    """On this store."""
+
+
 class TestKeeper:
-    async def test_leases_are_kept_while_the_event_loop_is_blocked(
-        self, store: SQLiteStore, clock: ManualClock
-    ) -> None:
-        await store.publish(message())
-        deliveries = await claim(store)
-        extended = threading.Event()
-
-        async def keep(extend: Extend) -> None:
-            while True:
-                if await extend(deliveries, HOUR) == [WriteResult.WRITTEN]:
-                    extended.set()
-                await asyncio.sleep(0.01)
-
-        async with store.run_on_keeper_thread(keep):
-            # Blocks the loop on purpose: nothing that runs on it could keep the lease.
-            assert extended.wait(5)
-            clock.advance(LEASE)
-
-        assert await claim(store) == []
-
     async def test_while_somebody_else_writes_the_keeper_is_told_so(
         self, store: SQLiteStore, file: Path
     ) -> None:
         await store.publish(message())
-        deliveries = await claim(store)
+        deliveries = await claim_all(store)
         told: list[WriteResult] = []
         answered = threading.Event()
 
@@ -67,12 +58,12 @@ class TestKeeper:
         self, store: SQLiteStore, file: Path, clock: ManualClock
     ) -> None:
         await store.publish(message())
-        deliveries = await claim(store)
+        deliveries = await claim_all(store)
         writer = store._threads.writer
         clock.advance(LEASE)
 
         with locked(file):
-            claiming = asyncio.create_task(claim(store))
+            claiming = asyncio.create_task(claim_all(store))
             await asyncio.sleep(0)
             renewing = asyncio.create_task(
                 writer.write(
@@ -91,7 +82,7 @@ class TestKeeper:
     ) -> None:
         monkeypatch.setattr(keeper, "RENEW_AGAIN_SECONDS", 60.0)
         await store.publish(message())
-        deliveries = await claim(store)
+        deliveries = await claim_all(store)
         clock.advance(LEASE + GRACE)
         told: list[WriteResult] = []
         answered = threading.Event()
@@ -101,7 +92,7 @@ class TestKeeper:
             answered.set()
 
         with locked(file):
-            claiming = asyncio.create_task(claim(store))
+            claiming = asyncio.create_task(claim_all(store))
             await asyncio.sleep(0)
             async with store.run_on_keeper_thread(keep):
                 assert answered.wait(5)
@@ -112,7 +103,7 @@ class TestKeeper:
 
     async def test_the_keeper_has_no_connection_of_its_own_to_compete_with(self, store: SQLiteStore) -> None:
         await store.publish(message())
-        deliveries = await claim(store)
+        deliveries = await claim_all(store)
         before = len(line._open)
         extended = threading.Event()
 
@@ -142,7 +133,7 @@ class TestKeeper:
         self, store: SQLiteStore, file: Path
     ) -> None:
         await store.publish(message())
-        deliveries = await claim(store)
+        deliveries = await claim_all(store)
         with closing(sqlite3.connect(file)) as connection:
             connection.execute("DROP TABLE nightmail_messages")
         failed: list[Exception] = []
@@ -160,21 +151,6 @@ class TestKeeper:
 
         assert len(failed) == 1
 
-    async def test_the_failure_of_its_work_is_raised_where_the_block_is_left(
-        self, store: SQLiteStore
-    ) -> None:
-        failing = threading.Event()
-
-        async def fails(extend: Extend) -> None:
-            failing.set()
-            raise LookupError("on purpose")
-
-        with pytest.raises(LookupError, match="on purpose"):
-            async with store.run_on_keeper_thread(fails):
-                assert failing.wait(5)
-
-        assert [thread.name for thread in threading.enumerate() if thread.name == "nightmail-keeper"] == []
-
 
 class TestLeasesThatCouldNotBeRenewed:
     """Others had the lock, so whoever holds the lease could not renew it, and must get a chance to."""
@@ -189,7 +165,7 @@ class TestLeasesThatCouldNotBeRenewed:
         self, store: SQLiteStore, clock: ManualClock
     ) -> None:
         await store.publish_batch([message(b"running"), message(b"waiting")])
-        await claim(store, limit=1)
+        await claim_all(store, limit=1)
         clock.advance(LEASE)
 
         first = await self.take(store, LONG_LOCKED_OUT)
@@ -204,7 +180,7 @@ class TestLeasesThatCouldNotBeRenewed:
         self, store: SQLiteStore, clock: ManualClock
     ) -> None:
         await store.publish(message(b"running"))
-        await claim(store)
+        await claim_all(store)
         clock.advance(LEASE)
 
         assert not (await self.take(store, 0, LONG_LOCKED_OUT)).deliveries
@@ -215,7 +191,7 @@ class TestLeasesThatCouldNotBeRenewed:
         self, store: SQLiteStore, clock: ManualClock
     ) -> None:
         await store.publish(message(b"running"))
-        await claim(store)
+        await claim_all(store)
         clock.advance(LEASE + GRACE)
 
         assert len((await self.take(store, LONG_LOCKED_OUT)).deliveries) == 1

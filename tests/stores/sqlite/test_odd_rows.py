@@ -16,7 +16,9 @@ from nightmail.records import DeadFilter
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite.claiming import SMALL
 from nightmail.testing.clock import ManualClock
-from tests.stores.sqlite.support import HOUR, LEASE, NOW, QUEUE, bodies, claim, message, settle, unchecked
+from nightmail.testing.conformance.build import AT_ONCE, HOUR, LEASE, QUEUE, bodies, claim_all, message
+from tests.stores.sqlite.support import unchecked
+from tests.stores.support import settle
 
 pytestmark = pytest.mark.sqlite
 
@@ -70,7 +72,7 @@ class TestOddRows:
         ids = [await store.publish(message(body)) for body in (b"before", b"odd", b"after")]
         change(file, assignment)
 
-        assert bodies(await claim(store)) == [b"before", b"after"]
+        assert bodies(await claim_all(store)) == [b"before", b"after"]
 
         (letter,) = await store.dead(DeadFilter())
         assert (letter.message_id, letter.queue, letter.body) == (ids[1], QUEUE, b"odd")
@@ -93,7 +95,7 @@ class TestOddRows:
         await store.publish_batch([*[message(b"odd")] * 3, message(b"sound")])
         change(file, "expires_at = 'infinity'")
 
-        assert bodies(await claim(store, limit=1)) == [b"sound"]
+        assert bodies(await claim_all(store, limit=1)) == [b"sound"]
         assert len(await store.dead(DeadFilter())) == 3
 
     async def test_very_many_odd_rows_are_given_up_in_several_claims(
@@ -115,17 +117,17 @@ class TestOddRows:
         await store.publish_batch([message(b"odd", ordering_key="k"), message(b"next", ordering_key="k")])
         change(file, "attempts = -1")
 
-        assert bodies(await claim(store)) == [b"next"]
+        assert bodies(await claim_all(store)) == [b"next"]
 
     async def test_an_odd_lease_does_not_stop_the_others(self, store: SQLiteStore, file: Path) -> None:
         await store.publish_batch([message(b"odd"), message(b"sound")])
         change(file, f"lease_until = 'never', claimed_at = 0, token = x'{uuid4().hex}'")
 
-        assert bodies(await claim(store)) == [b"sound"]
+        assert bodies(await claim_all(store)) == [b"sound"]
 
     async def test_an_odd_letter_does_not_stop_the_others(self, store: SQLiteStore, file: Path) -> None:
         await store.publish_batch([message(b"odd"), message(b"sound")])
-        await settle(store, await claim(store), Dead("rejected"))
+        await settle(store, await claim_all(store), Dead("rejected"))
         with closing(unchecked(file)) as connection, connection:
             connection.execute("UPDATE nightmail_dead SET published_at = 'then' WHERE body = x'6f6464'")
 
@@ -142,11 +144,11 @@ class TestCounters:
         await store.publish(message(b"odd"))
         change(file, f"deliveries = {MOST}, attempts = {MOST}")
 
-        (delivery,) = await claim(store)
+        (delivery,) = await claim_all(store)
         assert (delivery.deliveries, delivery.attempts) == (MOST, MOST)
-        await settle(store, [delivery], Retry(NOW))
+        await settle(store, [delivery], Retry(AT_ONCE))
 
-        (delivery,) = await claim(store)
+        (delivery,) = await claim_all(store)
         assert (delivery.deliveries, delivery.attempts) == (1, MOST)
 
 
@@ -159,7 +161,7 @@ class TestTooLarge:
         reader = SQLiteStore(file, clock=clock, max_body_bytes=SMALL)
         await reader.open()
 
-        assert bodies(await claim(reader)) == [b"small"]
+        assert bodies(await claim_all(reader)) == [b"small"]
 
         (letter,) = await reader.dead(DeadFilter())
         assert letter.reason == Reason.TOO_LARGE
@@ -170,7 +172,7 @@ class TestTooLarge:
         await store.publish_batch([message(b"odd"), message(b"sound")])
         change(file, "headers = printf('%.*c', 2000000, 'x')")
 
-        assert bodies(await claim(store)) == [b"sound"]
+        assert bodies(await claim_all(store)) == [b"sound"]
         assert [letter.reason for letter in await store.dead(DeadFilter())] == [Reason.TOO_LARGE]
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
@@ -196,7 +198,7 @@ class TestOrderOfALine:
         await store.publish(message(b"second", ordering_key="k"))
         await store.publish(message(b"third", ordering_key="k"))
 
-        assert bodies(await claim(store)) == [b"second"]
+        assert bodies(await claim_all(store)) == [b"second"]
 
     async def test_when_all_are_due_the_first_goes(self, store: SQLiteStore, clock: ManualClock) -> None:
         await store.publish(message(b"first", ordering_key="k", due=HOUR * 2))
@@ -204,4 +206,4 @@ class TestOrderOfALine:
         await store.publish(message(b"third", ordering_key="k"))
         clock.advance(HOUR * 2)
 
-        assert bodies(await claim(store)) == [b"first"]
+        assert bodies(await claim_all(store)) == [b"first"]

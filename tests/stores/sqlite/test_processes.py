@@ -15,8 +15,8 @@ import pytest
 
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import HOUR, QUEUE, bodies, claim_all, message
 from tests.stores.sqlite import process as script
-from tests.stores.sqlite.support import HOUR, QUEUE, bodies, claim, message
 
 pytestmark = pytest.mark.sqlite
 
@@ -123,12 +123,12 @@ async def test_a_message_in_the_hands_of_a_killed_worker_is_delivered_again(file
         assert await line(worker) == "held"
         worker.kill()
         await worker.wait()
-    assert await claim(store) == []
+    assert await claim_all(store) == []
     await store.close()
 
     later = SQLiteStore(file, clock=in_an_hour())
     await later.open()
-    (delivery,) = await claim(later)
+    (delivery,) = await claim_all(later)
     assert (delivery.body, delivery.deliveries) == (b"held", 2)
     await later.close()
 

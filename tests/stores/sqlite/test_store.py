@@ -19,18 +19,9 @@ from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.testing.clock import START, ManualClock
-from tests.stores.sqlite.support import (
-    HOUR,
-    LEASE,
-    QUEUE,
-    SECOND,
-    bodies,
-    claim,
-    locked,
-    message,
-    settle,
-    unchecked,
-)
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, SECOND, bodies, claim_all, message
+from tests.stores.sqlite.support import locked, unchecked
+from tests.stores.support import settle
 
 pytestmark = pytest.mark.sqlite
 
@@ -47,7 +38,7 @@ class TestHistory:
         keeping = SQLiteStore(file, clock=clock, keep_delivered=True)
         await keeping.open()
         await keeping.publish_batch([message(b"settled"), message(b"acked"), message(b"dead")])
-        settled, acked, dead = await claim(keeping)
+        settled, acked, dead = await claim_all(keeping)
         clock.advance(SECOND)
 
         await settle(keeping, [settled], Done())
@@ -64,7 +55,7 @@ class TestHistory:
 
     async def test_nothing_is_kept_unless_asked_for(self, store: SQLiteStore, file: Path) -> None:
         await store.publish(message())
-        await settle(store, await claim(store), Done())
+        await settle(store, await claim_all(store), Done())
 
         assert rows(file, "SELECT * FROM nightmail_delivered") == []
 
@@ -87,7 +78,7 @@ class TestTheLock:
         self, store: SQLiteStore, file: Path
     ) -> None:
         await store.publish_batch([message(), message()])
-        deliveries = await claim(store)
+        deliveries = await claim_all(store)
 
         with locked(file):
             assert await store.extend(deliveries, LEASE) == [WriteResult.BUSY, WriteResult.BUSY]
@@ -114,7 +105,7 @@ class TestRefusedRows:
                 " BEGIN SELECT raise(ABORT, 'no such reason'); END"
             )
         await store.publish_batch([message(b"%d s3cret" % number) for number in range(4)])
-        one, two, three, four = await claim(store)
+        one, two, three, four = await claim_all(store)
 
         with caplog.at_level(logging.ERROR):
             results = await store.settle(
@@ -142,7 +133,7 @@ class TestBodies:
         sizes = [4_000_000, 1, 900_000, 900_000, 0]
         await store.publish_batch([message(b"x" * size) for size in sizes])
 
-        assert [len(body) for body in bodies(await claim(store))] == sizes
+        assert [len(body) for body in bodies(await claim_all(store))] == sizes
 
     async def test_what_somebody_put_there_by_hand_does_not_stop_the_queue(
         self, store: SQLiteStore, file: Path
@@ -153,7 +144,7 @@ class TestBodies:
                 "UPDATE nightmail_messages SET headers = x'ff00', body = 'text', ordering_key = x'01' WHERE id = 2"
             )
 
-        claimed = await claim(store)
+        claimed = await claim_all(store)
 
         assert bodies(claimed) == [b"before", b"text", b"after"]
         with pytest.raises(ValueError, match="Expecting value"):
@@ -178,7 +169,7 @@ class TestWindows:
 class TestTimes:
     async def test_a_delay_without_end_is_due_at_the_end_of_the_calendar(self, store: SQLiteStore) -> None:
         await store.publish(message(b"postponed"))
-        await settle(store, await claim(store), Postpone(timedelta.max))
+        await settle(store, await claim_all(store), Postpone(timedelta.max))
 
         assert [pending.due_at.year for pending in await store.peek()] == [9999]
 
@@ -190,7 +181,7 @@ class TestTimes:
             await store.publish(message(due=SECOND / 1000))
             deliveries: list[Delivery] = []
             while not deliveries:
-                deliveries = await claim(store)
+                deliveries = await claim_all(store)
 
             assert deliveries[0].due_at <= deliveries[0].claimed_at
             assert deliveries[0].due_at - deliveries[0].published_at >= SECOND / 1000

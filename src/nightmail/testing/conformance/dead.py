@@ -227,6 +227,17 @@ class DeadConformance:
         assert bodies(letters) == [b"first", b"second", b"third"]
         assert [letter.timer_id for letter in letters] == ["reminder"] * 3
         assert len({letter.id for letter in letters}) == 3
+        assert (
+            await store.settle([Settlement(letter, Done()) for letter in letters])
+            == [WriteResult.WRITTEN] * 3
+        )
+        assert await store.dead(EVERYTHING) == []
+
+    async def test_large_letters_are_taken_whole(self, store: FullStore) -> None:
+        for body in (b"x" * 4_000_000, b"", b"y" * 900_000):
+            await bury(store, message(body))
+
+        assert [len(letter.body) for letter in await claim_letters(store)] == [4_000_000, 0, 900_000]
 
     async def test_a_large_backlog_of_letters_is_taken_at_once(self, store: FullStore) -> None:
         await store.publish_batch([message(b"%d" % number) for number in range(300)])

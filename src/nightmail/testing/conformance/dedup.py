@@ -139,6 +139,20 @@ class DedupConformance:
         clock.advance(MICROSECOND)
         assert await store.publish(timer("reminder", b"fourth")) is not None
 
+    async def test_a_re_arm_with_a_shorter_window_does_not_shorten_it(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await stored(store, timer("reminder", dedup_for=HOUR))
+        running = await claim_one(store)
+        await stored(store, timer("reminder", dedup_for=MINUTE), own=running)
+        for delivery in (running, await claim_one(store)):
+            await settle_one(store, delivery, Done())
+
+        clock.advance(HOUR - MICROSECOND)
+        assert await store.publish(timer("reminder")) is None
+        clock.advance(MICROSECOND)
+        assert await store.publish(timer("reminder")) is not None
+
     async def test_a_refused_publish_does_not_prolong_the_window(
         self, store: FullStore, clock: ManualClock
     ) -> None:

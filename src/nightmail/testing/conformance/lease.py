@@ -491,6 +491,19 @@ class LeaseConformance:
 
         await store.ping()
 
+    async def test_an_error_of_the_work_comes_out_with_its_block(self, store: FullStore) -> None:
+        failing = threading.Event()
+
+        async def work(extend: Extend) -> None:
+            failing.set()
+            raise LookupError("on purpose")
+
+        with pytest.raises(LookupError, match="on purpose"):
+            async with promptly(), store.run_on_keeper_thread(work):
+                await came(failing)
+
+        await store.ping()
+
     async def test_two_works_run_beside_at_once_and_end_each_with_its_own_block(
         self, store: FullStore
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -293,6 +294,20 @@ class RedriveConformance:
         assert [(each.id, each.body) for each in await store.peek()] == [(ids[0], b"middle")]
         assert await store.dead(EVERYTHING) == [newest, oldest]
 
+    async def test_of_several_letters_of_one_timer_id_the_last_that_can_move_goes(
+        self, store: FullStore
+    ) -> None:
+        first, second, third = [
+            await bury(store, timer("reminder", body)) for body in (b"first", b"second", b"third")
+        ]
+        held = await claim_letters(store, limit=1)
+        assert bodies(held) == [b"first"]
+
+        assert len(await store.redrive([third, second, first])) == 1
+
+        assert bodies(await store.peek()) == [b"second"]
+        assert bodies(await store.dead(EVERYTHING)) == [b"third", b"first"]
+
     async def test_letters_of_one_name_that_go_to_their_own_queues_all_go(self, store: FullStore) -> None:
         letters = [await bury(store, timer("reminder", queue=queue)) for queue in ("orders", "refunds")]
 
@@ -399,6 +414,14 @@ class RedriveConformance:
         assert len(await store.redrive([letter, letter])) == 1
 
         assert await claim_bodies(store) == [b"once"]
+
+    async def test_a_queue_that_cannot_be_one_is_refused_and_nothing_moves(self, store: FullStore) -> None:
+        letter = await bury(store, message())
+
+        with pytest.raises(ValueError, match="queue"):
+            await store.redrive([letter], to="")
+
+        assert await store.dead(EVERYTHING) == [letter]
 
     async def test_letters_redriven_twice_at_once_move_each_once(
         self, store: FullStore, other: FullStore
@@ -516,6 +539,41 @@ class RedriveConformance:
         assert await store.purge(which, limit=100) == 4 - len(left)
 
         assert bodies(await store.dead(EVERYTHING)) == left
+
+    @pytest.mark.parametrize(
+        ("conditions", "expected"),
+        [
+            ({"queue": "a", "ids": (0, 1, 2)}, [b"3", b"1"]),
+            ({"queue": "a", "reason": "rejected", "error": "no", "older_than": MINUTE}, [b"3", b"1"]),
+            ({"queue": "b"}, [b"4", b"2"]),
+            ({"ids": (3, 0)}, [b"4", b"1"]),
+            ({"queue": "b", "ids": (0,)}, []),
+            ({"queue": "a", "older_than": HOUR * 2}, []),
+        ],
+    )
+    async def test_what_is_listed_is_what_is_purged(
+        self, store: FullStore, clock: ManualClock, conditions: dict[str, Any], expected: list[bytes]
+    ) -> None:
+        letters = [
+            await bury(store, message(body, queue=queue))
+            for body, queue in ((b"1", "a"), (b"2", "b"), (b"3", "a"), (b"4", "b"))
+        ]
+        clock.advance(HOUR)
+        if places := conditions.get("ids"):
+            conditions = {**conditions, "ids": tuple(letters[place].id for place in places)}
+        which = DeadFilter(**conditions)
+
+        assert bodies(await store.dead(which)) == expected
+        assert await store.purge(which, limit=10) == len(expected)
+        assert await store.dead(which) == []
+        assert len(await store.dead(EVERYTHING)) == 4 - len(expected)
+
+    async def test_purging_no_more_than_nothing_deletes_nothing(self, store: FullStore) -> None:
+        letter = await bury(store, message())
+
+        assert await store.purge(EVERYTHING, limit=0) == 0
+        assert await store.purge(EVERYTHING, limit=-1) == 0
+        assert await store.dead(EVERYTHING) == [letter]
 
     async def test_purging_by_age_is_exact_to_the_clock(self, store: FullStore, clock: ManualClock) -> None:
         await bury(store, message(b"old"))

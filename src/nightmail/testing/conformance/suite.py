@@ -9,6 +9,7 @@ from nightmail.testing.conformance.blocking_leases import BlockingLeasesConforma
 from nightmail.testing.conformance.cancel import CancelConformance
 from nightmail.testing.conformance.cancellation import CancellationConformance
 from nightmail.testing.conformance.claim import ClaimConformance
+from nightmail.testing.conformance.contended_dead import ContendedDeadConformance
 from nightmail.testing.conformance.dead import DeadConformance
 from nightmail.testing.conformance.dedup import DedupConformance
 from nightmail.testing.conformance.delay import DelayConformance
@@ -63,6 +64,7 @@ class StoreConformance(
     FreedKeysConformance,
     InspectConformance,
     DeadConformance,
+    ContendedDeadConformance,
     RedriveConformance,
     ReservedHeadersConformance,
     SweepConformance,

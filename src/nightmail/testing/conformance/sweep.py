@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 import pytest_asyncio
@@ -24,6 +25,7 @@ from nightmail.testing.conformance.build import (
     claim_all,
     claim_bodies,
     claim_letter,
+    claim_letters,
     claim_one,
     expired_timer,
     message,
@@ -142,6 +144,22 @@ class SweepConformance:
         clock.advance(HOUR)
 
         assert await store.sweep(older_than=MINUTE, limit=100) == Swept(delivered=1)
+
+    @needs("transactions")
+    async def test_letters_that_were_handled_are_not_in_the_history(
+        self, keeper: FullStore, harness: Harness, clock: ManualClock
+    ) -> None:
+        for body in (b"settled", b"acked"):
+            await bury(keeper, message(body))
+        settled, acked = await claim_letters(keeper)
+
+        assert await settle_one(keeper, settled, Done()) is WriteResult.WRITTEN
+        async with harness.transaction() as transaction:
+            await keeper.ack([acked], transaction=transaction)
+
+        clock.advance(HOUR)
+        assert await keeper.dead(EVERYTHING) == []
+        assert await keeper.sweep(older_than=MINUTE, limit=10) == Swept()
 
     async def test_a_redriven_message_that_is_done_joins_the_history(
         self, store: FullStore, keeper: FullStore, clock: ManualClock
@@ -301,6 +319,14 @@ class SweepConformance:
         assert swept == [Swept(dedup=3), Swept(dedup=1), Swept()]
 
     # ---------------------------------------------------------------------------------------- together
+
+    async def test_nothing_is_older_than_time_itself(self, store: FullStore) -> None:
+        letter = await bury(store, message())
+
+        assert await store.sweep(older_than=timedelta.max, limit=10) == Swept()
+        assert await store.purge(DeadFilter(older_than=timedelta.max), limit=10) == 0
+        assert await store.dead(DeadFilter(older_than=timedelta.max)) == []
+        assert await store.dead(EVERYTHING) == [letter]
 
     async def test_the_limit_is_for_each_kind(
         self, store: FullStore, keeper: FullStore, clock: ManualClock

@@ -318,6 +318,21 @@ class TimersConformance:
     # ------------------------------------------------------------------ in the caller's transaction
 
     @needs("transactions")
+    async def test_a_rollback_gives_a_timer_id_back_that_had_several_owners_in_the_transaction(
+        self, store: FullStore, harness: Harness
+    ) -> None:
+        first = await store.publish(timer("reminder", b"first"))
+
+        with pytest.raises(RolledBack):
+            async with harness.transaction() as transaction:
+                for body in (b"second", b"third"):
+                    assert await store.cancel(QUEUE, "reminder", transaction=transaction)
+                    await stored(store, timer("reminder", body), transaction=transaction)
+                raise RolledBack
+
+        assert await bearer(store) == [(first, b"first")]
+
+    @needs("transactions")
     async def test_a_conflict_never_aborts_the_callers_transaction(
         self, store: FullStore, harness: Harness
     ) -> None:

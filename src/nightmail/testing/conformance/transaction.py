@@ -242,6 +242,21 @@ class TransactionConformance:
         assert raised.value.ids == (lost.id,)
         assert await settle_one(store, held, Done()) is WriteResult.WRITTEN
 
+    @needs("transactions")
+    async def test_a_message_acked_under_two_tokens_at_once_is_refused(
+        self, store: FullStore, harness: Harness, clock: ManualClock
+    ) -> None:
+        await store.publish(message())
+        lost = await claim_one(store)
+        clock.advance(LEASE)
+        held = await claim_one(store)
+
+        async with harness.transaction() as transaction:
+            with pytest.raises(LeaseLost):
+                await store.ack([lost, held], transaction=transaction)
+
+        assert await settle_one(store, held, Done()) is WriteResult.WRITTEN
+
     @needs("transactions", "concurrent_writers")
     async def test_while_an_ack_is_open_nobody_takes_the_message_over(
         self, store: FullStore, other: FullStore, harness: Harness, clock: ManualClock

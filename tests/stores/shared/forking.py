@@ -1,4 +1,4 @@
-"""A program that forks with a store open: `python -m tests.stores.forking <url>`. It tells what it saw."""
+"""A program that forks with a store open: `python -m tests.stores.shared.forking <url>`. It tells what it saw."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def in_child(store: FullStore, delivery: Delivery, writing: int) -> None:
 def check_forking(url: str) -> None:
     """The test: a child is refused before it touches anything of its parent's, and may open the store itself."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.stores.forking", url],
+        [sys.executable, "-m", "tests.stores.shared.forking", url],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

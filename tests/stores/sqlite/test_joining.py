@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,25 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from nightmail.errors import LeaseLost, StaleTransaction, TimerExists
+from nightmail.errors import StaleTransaction
 from nightmail.outcome import Retry, WriteResult
 from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite.errors import Refused
-from nightmail.testing.clock import ManualClock
-from tests.stores.sqlite.support import HOUR, NOW, QUEUE, SECOND, bodies, claim, message, settle
+from nightmail.testing.conformance.build import AT_ONCE, QUEUE, bodies, claim_all, message
+from tests.stores.shared.backend import Begin
+from tests.stores.shared.joining import Joining
+from tests.stores.sqlite.support import CALLERS
+from tests.stores.support import settle
 
 pytestmark = pytest.mark.sqlite
+
+
+class TestJoining(Joining):
+    @pytest.fixture(params=CALLERS.values(), ids=list(CALLERS))
+    def begin(self, request: pytest.FixtureRequest) -> Begin:
+        begin: Begin = request.param
+        return begin
 
 
 async def write(session: AsyncSession, value: str = "effect") -> None:
@@ -34,89 +43,7 @@ async def effects(store: SQLiteStore) -> list[str]:
         return [value for (value,) in await connection.execute_fetchall("SELECT value FROM effects")]
 
 
-# What each verb makes of a message `old` with the name `a`, due now: the bodies that wait then, and due in how long.
-OLD = (b"old", NOW)
-VERBS: dict[str, tuple[Any, list[tuple[bytes, timedelta]]]] = {
-    "publish": (
-        lambda store, given: store.publish(message(b"new"), transaction=given),
-        [OLD, (b"new", NOW)],
-    ),
-    "publish a timer": (
-        lambda store, given: store.publish(message(b"new", timer_id="b"), transaction=given),
-        [OLD, (b"new", NOW)],
-    ),
-    "replace": (
-        lambda store, given: store.publish(
-            message(b"new", timer_id="a", on_conflict="replace"), transaction=given
-        ),
-        [(b"new", NOW)],
-    ),
-    "publish_batch": (
-        lambda store, given: store.publish_batch([message(b"1"), message(b"2")], transaction=given),
-        [OLD, (b"1", NOW), (b"2", NOW)],
-    ),
-    "cancel": (lambda store, given: store.cancel(QUEUE, "a", transaction=given), []),
-    "cancel_all": (lambda store, given: store.cancel_all(QUEUE, transaction=given), []),
-    "reschedule": (
-        lambda store, given: store.reschedule(QUEUE, "a", HOUR, transaction=given),
-        [(b"old", HOUR)],
-    ),
-}
-every_verb = pytest.mark.parametrize(("verb", "afterwards"), VERBS.values(), ids=VERBS)
-
-
-async def waiting(store: SQLiteStore, clock: ManualClock) -> list[tuple[bytes, timedelta]]:
-    return [(pending.body, pending.due_at - clock.now()) for pending in await store.peek()]
-
-
 class TestSQLAlchemy:
-    @every_verb
-    async def test_a_verb_that_comes_first_in_a_session_is_rolled_back_with_it(
-        self, store: SQLiteStore, engine: AsyncEngine, clock: ManualClock, verb: Any, afterwards: Any
-    ) -> None:
-        # Nothing was sent yet, so the driver has not begun: a statement of ours could commit by itself.
-        await store.publish(message(b"old", timer_id="a"))
-        async with AsyncSession(engine) as session:
-            await verb(store, session)
-            await session.rollback()
-
-        assert await waiting(store, clock) == [OLD]
-
-    @every_verb
-    async def test_a_verb_that_comes_first_in_a_session_is_committed_with_it(
-        self, store: SQLiteStore, engine: AsyncEngine, clock: ManualClock, verb: Any, afterwards: Any
-    ) -> None:
-        await store.publish(message(b"old", timer_id="a"))
-        async with AsyncSession(engine) as session, session.begin():
-            await verb(store, session)
-            await write(session)
-
-        assert await effects(store) == ["effect"]
-        assert await waiting(store, clock) == afterwards
-
-    async def test_a_connection_on_which_nothing_was_begun_begins_by_itself(
-        self, store: SQLiteStore, engine: AsyncEngine
-    ) -> None:
-        async with engine.connect() as connection:
-            await store.publish(message(b"rolled back"), transaction=connection)
-            await connection.rollback()
-            await store.publish(message(b"committed"), transaction=connection)
-            await connection.commit()
-
-        assert bodies(await store.peek()) == [b"committed"]
-
-    async def test_what_the_session_has_not_flushed_stays_unflushed(
-        self, store: SQLiteStore, engine: AsyncEngine
-    ) -> None:
-        async with AsyncSession(engine) as session:
-            await store.publish(message(), transaction=session)
-
-            assert session.in_transaction()
-            assert await store.peek() == []
-            await session.commit()
-
-        assert bodies(await store.peek()) == [b"hello"]
-
     async def test_a_savepoint_that_is_rolled_back_takes_the_message_along(
         self, store: SQLiteStore, eager: AsyncEngine
     ) -> None:
@@ -128,15 +55,6 @@ class TestSQLAlchemy:
 
         assert bodies(await store.peek()) == [b"kept"]
 
-    async def test_what_is_not_committed_is_seen_in_its_own_transaction_only(
-        self, store: SQLiteStore, engine: AsyncEngine
-    ) -> None:
-        async with AsyncSession(engine) as session:
-            await store.publish(message(b"mine"), transaction=session)
-
-            assert bodies(await store.peek(transaction=session)) == [b"mine"]
-            assert await store.peek() == []
-
     async def test_looking_in_a_session_does_not_take_the_write_lock(
         self, store: SQLiteStore, engine: AsyncEngine
     ) -> None:
@@ -144,17 +62,6 @@ class TestSQLAlchemy:
             assert await store.peek(transaction=session) == []
 
             await store.publish(message(b"meanwhile"))
-
-    async def test_an_expected_error_leaves_the_transaction_usable(
-        self, store: SQLiteStore, engine: AsyncEngine
-    ) -> None:
-        await store.publish(message(timer_id="a"))
-        async with AsyncSession(engine) as session, session.begin():
-            with pytest.raises(TimerExists):
-                await store.publish(message(timer_id="a", on_conflict="raise"), transaction=session)
-            await write(session)
-
-        assert await effects(store) == ["effect"]
 
 
 class TestStaleTransactions:
@@ -254,7 +161,7 @@ class TestCancellation:
     ) -> None:
         # Replacing what runs takes two writes: the name is taken away, then the new message gets it.
         await store.publish(message(b"old", timer_id="a"))
-        await claim(store)
+        await claim_all(store)
         cancelled_at: list[str] = []
 
         async with AsyncSession(engine) as session, session.begin():
@@ -295,29 +202,12 @@ class TestCancellation:
                 await publishing
 
 
-class TestAck:
-    async def test_all_or_none_are_acked(self, store: SQLiteStore, engine: AsyncEngine) -> None:
-        await store.publish_batch([message(b"kept"), message(b"lost")])
-        kept, lost = await claim(store)
-        async with AsyncSession(engine) as session, session.begin():
-            await store.ack([lost], transaction=session)
-
-        with pytest.raises(LeaseLost) as raised:
-            async with AsyncSession(engine) as session, session.begin():
-                await write(session)
-                await store.ack([kept, lost], transaction=session)
-
-        assert raised.value.ids == (lost.id,)
-        assert await effects(store) == []
-        assert await store.extend([kept], SECOND) == [WriteResult.WRITTEN]
-
-
 class TestARefusedVerb:
     async def test_nothing_of_a_refused_verb_stays_in_the_callers_transaction(
         self, store: SQLiteStore, engine: AsyncEngine, file: Path
     ) -> None:
         await store.publish(message(b"running", timer_id="a"))
-        (running,) = await claim(store)
+        (running,) = await claim_all(store)
         with closing(sqlite3.connect(file)) as connection:
             connection.execute(
                 "CREATE TRIGGER refuse BEFORE INSERT ON nightmail_messages WHEN new.body = x'00'"
@@ -330,13 +220,13 @@ class TestARefusedVerb:
                 await store.publish(message(b"\0", timer_id="a", on_conflict="replace"), transaction=session)
             await store.publish(message(b"other"), transaction=session)
 
-        assert await settle(store, [running], Retry(NOW)) == [WriteResult.WRITTEN]
-        (other, back) = sorted(await claim(store), key=lambda delivery: -delivery.id)
+        assert await settle(store, [running], Retry(AT_ONCE)) == [WriteResult.WRITTEN]
+        (other, back) = sorted(await claim_all(store), key=lambda delivery: -delivery.id)
         assert (other.body, back.body, back.superseded) == (b"other", b"running", False)
 
     async def test_the_same_for_synchronous_callers(self, store: SQLiteStore, file: Path) -> None:
         await store.publish(message(b"running", timer_id="a"))
-        await claim(store)
+        await claim_all(store)
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.execute(
                 "CREATE TEMP TRIGGER refuse BEFORE INSERT ON nightmail_messages BEGIN SELECT raise(ABORT, 'no'); END"

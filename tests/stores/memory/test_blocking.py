@@ -4,56 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any, TypeVar
-from uuid import uuid4
 
 import pytest
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StoreUnavailable
-from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead, Done, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Blocking, Settlement
 from nightmail.stores.memory import MemoryData, MemoryStore
+from nightmail.testing.conformance.blocking import at_once
+from nightmail.testing.conformance.build import LEASE, claim_all, claim_bodies, message
 
 pytestmark = pytest.mark.memory
 
-LEASE = timedelta(seconds=30)
 PATIENCE = 5.0
-
-Result = TypeVar("Result")
-
-
-def at_once(verb: Coroutine[Any, Any, Result]) -> Result:
-    """Drive a verb as synchronous code does: in one step."""
-    try:
-        verb.send(None)
-    except StopIteration as ended:
-        result: Result = ended.value
-        return result
-    pytest.fail("the verb waits for something")
-
-
-def message(body: bytes = b"hello", **options: Any) -> Message:
-    return Message(queue="orders", body=body, **options)
 
 
 def publish_now(store: MemoryStore, body: bytes = b"hello") -> int | None:
     """Publish as synchronous code does, in a transaction of its own."""
     with store.data.sync_transaction() as transaction:
         return at_once(store.publish(message(body), transaction=Blocking(transaction)))
-
-
-async def claim(store: MemoryStore, limit: int = 1000) -> list[Delivery]:
-    claimed = await store.claim(["orders"], limit=limit, lease=LEASE, token=uuid4())
-    return list(claimed.deliveries)
-
-
-async def bodies(store: MemoryStore) -> list[bytes]:
-    return [delivery.body for delivery in await claim(store)]
 
 
 async def came(event: threading.Event) -> None:
@@ -88,7 +60,7 @@ class TestJoining:
 
         publish_now(store, b"without a loop")
 
-        assert asyncio.run(bodies(store)) == [b"without a loop"]
+        assert asyncio.run(claim_bodies(store)) == [b"without a loop"]
 
     async def test_a_transaction_of_asynchronous_code_is_not_for_blocking(self) -> None:
         store = MemoryStore()
@@ -145,7 +117,7 @@ class TestTurns:
         await task
 
         publish_now(store, b"now it can")
-        assert await bodies(store) == [b"now it can"]
+        assert await claim_bodies(store) == [b"now it can"]
 
     async def test_a_task_is_told_that_it_would_wait_for_its_own_synchronous_transaction(self) -> None:
         store = MemoryStore()
@@ -173,13 +145,13 @@ class TestTurns:
             assert not thread.done()
         await asyncio.wait_for(thread, PATIENCE)
 
-        assert await bodies(store) == [b"first", b"second"]
+        assert await claim_bodies(store) == [b"first", b"second"]
 
     async def test_a_task_waits_until_the_transaction_of_a_thread_ends(self) -> None:
         store = MemoryStore()
 
         with thread_with_a_transaction(store, b"first") as commit:
-            claiming = asyncio.create_task(bodies(store))
+            claiming = asyncio.create_task(claim_bodies(store))
             for _ in range(5):
                 await asyncio.sleep(0)
             assert not claiming.done()
@@ -192,8 +164,8 @@ class TestTurns:
         store = MemoryStore()
 
         with thread_with_a_transaction(store, b"first") as commit:
-            giving_up = asyncio.create_task(claim(store))
-            claiming = asyncio.create_task(bodies(store))
+            giving_up = asyncio.create_task(claim_all(store))
+            claiming = asyncio.create_task(claim_bodies(store))
             await asyncio.sleep(0)
             giving_up.cancel()
             commit.set()
@@ -205,7 +177,7 @@ class TestTurns:
         store = MemoryStore()
 
         async with store.data.transaction():
-            giving_up = asyncio.create_task(claim(store))
+            giving_up = asyncio.create_task(claim_all(store))
             await asyncio.sleep(0)
         # It has the turn now, but has not run since.
         giving_up.cancel()
@@ -219,7 +191,7 @@ class TestTurns:
         loop = asyncio.new_event_loop()
 
         with store.data.sync_transaction():
-            waiting = loop.create_task(claim(store))
+            waiting = loop.create_task(claim_all(store))
             loop.run_until_complete(asyncio.sleep(0))
             loop.close()
         waiting.get_coro().close()
@@ -243,7 +215,7 @@ class TestThreads:
     async def test_leases_are_settled_and_renewed_around_the_transaction_of_a_thread(self) -> None:
         store = MemoryStore()
         await store.publish_batch([message(b"a"), message(b"b"), message(b"c")])
-        a, b, c = await claim(store)
+        a, b, c = await claim_all(store)
 
         with thread_with_a_transaction(store, b"d"):
             assert await store.extend([a, b, c], LEASE) == [WriteResult.WRITTEN] * 3
@@ -252,7 +224,7 @@ class TestThreads:
             )
 
         assert settled == [WriteResult.WRITTEN] * 3
-        assert sorted(await bodies(store)) == [b"b", b"d"]
+        assert sorted(await claim_bodies(store)) == [b"b", b"d"]
         assert [letter.body for letter in await store.dead(DeadFilter())] == [b"c"]
 
     async def test_threads_and_tasks_that_write_at_once_lose_nothing(self) -> None:
@@ -275,7 +247,7 @@ class TestThreads:
         seen: list[bytes] = []
         async with asyncio.timeout(PATIENCE * 4):
             while len(seen) < 400:
-                deliveries = await claim(store, limit=7)
+                deliveries = await claim_all(store, limit=7)
                 await store.stats()
                 await store.settle([Settlement(delivery, Done()) for delivery in deliveries])
                 seen += [delivery.body for delivery in deliveries]

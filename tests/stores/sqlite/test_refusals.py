@@ -6,17 +6,26 @@ import asyncio
 import sqlite3
 from pathlib import Path
 
-import aiosqlite
 import pytest
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from nightmail.errors import CannotJoin, NightmailError, NotInTransaction, OtherDatabase
+from nightmail.errors import NightmailError, OtherDatabase
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite.errors import Refused
-from tests.stores.sqlite.support import bodies, has_arrived, locked, message
+from nightmail.testing.conformance.build import bodies, message
+from tests.stores.shared.backend import Begin
+from tests.stores.shared.refusals import Refusals
+from tests.stores.sqlite.support import CALLERS, has_arrived, locked
 
 pytestmark = pytest.mark.sqlite
+
+
+class TestRefusals(Refusals):
+    @pytest.fixture(params=CALLERS.values(), ids=list(CALLERS))
+    def begin(self, request: pytest.FixtureRequest) -> Begin:
+        begin: Begin = request.param
+        return begin
 
 
 class TestWhatIsRefused:
@@ -24,12 +33,6 @@ class TestWhatIsRefused:
         with pytest.raises(error):
             await store.publish(message(), transaction=transaction)
         assert await store.peek() == []
-
-    async def test_a_session_of_another_file(self, store: SQLiteStore, tmp_path: Path) -> None:
-        other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'other.db'}")
-        async with AsyncSession(other) as session:
-            await self.refused(store, session, OtherDatabase)
-        await other.dispose()
 
     async def test_a_session_of_a_file_that_is_gone(self, store: SQLiteStore, tmp_path: Path) -> None:
         gone = tmp_path / "gone.db"
@@ -39,18 +42,6 @@ class TestWhatIsRefused:
             gone.unlink()
             await self.refused(store, session, OtherDatabase)
         await other.dispose()
-
-    async def test_a_session_of_another_kind_of_database(self, store: SQLiteStore) -> None:
-        class Elsewhere(AsyncConnection):
-            closed = False
-            sync_connection = None
-            dialect = create_async_engine("postgresql+asyncpg://localhost/shop").dialect
-
-            def __init__(self) -> None:
-                """Never connected."""
-
-        with pytest.raises(OtherDatabase, match="postgresql"):
-            await store.publish(message(), transaction=Elsewhere())
 
     async def test_a_session_in_memory(self, store: SQLiteStore) -> None:
         other = create_async_engine("sqlite+aiosqlite://")
@@ -70,32 +61,6 @@ class TestWhatIsRefused:
         await engine.dispose()
 
         assert bodies(await store.peek()) == [b"hello"]
-
-    async def test_an_engine_that_commits_by_itself(self, store: SQLiteStore, file: Path) -> None:
-        engine = create_async_engine(f"sqlite+aiosqlite:///{file}", isolation_level="AUTOCOMMIT")
-        async with AsyncSession(engine) as session:
-            await self.refused(store, session, NotInTransaction)
-        await engine.dispose()
-
-    async def test_a_connection_set_to_commit_by_itself(
-        self, store: SQLiteStore, engine: AsyncEngine
-    ) -> None:
-        async with engine.connect() as plain:
-            connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
-            await self.refused(store, connection, NotInTransaction)
-
-    async def test_a_connection_of_the_driver_that_is_closed(self, store: SQLiteStore, file: Path) -> None:
-        async with aiosqlite.connect(file) as connection:
-            pass
-        await self.refused(store, connection, NotInTransaction)
-
-    async def test_a_synchronous_connection(self, store: SQLiteStore, file: Path) -> None:
-        connection = sqlite3.connect(file)
-        await self.refused(store, connection, CannotJoin)
-        connection.close()
-
-    async def test_an_engine(self, store: SQLiteStore, engine: AsyncEngine) -> None:
-        await self.refused(store, engine, CannotJoin)
 
 
 class TestSecrets:
