@@ -1,89 +1,164 @@
-"""Work in a caller's transaction, after checking that it is in our database."""
+"""Statements in the caller's transaction, whatever object holds it, and in a transaction of our own."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeVar
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nightmail.errors import OtherDatabase, SchemaMissing
-from nightmail.stores.mysql.dialect import Dialect
-from nightmail.stores.mysql.lane import Lane
-from nightmail.stores.mysql.link import READ_COMMITTED, Answer, Link
-from nightmail.stores.mysql.text import Sql
-from nightmail.stores.mysql.transaction import Session, join
+from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
+from nightmail.stores.mysql.errors import is_undefined
+from nightmail.stores.mysql.link import Answer, Link, ask, is_closed
+from nightmail.stores.mysql.text import lifted
+from nightmail.stores.sql.callers_objects import sqlalchemy_connection, synchronous
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
-
-@dataclass(frozen=True, slots=True)
-class Ours:
-    """What identifies our tables, and the server they are on."""
-
-    identity: bytes
-    dialect: Dialect
-
-
-@dataclass(slots=True)
-class Known:
-    """What a store knows about its own tables, also after it was closed."""
-
-    opened: bool = False
-    """Whether the store ever was: if not, it has no tables of its own yet."""
-    ours: Ours | None = None
+DIALECTS: Final = frozenset({"mysql", "mariadb"})
+ASYNCHRONOUS: Final = ("asyncmy.connection", "aiomysql.connection")
+SYNCHRONOUS: Final = {
+    "pymysql.connections": "pymysql.cursors",
+    "MySQLdb.connections": "MySQLdb.cursors",
+}
+"""Where drivers define their connections and cursors."""
+_DRIVERS: Final = frozenset({"asyncmy", "aiomysql"})
 
 
-class CallersSession:
-    """A session in a caller's transaction, which can be compared with our own database."""
+class Session(Protocol):
+    """Where statements go."""
 
-    def __init__(self, session: Session, ours: Ours, identity: Sql) -> None:
-        self._session = session
-        self._identity = identity
-        self.ours = ours
+    async def ask(self, statement: str) -> Answer:
+        """Run this statement."""
+        ...
+
+
+class OneByOne:
+    """A connection of ours that commits each statement by itself."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
 
     async def ask(self, statement: str) -> Answer:
         """See `Session.ask`."""
-        return await self._session.ask(statement)
-
-    async def look(self) -> bool:
-        """Refuse unless this session sees our tables; returns whether it sees them as they are now (read committed)."""
-        found = await self.ask(
-            f"select identity, {self.ours.dialect.isolation} from ({self._identity}) as meta"  # noqa: S608 - ours
-        )
-        if not found.rows or bytes(found.rows[0][0]) != self.ours.identity:
-            raise OtherDatabase
-        return str(found.rows[0][1]) == READ_COMMITTED
+        return (await self._link.ask(statement))[0]
 
 
-class Callers:
-    """Callers with a transaction of their own. Our identity is read once, on a connection of ours."""
+class OwnTransaction:
+    """A transaction on a connection of ours: begun with its first statement, at read committed."""
 
-    def __init__(self, lane: Lane, identity: Sql, known: Known) -> None:
-        self._lane = lane
-        self._identity = identity
-        self._known = known
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._begun = False
 
-    async def join(self, transaction: object, work: Callable[[CallersSession], Awaitable[T]]) -> T:
-        """Run this in the caller's transaction, or refuse."""
-        session = await join(transaction)
-        known = self._known.ours
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
+        begin = () if self._begun else ("begin",)
+        self._begun = True
+        return (await self._link.ask(*begin, statement))[-1]
+
+    async def commit(self) -> None:
+        """Commit, if anything was begun."""
+        if self._begun:
+            await self._link.ask("commit")
+
+
+class Direct:
+    """A caller's driver connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
+        return (await ask(self._connection, statement))[0]
+
+
+class ThroughSqlalchemy:
+    """A caller's SQLAlchemy connection."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
+        text, values = lifted(statement)
+        result = await self._connection.exec_driver_sql(text, values or None)
+        if result.returns_rows:
+            return Answer([tuple(row) for row in result.all()], 0)
+        last_id = result.lastrowid or 0
+        result.close()
+        return Answer((), last_id)
+
+
+class Joined:
+    """A session inside the caller's transaction. Errors reach the caller as their own driver raises them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def ask(self, statement: str) -> Answer:
+        """See `Session.ask`."""
         try:
-            return await work(CallersSession(session, known or await self.learn(), self._identity))
-        except OtherDatabase:
-            # Unless the tables were recreated since we read their identity.
-            if known is None or (learned := await self.learn()) == known:
-                raise
-            return await work(CallersSession(session, learned, self._identity))
-
-    async def learn(self) -> Ours:
-        """Read our identity, and remember it."""
-        self._known.ours = ours = await self._lane.run(lambda link: who_we_are(link, self._identity))
-        return ours
+            return await self._session.ask(statement)
+        except Exception as error:
+            if is_undefined(error):
+                raise OtherDatabase("the session's database does not have our tables") from error
+            raise
 
 
-async def who_we_are(link: Link, identity: Sql) -> Ours:
-    """Which tables a connection of ours sees."""
-    (found,) = await link.ask(identity)
-    if not found.rows:
-        raise SchemaMissing
-    return Ours(bytes(found.rows[0][0]), link.dialect)
+async def join(transaction: object) -> Joined:
+    """The session of this transaction, or a refusal that says what to pass instead."""
+    if is_asynchronous(transaction):
+        return Joined(Direct(_in_transaction(transaction)))
+    if is_synchronous(transaction):
+        raise synchronous(transaction)
+    connection = await sqlalchemy_connection(transaction)
+    if connection is None:
+        raise CannotJoin(
+            f"a {type(transaction).__name__} is no transaction that the MySQL store can join: pass an AsyncSession, "
+            "an AsyncConnection, or an asyncmy or aiomysql connection that is in one"
+        )
+    return Joined(ThroughSqlalchemy(_of_our_drivers(connection)))
+
+
+def is_asynchronous(transaction: object) -> bool:
+    """Whether it is a connection of a driver whose answers are awaited."""
+    return _is_connection(transaction, ASYNCHRONOUS)
+
+
+def is_synchronous(transaction: object) -> bool:
+    """Whether it is a connection of a driver that blocks."""
+    return _is_connection(transaction, SYNCHRONOUS)
+
+
+def _is_connection(transaction: object, where: Iterable[str]) -> bool:
+    # Not imported here: a caller that holds such a connection has imported its driver already.
+    modules: list[Any] = [sys.modules[name] for name in where if name in sys.modules]
+    return any(isinstance(transaction, module.Connection) for module in modules)
+
+
+def _in_transaction(connection: Any) -> Any:
+    # With autocommit off there is always a transaction: the first statement begins it.
+    if is_closed(connection) or (connection.get_autocommit() and not connection.get_transaction_status()):
+        raise NotInTransaction(
+            "this connection is not in a transaction: begin one with `await connection.begin()`, or turn autocommit off"
+        )
+    return connection
+
+
+def _of_our_drivers(connection: AsyncConnection) -> AsyncConnection:
+    dialect = connection.dialect
+    if dialect.name not in DIALECTS:
+        raise OtherDatabase(f"the session belongs to {dialect.name}, and the messages are in MySQL")
+    if dialect.driver not in _DRIVERS:
+        raise CannotJoin(f"a session on {dialect.driver} cannot be joined: use asyncmy or aiomysql")
+    sync_connection = connection.sync_connection
+    fairy: Any = None if sync_connection is None else sync_connection.connection
+    driver: Any = getattr(fairy, "driver_connection", None)
+    # It may be set for the whole engine, which the connection's own options do not show.
+    if driver is not None and driver.get_autocommit() and not driver.get_transaction_status():
+        raise NotInTransaction(
+            "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
+        )
+    return connection
