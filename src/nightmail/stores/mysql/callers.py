@@ -1,4 +1,4 @@
-"""Statements in the caller's transaction, whatever object holds it, and in a transaction of our own."""
+"""Statements in the transaction of a caller's asynchronous code, whatever object holds it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
-from nightmail.stores.mysql.errors import is_undefined
-from nightmail.stores.mysql.link import Answer, Link, ask, is_closed
+from nightmail.stores.mysql.link import ask, is_closed
+from nightmail.stores.mysql.requests import Answer
 from nightmail.stores.mysql.text import lifted
 from nightmail.stores.sql.callers_objects import sqlalchemy_connection, synchronous
 
@@ -26,91 +26,49 @@ _DRIVERS: Final = frozenset({"asyncmy", "aiomysql"})
 
 
 class Session(Protocol):
-    """Where statements go."""
+    """Where a caller's statements go. Errors are those of the caller's driver."""
 
-    async def ask(self, statement: str) -> Answer:
+    async def send(self, statement: str) -> Answer:
         """Run this statement."""
         ...
 
 
-class OneByOne:
-    """A connection of ours that commits each statement by itself."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    async def ask(self, statement: str) -> Answer:
-        """See `Session.ask`."""
-        return (await self._link.ask(statement))[0]
-
-
-class OwnTransaction:
-    """A transaction on a connection of ours: begun with its first statement, at read committed."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._begun = False
-
-    async def ask(self, statement: str) -> Answer:
-        """See `Session.ask`."""
-        begin = () if self._begun else ("begin",)
-        self._begun = True
-        return (await self._link.ask(*begin, statement))[-1]
-
-    async def commit(self) -> None:
-        """Commit, if anything was begun."""
-        if self._begun:
-            await self._link.ask("commit")
-
-
-class Direct:
-    """A caller's driver connection."""
+class _Direct:
+    """A driver connection."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def ask(self, statement: str) -> Answer:
-        """See `Session.ask`."""
+    async def send(self, statement: str) -> Answer:
+        """See `Session.send`."""
         return (await ask(self._connection, statement))[0]
 
 
-class ThroughSqlalchemy:
-    """A caller's SQLAlchemy connection."""
+class _ThroughSqlalchemy:
+    """A SQLAlchemy connection."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def ask(self, statement: str) -> Answer:
-        """See `Session.ask`."""
+    async def send(self, statement: str) -> Answer:
+        """See `Session.send`."""
         text, values = lifted(statement)
-        result = await self._connection.exec_driver_sql(text, values or None)
-        if result.returns_rows:
-            return Answer([tuple(row) for row in result.all()], 0)
-        last_id = result.lastrowid or 0
-        result.close()
-        return Answer((), last_id)
+        return answer_of(await self._connection.exec_driver_sql(text, values or None))
 
 
-class Joined:
-    """A session inside the caller's transaction. Errors reach the caller as their own driver raises them."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    async def ask(self, statement: str) -> Answer:
-        """See `Session.ask`."""
-        try:
-            return await self._session.ask(statement)
-        except Exception as error:
-            if is_undefined(error):
-                raise OtherDatabase("the session's database does not have our tables") from error
-            raise
+def answer_of(result: Any) -> Answer:
+    """What a result of SQLAlchemy's says."""
+    if result.returns_rows:
+        return Answer([tuple(row) for row in result.all()], 0)
+    last_id = result.lastrowid or 0
+    result.close()
+    return Answer((), last_id)
 
 
-async def join(transaction: object) -> Joined:
+async def session_of(transaction: object) -> Session:
     """The session of this transaction, or a refusal that says what to pass instead."""
     if is_asynchronous(transaction):
-        return Joined(Direct(_in_transaction(transaction)))
+        return _Direct(_in_transaction(transaction))
     if is_synchronous(transaction):
         raise synchronous(transaction)
     connection = await sqlalchemy_connection(transaction)
@@ -119,7 +77,7 @@ async def join(transaction: object) -> Joined:
             f"a {type(transaction).__name__} is no transaction that the MySQL store can join: pass an AsyncSession, "
             "an AsyncConnection, or an asyncmy or aiomysql connection that is in one"
         )
-    return Joined(ThroughSqlalchemy(_of_our_drivers(connection)))
+    return _ThroughSqlalchemy(_of_our_drivers(connection))
 
 
 def is_asynchronous(transaction: object) -> bool:
