@@ -62,11 +62,11 @@ where m.id in :ids and :begun;
  where m.queue = :queue and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
  limit 1)
 
--- name: lock_at_once
+-- name: lock_leased
 -- Lock those of these dead letters that are still under these leases; fails at once if one of them is locked.
 select m.id from nightmail_dead as m force index (primary) where :leases for update nowait;
 
--- name: lock_unlocked
+-- name: lock_leased_unlocked
 -- The same, skipping rows that are locked.
 select m.id from nightmail_dead as m force index (primary) where :leases for update skip locked;
 

@@ -206,12 +206,12 @@ class Publishing:
     def _owner(self, values: dict[str, Value], *, by_timer_id: bool) -> Verb[Sequence[Any] | None]:
         """The owner of this timer id, locked; `None` when the session sees none."""
         if by_timer_id:
-            rows = (yield self._sql("bearer_by_name", **values)).rows
+            rows = (yield self._sql("owner_by_timer_id", **values)).rows
             return rows[0] if rows else None
-        found = (yield self._sql("bearer_id", **values)).rows
+        found = (yield self._sql("owner_id", **values)).rows
         if not found:
             return None
-        rows = (yield self._sql("bearer", **values, ids=several(row[0] for row in found))).rows
+        rows = (yield self._sql("owner", **values, ids=several(row[0] for row in found))).rows
         return rows[0] if rows else None
 
     def _values(self, message: Message) -> dict[str, Value]:

@@ -62,10 +62,10 @@ class Redriving:
         if not locked:
             yield "rollback"
             return Change([])
-        revive = [self._revive(each, moment, begun) for each in locked]
+        inserts = [self._insert(each, moment, begun) for each in locked]
         ids = json.dumps([each.letter.id for each in locked])
-        *revived, _, _ = yield *revive, self._sql("remove_letters", ids=ids, begun=begun), "commit"
-        return Change([answer.last_id for answer in revived], frozenset(text(each.queue) for each in locked))
+        *stored, _, _ = yield *inserts, self._sql("remove_letters", ids=ids, begun=begun), "commit"
+        return Change([answer.last_id for answer in stored], frozenset(text(each.queue) for each in locked))
 
     def _lock(
         self,
@@ -80,7 +80,7 @@ class Redriving:
         ids = several(sorted(by_id))
         packet = ["begin", skips_locked + self._sql("lock_letters", ids=ids, now=moment)]
         if keep_timer_ids:
-            packet.append(self._sql("named_already", ids=ids, to=to))
+            packet.append(self._sql("owned_already", ids=ids, to=to))
         _, found, *taken = yield tuple(packet)
         stay = {row[0] for answer in taken for row in answer.rows}
         there: dict[int, _Locked] = {}
@@ -91,9 +91,9 @@ class Redriving:
                 there[id_] = _Locked(by_id[id_], goes_to, priority, kept, ordering_key)
         return list(_last_of_each_timer_id([there[id_] for id_ in by_id if id_ in there]))
 
-    def _revive(self, each: _Locked, moment: Sql, begun: Sql) -> Sql:
+    def _insert(self, each: _Locked, moment: Sql, begun: Sql) -> Sql:
         return self._sql(
-            "revive",
+            "redrive",
             id=each.letter.id,
             queue=each.queue,
             priority=each.priority,

@@ -2,11 +2,11 @@
 -- still open. They go in one packet between a begin and a commit, after the rows were locked. By primary key: another
 -- index would lock rows that are not ours.
 
--- name: lock_at_once
+-- name: lock_leased
 -- Lock those of these messages that are still under these leases; fails at once if one of them is locked.
 select m.id from nightmail_messages as m force index (primary) where :leases for update nowait;
 
--- name: lock_unlocked
+-- name: lock_leased_unlocked
 -- The same, skipping rows that are locked.
 select m.id from nightmail_messages as m force index (primary) where :leases for update skip locked;
 

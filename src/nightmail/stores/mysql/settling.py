@@ -95,7 +95,7 @@ class Settling:
         leased = {row[0]: text(row[1]) for row in found.rows}
         if not leased:
             return Change(0)
-        _, locked = yield "begin", self._sql("lock_unlocked", leases=fenced({token: leased}))
+        _, locked = yield "begin", self._sql("lock_leased_unlocked", leases=fenced({token: leased}))
         ids = [row[0] for row in locked.rows]
         back = self._bring_back({token: ids}, [(id_, Release()) for id_ in ids], server.dialect.begun)
         yield back, "commit"
@@ -162,7 +162,7 @@ class Settling:
 
         Each write is fenced, and what is locked cannot change: every write skips what is lost.
         """
-        lock = self._sql("lock_at_once", leases=leases(deliveries))
+        lock = self._sql("lock_leased", leases=leases(deliveries))
         try:
             _, locked, *_ = yield "begin", lock, *writes(deliveries), "commit"
         except Exception as error:
@@ -176,7 +176,7 @@ class Settling:
     def _fenced_unlocked(self, deliveries: Sequence[Delivery], writes: _Writes) -> Verb[set[int]]:
         """The same, skipping locked rows: a locked row must not hold up the others."""
         try:
-            _, locked = yield "begin", self._sql("lock_unlocked", leases=leases(deliveries))
+            _, locked = yield "begin", self._sql("lock_leased_unlocked", leases=leases(deliveries))
             ids = {row[0] for row in locked.rows}
             yield *writes([each for each in deliveries if each.id in ids]), "commit"
         except Exception as error:

@@ -69,8 +69,8 @@ class Sweeping:
         return [self._sql(name, ids=json.dumps(_ids(locked)), begun=dialect.begun)] if locked else []
 
     def _closing(self, dialect: Dialect, locked: Sequence[Sequence[Any]]) -> list[Sql]:
-        names = in_hexadecimal((queue, timer_id) for queue, timer_id in locked)
-        return [self._sql("close_windows", names=names, begun=dialect.begun)] if locked else []
+        timers = in_hexadecimal((queue, timer_id) for queue, timer_id in locked)
+        return [self._sql("clear_windows", timers=timers, begun=dialect.begun)] if locked else []
 
 
 def _ids(found: Sequence[Sequence[Any]]) -> list[int]:

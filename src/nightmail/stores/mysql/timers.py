@@ -47,7 +47,7 @@ class Timers:
         if owner is None:
             return Change(False)
         yield from self._let_others_pass(queue, [owner])
-        yield self._sql("remove_timer", id=owner.id)
+        yield self._sql("cancel", id=owner.id)
         yield self._sql("close_window", queue=queue.encode(), timer_id=timer_id.encode())
         frees = owner.ordering_key is not None
         return Change(True, frozenset({queue} if frees else ()))
@@ -100,7 +100,7 @@ class Timers:
         """The owner of this timer id, locked, if it waits. A running one is not locked where that can be avoided."""
         sees: Sees = yield CHECK_TABLES
         key = timer_id.encode()
-        found = (yield self._sql("bearer_id", queue=queue.encode(), timer_id=key)).rows
+        found = (yield self._sql("owner_id", queue=queue.encode(), timer_id=key)).rows
         for owner in (yield from self._lock(queue, [row[0] for row in found])):
             if owner.timer_key == key:
                 return owner
@@ -108,7 +108,7 @@ class Timers:
             return None
         # A snapshot may be older than the owner. Even here: a single transaction may be set to use one.
         rows = (
-            yield self._sql("waiting_bearer", queue=queue.encode(), timer_id=key, now=now(self._clock))
+            yield self._sql("waiting_owner", queue=queue.encode(), timer_id=key, now=now(self._clock))
         ).rows
         return _Locked(*rows[0]) if rows else None
 
@@ -145,14 +145,14 @@ class Timers:
         locked = yield from self._lock(queue, ids)
         if not locked:
             return 0
-        yield self._sql("remove_these", ids=json.dumps([each.id for each in locked]))
+        yield self._sql("cancel_all", ids=json.dumps([each.id for each in locked]))
         gone = [(queue.encode(), each.timer_key) for each in locked if each.timer_key is not None]
         if gone:
-            yield self._sql("close_windows", names=in_hexadecimal(gone), begun=ALWAYS)
+            yield self._sql("clear_windows", timers=in_hexadecimal(gone), begun=ALWAYS)
         yield from self._let_others_pass(queue, locked)
         return len(locked)
 
 
-def in_hexadecimal(names: Iterable[tuple[bytes, bytes]]) -> str:
+def in_hexadecimal(timers: Iterable[tuple[bytes, bytes]]) -> str:
     """Queues and timer ids as a list that the server can read: they may be bytes that are not text."""
-    return json.dumps([[queue.hex(), timer_id.hex()] for queue, timer_id in names])
+    return json.dumps([[queue.hex(), timer_id.hex()] for queue, timer_id in timers])
