@@ -26,7 +26,7 @@ from nightmail.stores.mysql.retries import Retries
 from nightmail.stores.mysql.runtime import MySQLVerbs, Runtime
 from nightmail.stores.mysql.settling import Settling
 from nightmail.stores.mysql.sweeping import Sweeping
-from nightmail.stores.mysql.text import BacktickNames, Queries
+from nightmail.stores.mysql.text import BacktickNames, LetterNames, Queries
 from nightmail.stores.mysql.timers import Timers
 from nightmail.stores.mysql.wakeups import WakeupPoller
 from nightmail.stores.shared.opening import Opening
@@ -39,12 +39,14 @@ FILES: Final = (
     "publish.sql",
     "timers.sql",
     "claim.sql",
+    "under_lease.sql",
     "settle.sql",
     "inspect.sql",
     "redrive.sql",
     "sweep.sql",
     "shape.sql",
 )
+LETTER_FILES: Final = ("under_lease.sql", "letters.sql")
 WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
 
@@ -83,7 +85,7 @@ class MySQLStore(SQLStore):
         self._clock = clock
         self._retries = Retries()
         self._sql = sql = Queries(migrate.PACKAGE, FILES, self._names)
-        self._letters_sql = Queries(migrate.PACKAGE, ["letters.sql"], self._names)
+        self._letters_sql = Queries(migrate.PACKAGE, LETTER_FILES, LetterNames.parse(tables))
         self._opening = Opening(self._make)
         verbs = MySQLVerbs(
             publishing=Publishing(sql, clock),

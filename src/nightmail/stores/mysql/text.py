@@ -26,6 +26,7 @@ class Sql(str):
     __slots__ = ()
 
 
+_OF_LETTERS: Final = {"messages": "dead", "leased": "dead_leased"}
 ALWAYS: Final = Sql("true")
 """A condition that always holds."""
 
@@ -41,6 +42,16 @@ class BacktickNames(TableNames):
         """See `TableNames.quoted`."""
         own = f"`{self.prefix}_{name}`"
         return f"`{self.schema}`.{own}" if self.schema and name in TABLES else own
+
+
+class LetterNames(BacktickNames):
+    """For statements on the message table that serve the dead letters too: the names of theirs instead."""
+
+    __slots__ = ()
+
+    def quoted(self, name: str) -> str:
+        """See `TableNames.quoted`."""
+        return super().quoted(_OF_LETTERS.get(name, name))
 
 
 def literal(value: Value) -> str:
