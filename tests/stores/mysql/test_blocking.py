@@ -199,6 +199,17 @@ async def test_a_broken_transaction_of_djangos_is_refused_as_django_does(mysql_u
                 refused(store, django.db.connection)
 
 
+async def test_peek_in_a_transaction_of_synchronous_code_sees_what_it_published(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store:
+        with blocking_connection(mysql_url) as own:
+            at_once(store.publish(message(b"own"), transaction=Blocking(own)))
+
+            found = at_once(store.peek(transaction=Blocking(own)))
+            assert await store.peek() == []
+
+        assert [each.body for each in found] == [b"own"]
+
+
 async def test_a_store_that_was_opened_needs_no_connection_of_its_own_for_it(mysql_url: str) -> None:
     async with watched_store(mysql_url) as (store, interference):
         opened = len(interference.opened)
