@@ -116,11 +116,10 @@ class Look:
 
     def ask(self, *statements: Sql) -> Verb[list[Answer]]:
         """The answers to these statements, in the transaction of this look."""
-        if self.begun:
-            answers: list[Answer] = yield statements
-            return answers
+        begin = () if self.begun else ("begin",)
         self.begun = True
-        return (yield ("begin", *statements))[1:]  # type: ignore[no-any-return]
+        answers: list[Answer] = yield (*begin, *statements)
+        return answers[len(begin) :]
 
     def fitting(self, candidates: Iterable[Found]) -> Iterator[Found]:
         """As many of these as may be taken, in order; at least one, if there is none yet."""
