@@ -63,7 +63,8 @@ class StatementNaming(Naming):
         self._templates = [
             _Template(name, body, self._values)
             for file in sorted((STORES / store).glob("*.sql"))
-            for name, body in _sections(file.read_text("utf-8"))
+            for text in _read(file)
+            for name, body in _sections(text)
         ]
         self._known: dict[str, str] = {}
 
@@ -122,6 +123,15 @@ class _Template:
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
         return re.compile(".*?".join(map(re.escape, self._parts)))
+
+
+def _read(file: Path) -> list[str]:
+    """What is in a file. That of leases also serves the table of the dead letters."""
+    text = file.read_text("utf-8")
+    if file.name != "under_lease.sql":
+        return [text]
+    letters = text.replace("nightmail_messages", "nightmail_dead")
+    return [text, letters.replace("nightmail_leased", "nightmail_dead_leased")]
 
 
 def _sections(text: str) -> list[tuple[str, str]]:

@@ -85,8 +85,13 @@ async def prepared(url: str, state: str) -> AsyncIterator[tuple[MySQLStore, Lane
     async with open_store(url) as store:
         for statement in STATES[state]:
             await run(url, statement)
-        assert store._opened is not None
-        yield store, store._opened.claim, store._opened.settle, store._opened.publish
+        assert store._opening.now is not None
+        yield (
+            store,
+            store._opening.now.claim_lane,
+            store._opening.now.settle_lane,
+            store._opening.now.publish_lane,
+        )
 
 
 def assert_by_index(told: list[tuple[str, list[dict[str, Any]]]], *, walks: bool = False) -> None:

@@ -21,7 +21,8 @@ from nightmail.store import Claimed, Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.dialect import MARIADB
 from nightmail.stores.mysql.lane import Lane
-from nightmail.stores.mysql.link import Answer, Link
+from nightmail.stores.mysql.link import Link
+from nightmail.stores.mysql.requests import Answer
 from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
 from tests.stores.mysql.support import connection, execute, open_store, run
 from tests.stores.support import claim, done
@@ -133,8 +134,8 @@ async def prepared(url: str, state: str) -> AsyncIterator[tuple[MySQLStore, Lane
     async with open_store(url) as store:
         for statement in STATES[state]:
             await run(url, statement)
-        assert store._opened is not None
-        yield store, store._opened.claim, store._opened.settle
+        assert store._opening.now is not None
+        yield store, store._opening.now.claim_lane, store._opening.now.settle_lane
 
 
 @pytest.fixture(params=list(STATES))
@@ -219,8 +220,8 @@ async def test_what_is_read_follows_the_batch_and_not_the_backlog(mysql_url: str
 async def test_the_question_asked_all_the_time_while_idle_is_cheap(mysql_url: str) -> None:
     async with prepared(mysql_url, "analyzed when full") as (store, _, _):
         await claim(store, limit=DUE)
-        assert store._opened is not None
-        tower = store._opened.tower
+        assert store._opening.now is not None
+        tower = store._opening.now.wakeups
         with store.listen(["nothing", "nor here"]):
             before = await tower._lane.run(rows_touched)
             for _ in range(10):
@@ -267,8 +268,8 @@ async def test_an_open_claim_has_locked_what_it_takes_and_nothing_it_walked_over
         keys = ("a", None)
         await store.publish_batch([message(b"%d" % n, ordering_key=keys[n % 2]) for n in range(40)])
         running = await claim(other, limit=5)
-        assert store._opened is not None
-        lane = store._opened.claim
+        assert store._opening.now is not None
+        lane = store._opening.now.claim_lane
         await claim(store, queue="nothing")
         outcome: list[WriteResult] = []
 
@@ -312,7 +313,7 @@ async def test_an_open_claim_keeps_nobody_from_publishing(mysql_url: str) -> Non
     async with open_store(mysql_url) as store, connection(mysql_url) as own:
         await execute(own, "set session transaction isolation level read committed")
         await store.publish(message(b"the only one"))
-        assert store._opened is not None
+        assert store._opening.now is not None
         sent: list[str] = []
 
         async def note(link: Link) -> None:
@@ -324,7 +325,7 @@ async def test_an_open_claim_keeps_nobody_from_publishing(mysql_url: str) -> Non
 
             link.ask = asked  # type: ignore[method-assign]
 
-        await store._opened.claim.run(note)
+        await store._opening.now.claim_lane.run(note)
         await claim(store)
         await claim(store)
         takes = [statement for statement in sent if "for update skip locked" in statement]
@@ -342,15 +343,15 @@ async def test_an_open_claim_keeps_nobody_from_publishing(mysql_url: str) -> Non
 
 async def test_a_backlog_of_future_messages_costs_an_empty_claim_nothing(mysql_url: str) -> None:
     async with open_store(mysql_url) as store:
-        assert store._opened is not None
+        assert store._opening.now is not None
         await claim(store)
-        before = await store._opened.claim.run(rows_touched)
+        before = await store._opening.now.claim_lane.run(rows_touched)
         await claim(store)
-        empty = await store._opened.claim.run(rows_touched) - before
+        empty = await store._opening.now.claim_lane.run(rows_touched) - before
         await run(mysql_url, FILL_FUTURE)
 
-        before = await store._opened.claim.run(rows_touched)
+        before = await store._opening.now.claim_lane.run(rows_touched)
         await claim(store)
-        beside_many = await store._opened.claim.run(rows_touched) - before
+        beside_many = await store._opening.now.claim_lane.run(rows_touched) - before
 
         assert beside_many <= empty * 1.3 + 20

@@ -254,8 +254,10 @@ async def test_a_node_tries_nothing_again_by_itself(mysql_url: str) -> None:
     # Of a transaction that it has rolled back it would repeat the commit alone, and say that all went well.
     async with open_store(mysql_url) as store:
         await claim(store)
-        assert store._opened is not None
+        assert store._opening.now is not None
 
-        (found,) = await store._opened.claim.run(lambda link: link.ask("select @@wsrep_retry_autocommit"))
+        (found,) = await store._opening.now.claim_lane.run(
+            lambda link: link.ask("select @@wsrep_retry_autocommit")
+        )
 
         assert found.rows[0][0] == 0

@@ -16,7 +16,7 @@ from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.dialect import MARIADB, MYSQL, dialect_of
 from nightmail.stores.mysql.errors import ServerTooOld
 from nightmail.stores.mysql.link import _refuse_unready
-from nightmail.stores.mysql.watch import WakeupPoller
+from nightmail.stores.mysql.wakeups import WakeupPoller
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql.support import connection, execute, open_store, run, sqlalchemy_url, watched_store
@@ -66,8 +66,8 @@ async def test_a_claim_takes_three_round_trips_and_a_settlement_one_whatever_the
     outcomes: list[Outcome] = [Done(), Retry(), Postpone(LEASE), Dead("rejected"), Release()]
     async with watched_store(mysql_url) as (store, interference):
         await claim(store)
-        assert store._opened is not None
-        await store._opened.settle.run(lambda link: link.ask("select 1"))
+        assert store._opening.now is not None
+        await store._opening.now.settle_lane.run(lambda link: link.ask("select 1"))
         for size in (5, 500):
             await store.publish_batch([message(b"%d" % n) for n in range(size)])
             interference.packets.clear()
@@ -288,8 +288,12 @@ async def test_every_connection_is_at_read_committed(
     async with open_store(mysql_url) as store:
         await done(store, [])
         await claim(store)
-        assert store._opened is not None
-        for lane in (store._opened.claim, store._opened.settle, store._opened.publish):
+        assert store._opening.now is not None
+        for lane in (
+            store._opening.now.claim_lane,
+            store._opening.now.settle_lane,
+            store._opening.now.publish_lane,
+        ):
             (found,) = await lane.run(lambda link: link.ask("select @@tx_isolation, @@autocommit"))
             assert found.rows[0] == ("READ-COMMITTED", 1)
 

@@ -22,7 +22,8 @@ from nightmail.errors import (
     StoreUnavailable,
 )
 from nightmail.stores.mysql import MySQLStore, lane
-from nightmail.stores.mysql.errors import Locked, TooLarge
+from nightmail.stores.mysql.errors import TooLarge
+from nightmail.stores.sql.lane import Locked
 from nightmail.testing.conformance.build import QUEUE, message
 from tests.stores.mysql.support import connection, execute, run, sqlalchemy_url, watched_store
 from tests.stores.shared.silent import silent_server
@@ -134,7 +135,7 @@ async def test_connections_that_the_server_ended_are_told_in_our_words(mysql_url
     async with store_on(mysql_url, driver) as (store, _):
         for _ in range(10):
             await store.publish(message())
-            link = store._opened.publish.link
+            link = store._opening.now.publish_lane.link
             await run(mysql_url, f"kill {link.connection.thread_id()}")
             results = await asyncio.gather(*(publish(store) for _ in range(3)), return_exceptions=True)
 
@@ -154,8 +155,8 @@ async def test_a_locked_row_and_what_is_too_large_are_told_in_our_words(
             await store.cancel(QUEUE, "t")
         await own.rollback()
 
-        assert store._opened is not None
-        link = store._opened.publish.link
+        assert store._opening.now is not None
+        link = store._opening.now.publish_lane.link
         assert link is not None
         link._largest_packet = 2000
         with pytest.raises(TooLarge):
@@ -225,15 +226,15 @@ async def test_a_transaction_that_is_left_open_is_noticed_and_not_taken_for_succ
             await own.ask("begin", "select 1 from nightmail_messages")
 
         with pytest.raises(StoreUnavailable, match="left open"):
-            await store._opened.publish.run(leave_open)
-        assert store._opened.publish.link is None
+            await store._opening.now.publish_lane.run(leave_open)
+        assert store._opening.now.publish_lane.link is None
 
         # Begun by something else, between two verbs.
         await store.publish(message(b"after"))
-        link: Any = store._opened.publish.link
+        link: Any = store._opening.now.publish_lane.link
         await link.ask("begin", "select 1 from nightmail_messages")
         await store.publish(message(b"still"))
-        assert store._opened.publish.link is not link
+        assert store._opening.now.publish_lane.link is not link
         assert await run(mysql_url, "select count(*) from nightmail_messages") == [(3,)]
         assert interference.open >= 1
 

@@ -53,8 +53,8 @@ async def test_letters_of_other_processes_ring_only_where_somebody_takes_letters
     async with open_store(mysql_url) as store, open_store(mysql_url) as other:
         with store.listen([QUEUE]) as bell:
             await bury(other, b"nobody looks after them here")
-            assert store._opened is not None
-            await store._opened.tower._look()
+            assert store._opening.now is not None
+            await store._opening.now.wakeups._look()
             assert not await bell.wait(0.5)
 
             await settle(store, await claim_letters(store), Done())

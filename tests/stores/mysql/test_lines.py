@@ -95,8 +95,8 @@ async def test_what_a_claim_reads_follows_its_limit_and_not_a_million_messages_o
         first = list((await store.claim([QUEUE], limit=10, lease=HOUR, token=uuid4())).deliveries)
         assert await parked(mysql_url) == 18
         await copy_the_last_parked(mysql_url, MILLION)
-        assert store._opened is not None
-        lane = store._opened.claim
+        assert store._opening.now is not None
+        lane = store._opening.now.claim_lane
 
         async def others() -> None:
             await store.publish_batch([message(b"other %d" % n, priority=5) for n in range(10)])
@@ -138,8 +138,8 @@ async def test_what_a_claim_reads_follows_its_limit_and_not_a_million_messages_o
 async def test_the_watch_does_not_walk_over_a_line_either(mysql_url: str) -> None:
     async with open_store(mysql_url) as store:
         await run(mysql_url, FILL)
-        assert store._opened is not None
-        tower = store._opened.tower
+        assert store._opening.now is not None
+        tower = store._opening.now.wakeups
         with store.listen([QUEUE]):
             before = await tower._lane.run(rows_touched)
             await tower._look()

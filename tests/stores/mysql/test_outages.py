@@ -45,8 +45,8 @@ async def test_connections_that_were_idle_for_long_are_made_anew_before_the_serv
 ) -> None:
     async with watched_store(mysql_url) as (store, interference):
         await claim(store)
-        assert store._opened is not None
-        first = store._opened.claim.link
+        assert store._opening.now is not None
+        first = store._opening.now.claim_lane.link
         assert first is not None
         # The server's limit is eight hours by default, ours five minutes.
         assert first._longest_idle == 300
@@ -54,7 +54,7 @@ async def test_connections_that_were_idle_for_long_are_made_anew_before_the_serv
 
         await claim(store)
 
-        assert store._opened.claim.link is not first
+        assert store._opening.now.claim_lane.link is not first
         assert first.connection is interference.opened[1]
         assert interference.open == 2
 
@@ -99,8 +99,8 @@ async def test_a_publish_whose_connection_was_killed_meanwhile_is_uncertain_and_
     verb: Callable[[MySQLStore], Awaitable[Any]],
 ) -> None:
     async with open_store(mysql_url) as store, connection(mysql_url) as own:
-        assert store._opened is not None
-        link = store._opened.publish.link
+        assert store._opening.now is not None
+        link = store._opening.now.publish_lane.link
         assert link is not None
         await execute(own, "lock tables nightmail_messages write")
         task: asyncio.Future[Any] = asyncio.ensure_future(verb(store))

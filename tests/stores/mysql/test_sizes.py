@@ -184,8 +184,8 @@ async def test_recall_does_not_walk_over_what_waits(mysql_url: str) -> None:
         )
         token = uuid4()
         await store.claim([QUEUE], limit=10, lease=LEASE, token=token)
-        assert store._opened is not None
-        lane = store._opened.claim
+        assert store._opening.now is not None
+        lane = store._opening.now.claim_lane
         before = await lane.run(rows_touched)
 
         assert await store.recall([QUEUE], token) == 10

@@ -1,4 +1,4 @@
-"""Work in a transaction of synchronous code. Nothing here ever suspends: it can be driven without an event loop.
+"""Statements in the transaction of synchronous code.
 
 What is joined: a `Session`, `scoped_session` or `Connection` of SQLAlchemy, Django's connection in an atomic block, and
 a connection of PyMySQL or mysqlclient. None of them is imported: a caller that holds one has done that.
@@ -6,36 +6,24 @@ a connection of PyMySQL or mysqlclient. None of them is imported: a caller that 
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
-from nightmail.store import Blocking
-from nightmail.stores.mysql.callers import CallersSession, Known, Ours, who_we_are
-from nightmail.stores.mysql.connect import Connect
-from nightmail.stores.mysql.dialect import dialect_of
-from nightmail.stores.mysql.lane import PUBLISH, Lane
-from nightmail.stores.mysql.link import Answer
-from nightmail.stores.mysql.retries import Retries
-from nightmail.stores.mysql.text import Sql, lifted
-from nightmail.stores.mysql.transaction import (
+from nightmail.stores.mysql.callers import (
     DIALECTS,
     SYNCHRONOUS,
-    Joined,
-    Session,
+    answer_of,
     is_asynchronous,
     is_synchronous,
 )
+from nightmail.stores.mysql.requests import Answer
+from nightmail.stores.mysql.text import lifted
 from nightmail.stores.sql.callers_objects import asynchronous, blocking_connection, django_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-T = TypeVar("T")
 
 _DRIVERS: Final = frozenset({"pymysql", "mysqldb"})
 """SQLAlchemy's names for them."""
@@ -43,60 +31,23 @@ _IN_TRANSACTION: Final = 1
 """A bit of the status that comes with each answer of the server."""
 
 
-class BlockingCallers:
-    """Callers with a transaction of synchronous code, of a store that may never have been opened."""
+class BlockingSession(Protocol):
+    """Where a caller's statements go. Errors are those of the caller's driver."""
 
-    def __init__(self, connect: Connect, identity: Sql, known: Known, retries: Retries) -> None:
-        self._connect = connect
-        self._identity = identity
-        self._known = known
-        self._retries = retries
-
-    async def join(self, transaction: Blocking, work: Callable[[CallersSession], Awaitable[T]]) -> T:
-        """Run this in the caller's transaction, or refuse."""
-        session = Joined(_session(transaction.session))
-        if not self._known.opened:
-            return await work(CallersSession(session, await self._seen_by(session), self._identity))
-        known = self._known.ours
-        try:
-            return await work(CallersSession(session, known or self._learn(), self._identity))
-        except OtherDatabase:
-            # Unless the tables were recreated since we read their identity.
-            if known is None or (learned := self._learn()) == known:
-                raise
-            return await work(CallersSession(session, learned, self._identity))
-
-    async def _seen_by(self, session: Session) -> Ours:
-        """The tables that this session sees, and the kind of server they are on."""
-        found = await session.ask(f"select identity, version() from ({self._identity}) as meta")  # noqa: S608 - ours
-        if not found.rows:
-            raise OtherDatabase("the session's database does not have our tables")
-        identity, version = found.rows[0]
-        return Ours(bytes(identity), dialect_of(str(version)))
-
-    def _learn(self) -> Ours:
-        """Read our identity on a new connection, on another thread: this code cannot await one."""
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="nightmail") as thread:
-            self._known.ours = ours = thread.submit(asyncio.run, self._read()).result()
-        return ours
-
-    async def _read(self) -> Ours:
-        lane = Lane(PUBLISH, self._connect, self._retries)
-        try:
-            return await lane.run(lambda link: who_we_are(link, self._identity))
-        finally:
-            await lane.close()
+    def send(self, statement: str) -> Answer:
+        """Run this statement."""
+        ...
 
 
 class _Direct:
-    """A connection of a synchronous driver."""
+    """A driver connection."""
 
     def __init__(self, connection: Any, cursor: Any) -> None:
         self._connection = connection
         self._cursor = cursor
 
-    async def ask(self, statement: str) -> Answer:
-        """See `Session.ask`."""
+    def send(self, statement: str) -> Answer:
+        """See `BlockingSession.send`."""
         # Rows as tuples, whatever a caller's connection returns by default.
         with closing(self._connection.cursor(self._cursor)) as cursor:
             cursor.execute(statement)
@@ -105,23 +56,18 @@ class _Direct:
 
 
 class _ThroughSqlalchemy:
-    """A synchronous SQLAlchemy connection."""
+    """A SQLAlchemy connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def ask(self, statement: str) -> Answer:
-        """See `Session.ask`."""
+    def send(self, statement: str) -> Answer:
+        """See `BlockingSession.send`."""
         text, values = lifted(statement)
-        result = self._connection.exec_driver_sql(text, values or None)
-        if result.returns_rows:
-            return Answer([tuple(row) for row in result.all()], 0)
-        last_id = result.lastrowid or 0
-        result.close()
-        return Answer((), last_id)
+        return answer_of(self._connection.exec_driver_sql(text, values or None))
 
 
-def _session(session: object) -> Session:
+def blocking_session_of(session: object) -> BlockingSession:
     """Where statements go in this transaction, or a refusal that says what to pass instead."""
     if is_synchronous(session):
         return _direct(session)

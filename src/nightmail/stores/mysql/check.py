@@ -14,10 +14,9 @@ from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing, SchemaOutda
 from nightmail.stores.mysql.errors import does_not_fit, is_denied
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.migrate import VERSION, note_version, version
-from nightmail.stores.mysql.moments import NOTICE_HORIZON
-from nightmail.stores.mysql.text import Sql, Value, filled, literal
+from nightmail.stores.mysql.text import Queries, Sql, Value, literal
+from nightmail.stores.mysql.times import NOTICE_HORIZON
 from nightmail.stores.shared.table_names import TABLES, TableNames
-from nightmail.stores.sql.statements import Statement
 
 LOOK_INTERVAL: Final = timedelta(seconds=5)
 
@@ -158,7 +157,7 @@ reported when it is missing."""
 _WIDTH: Final = re.compile(r"^(tinyint|int|bigint)\(\d+\)")
 
 
-async def check(link: Link, names: TableNames, statements: Mapping[str, Statement]) -> None:
+async def check(link: Link, names: TableNames, sql: Queries) -> None:
     """Raise unless the tables are what this version makes and we may use them."""
     found = await version(link, names)
     if found == 0:
@@ -168,10 +167,10 @@ async def check(link: Link, names: TableNames, statements: Mapping[str, Statemen
     if found is not None and found > VERSION:
         raise SchemaDrift([f"they are at version {found}, made by newer code than this (version {VERSION})"])
     # First: what we may not use we may not see either, and would report as missing.
-    await _ask_for_permits(link, statements)
-    if found is None and await _lacks_tables(link, names, statements):
+    await _ask_for_permits(link, sql)
+    if found is None and await _lacks_tables(link, names, sql):
         raise SchemaMissing
-    differences = await _differences(link, names, statements)
+    differences = await _differences(link, names, sql)
     if differences:
         raise SchemaDrift(differences)
     if found is None:
@@ -179,12 +178,12 @@ async def check(link: Link, names: TableNames, statements: Mapping[str, Statemen
         await note_version(link, names)
 
 
-async def _ask_for_permits(link: Link, statements: Mapping[str, Statement]) -> None:
+async def _ask_for_permits(link: Link, sql: Queries) -> None:
     """Refuse an account that may neither publish nor work."""
     denied: set[str] = set()
     for permit in dict.fromkeys(permit for role in ROLES.values() for permit in role):
         try:
-            await link.ask(statements[permit].text)
+            await link.ask(sql(permit))
         except Exception as error:
             if is_denied(error):
                 denied.add(permit)
@@ -197,9 +196,9 @@ async def _ask_for_permits(link: Link, statements: Mapping[str, Statement]) -> N
         raise NotAllowed(f"the account may neither publish nor work: {needed}")
 
 
-async def _lacks_tables(link: Link, names: TableNames, statements: Mapping[str, Statement]) -> bool:
+async def _lacks_tables(link: Link, names: TableNames, sql: Queries) -> bool:
     """Whether making the tables was never finished."""
-    (engines,) = await link.ask(filled(statements["engines"], _place(names)))
+    (engines,) = await link.ask(sql("engines", **_place(names)))
     return len(engines.rows) < len(TABLES)
 
 
@@ -210,11 +209,9 @@ def _place(names: TableNames) -> dict[str, Value]:
     }
 
 
-async def _differences(link: Link, names: TableNames, statements: Mapping[str, Statement]) -> list[str]:
+async def _differences(link: Link, names: TableNames, sql: Queries) -> list[str]:
     values = _place(names)
-    asked = [
-        filled(statements[name], values) for name in ("columns", "indexes", "constraints", "engines", "meta")
-    ]
+    asked = [sql(name, **values) for name in ("columns", "indexes", "constraints", "engines", "meta")]
     columns, indexes, constraints, engines, meta = [answer.rows for answer in await link.ask(*asked)]
 
     def bare(name: str) -> str:

@@ -103,10 +103,6 @@ set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.deliveries 
     m.head_key = m.ordering_key
 where m.id in :ids and :begun;
 
--- name: leased_at
--- When these messages were leased.
-select m.claimed_at from nightmail_messages as m force index (primary) where m.id = :id;
-
 -- name: bury_unread
 -- Copy messages that cannot be handed out to the dead letters, replacing dates that a dead letter cannot have. They get
 -- no due time: a dead letter handler could not read them either.
@@ -146,12 +142,6 @@ where found.first is not null;
 (select m.due_at as at from nightmail_messages as m force index (nightmail_claim)
  where m.queue = :queue and m.parked = 0 and m.priority = :level and m.due_at > :now
  order by m.due_at, m.id limit 1)
-
--- name: expiring
--- When the next lease in a queue ends: another such branch.
-(select m.lease_until as at from nightmail_messages as m force index (nightmail_leased)
- where m.queue = :queue and m.lease_until > :now
- order by m.lease_until limit 1)
 
 -- name: expiring_in
 -- The same for many queues.

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from operator import attrgetter
 from typing import Final
-from uuid import UUID
 
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
@@ -26,18 +27,18 @@ from nightmail.outcome import Reason
 from nightmail.store import Claimed
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.errors import is_worth_another_look
-from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.lines import MOST_FOLLOWERS, Lines
-from nightmail.stores.mysql.link import Answer, Link
-from nightmail.stores.mysql.look import Found, Look, Walk, Wanted, found_in
-from nightmail.stores.mysql.moments import aware, later, now
+from nightmail.stores.mysql.look import Found, Look, Walk, found_in
 from nightmail.stores.mysql.portions import Portions
 from nightmail.stores.mysql.ranges import Place, within
+from nightmail.stores.mysql.requests import SERVER, Answer, Pause, Server
 from nightmail.stores.mysql.retries import Retries
-from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
+from nightmail.stores.mysql.text import Queries, Sql, Value, literal, several, union
+from nightmail.stores.mysql.times import aware, later, now
 from nightmail.stores.shared.fairness import FairShare
 from nightmail.stores.shared.marks import LEVELS, Marks, Range
-from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.store import Wanted
+from nightmail.stores.sql.verbs import MakeVerb, Verb
 
 WIDER: Final = 4
 """The factor by which a search widens when it found little that could be taken."""
@@ -48,7 +49,6 @@ LOOKS: Final = 8
 """How often in a row a claim retries because others were faster: they took an ordering key, or committed first."""
 LONGEST: Final = 2.0
 """Seconds after which a claim stops searching."""
-NOTHING: Final = Claimed((), None)
 
 _AGE: Final = attrgetter("due_at", "id")
 
@@ -56,55 +56,41 @@ _AGE: Final = attrgetter("due_at", "id")
 class Claims:
     """What claims of one process remember between calls: marks, shares, and which queue goes first."""
 
-    def __init__(
-        self,
-        lane: Lane,
-        statements: Mapping[str, Statement],
-        clock: Clock,
-        retries: Retries,
-        *,
-        max_body_bytes: int,
-    ) -> None:
-        self._lane = lane
-        self._statements = statements
+    def __init__(self, sql: Queries, clock: Clock, retries: Retries, *, max_body_bytes: int) -> None:
+        self._sql = sql
         self._clock = clock
         self._retries = retries
         self._max_body_bytes = max_body_bytes
-        self._lines = Lines(statements)
+        self._lines = Lines(sql)
         self._marks: Marks[Place] = Marks()
         self._shares = FairShare()
         self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
 
-    async def claim(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
-    ) -> Claimed:
+    def claim(self, wanted: Wanted) -> MakeVerb[Claimed]:
         """See `Store.claim`."""
-        named = tuple(dict.fromkeys(queues))
-        if not named or limit <= 0:
-            return NOTHING
-        wanted = Wanted(self._in_turn(named), limit, max_bytes, lease, token)
-        # Made outside `run`: what was committed before the lane retries must still be handed out.
-        portions = Portions(wanted.queues, limit, self._shares)
-        return await self._lane.run(lambda link: self._claim(link, wanted, portions))
+        queues = self._in_turn(wanted.queues)
+        # Made once, not by each attempt: what was committed before a retry must still be handed out.
+        portions = Portions(queues, wanted.limit, self._shares)
+        return partial(self._claim, replace(wanted, queues=queues), portions)
 
     def look_everywhere(self) -> None:
         """Make the next claim start from the oldest: a message was returned that keeps its position."""
         self._marks.forget()
 
-    async def _claim(self, link: Link, wanted: Wanted, portions: Portions) -> Claimed:
+    def _claim(self, wanted: Wanted, portions: Portions) -> Verb[Claimed]:
         """All that is wanted or all there is; less, with `full` set, only if others keep being faster or at a limit."""
         deadline = time.monotonic() + LONGEST
         refusals = 0
         try:
             while refusals < LOOKS:
                 try:
-                    look, next_in = await self._portion(link, wanted, portions)
+                    look, next_in = yield from self._portion(wanted, portions)
                 except Exception as error:
                     if not is_worth_another_look(error):
                         raise
-                    await link.ask("rollback")
+                    yield "rollback"
                     portions.refused()
-                    await self._retries.pause(error, refusals)
+                    yield Pause(self._retries.pause(error, refusals))
                     refusals += 1
                 else:
                     if look.found_all:
@@ -121,19 +107,19 @@ class Claims:
             self._marks.forget()
             raise
 
-    async def _portion(self, link: Link, wanted: Wanted, portions: Portions) -> tuple[Look, timedelta | None]:
+    def _portion(self, wanted: Wanted, portions: Portions) -> Verb[tuple[Look, timedelta | None]]:
         """Take a portion; returns what was found, and when there may be more."""
         left = wanted.max_bytes - portions.bytes
         look = Look(wanted, portions.size, left, not portions.ids, now(self._clock))
         if len(wanted.queues) > FEW_QUEUES:
-            await self._ask_what_is_in_use(link, look)
+            yield from self._ask_what_is_in_use(look)
         started = self._seconds()
         forward = [each for q in wanted.queues for each in self._marks.forward(q, started)]
-        await self._take_from(link, look, portions, _worth(look, forward))
+        yield from self._take_from(look, portions, _worth(look, forward))
         if look.room and not look.stopped:
             behind = [each for q in wanted.queues for each in self._marks.behind(q)]
-            await self._take_from(link, look, portions, _worth(look, behind))
-        taken, next_in = await self._lease(link, look)
+            yield from self._take_from(look, portions, _worth(look, behind))
+        taken, next_in = yield from self._lease(look)
         self._marks.took(wanted.queues, started, self._seconds())
         self._marks.found((each.queue, each.priority, (each.due_at, each.id)) for each in taken)
         portions.add(taken, look.bytes)
@@ -141,15 +127,15 @@ class Claims:
 
     # ----------------------------------------------------------------------------------------- find
 
-    async def _ask_what_is_in_use(self, link: Link, look: Look) -> None:
+    def _ask_what_is_in_use(self, look: Look) -> Verb[None]:
         """Ask at which levels of the queues something is due: of many queues, few have anything."""
         queues = look.wanted.queues
-        values: dict[str, Value] = {
-            "queues": json.dumps([queue.encode().hex() for queue in queues]),
-            "levels": json.dumps(LEVELS),
-            "now": look.now,
-        }
-        (found,) = await link.ask(self._filled("levels_in_use", values))
+        found: Answer = yield self._sql(
+            "levels_in_use",
+            queues=json.dumps([queue.encode().hex() for queue in queues]),
+            levels=json.dumps(LEVELS),
+            now=look.now,
+        )
         look.in_use = set()
         for place, level, first, moment in found.rows:
             if isinstance(first, datetime) and first > moment:
@@ -157,11 +143,11 @@ class Claims:
             else:
                 look.in_use.add((queues[place], level))
 
-    async def _find(self, link: Link, look: Look, walks: Sequence[Walk], limit: int) -> list[list[Found]]:
+    def _find(self, look: Look, walks: Sequence[Walk], limit: int) -> Verb[list[list[Found]]]:
         """What is due on these walks: up to `limit` on each, in order."""
         values: dict[str, Value] = {
             "now": look.now,
-            "standing": self._filled("standing", {"now": look.now}),
+            "standing": self._sql("standing", now=look.now),
             "max_body_bytes": self._max_body_bytes,
             "max_header_bytes": MAX_STORED_HEADERS_BYTES,
             "limit": limit,
@@ -171,8 +157,8 @@ class Claims:
             values |= {"place": place, "queue": walk.range.queue.encode()}
             # No message has the id 0, and an empty list would let nothing pass.
             values |= {"level": walk.range.level, "within": within(walk.range), "tried": [0, *walk.tried]}
-            branches.append(self._filled("candidates", values))
-        (answer,) = await link.ask(union(branches))
+            branches.append(self._sql("candidates", **values))
+        answer: Answer = yield union(branches)
         found: list[list[Found]] = [[] for _ in walks]
         for place, *row in answer.rows:
             if place == -1:
@@ -187,18 +173,16 @@ class Claims:
 
     # ----------------------------------------------------------------------------------------- take
 
-    async def _take_from(
-        self, link: Link, look: Look, portions: Portions, ranges: Sequence[Range[Place]]
-    ) -> None:
+    def _take_from(self, look: Look, portions: Portions, ranges: Sequence[Range[Place]]) -> Verb[None]:
         """Take what is wanted from these ranges; take less only when there is no more."""
         walks = [Walk(range_, portions.ids) for range_ in ranges]
         limit = look.room
         while walks and look.room and not look.stopped:
-            found = await self._find(link, look, walks, limit)
+            found = yield from self._find(look, walks, limit)
             look.followers += [each for some in found for each in some if each.standing]
             candidates = [each for some in found for each in some if not each.standing]
             more = {some[0].range for some in found if len(some) == limit}
-            tried = await self._take(link, look, candidates, more)
+            tried = yield from self._take(look, candidates, more)
             for walk, some in zip(walks, found, strict=True):
                 walk.tried.update(each.id for each in some if each.id in tried)
                 walk.went(some, asked_for=limit)
@@ -206,31 +190,27 @@ class Claims:
             limit = min(limit * WIDER, WIDEST)
             if len(look.followers) >= MOST_FOLLOWERS:
                 # The next look need not scan them. If none can be parked, others have them locked.
-                look.stopped = await self._lines.park(link, look) > 0
-        await self._lines.park(link, look)
+                look.stopped = (yield from self._lines.park(look)) > 0
+        yield from self._lines.park(look)
 
-    async def _take(
-        self, link: Link, look: Look, candidates: Sequence[Found], more: set[Range[Place]]
-    ) -> set[int]:
+    def _take(self, look: Look, candidates: Sequence[Found], more: set[Range[Place]]) -> Verb[set[int]]:
         """Lock as many of these as are wanted; returns the ids not to try again. `more`: ranges that may hold more."""
         too_large = [each for each in candidates if each.too_large]
-        tried = await self._lock_unread(link, look, too_large)
+        tried = yield from self._lock_unread(look, too_large)
         candidates = [each for each in candidates if not each.too_large]
         in_order = self._in_order(candidates, look, more)
         chosen = list(look.fitting(in_order))
-        got = await self._lock(link, look, chosen)
+        got = yield from self._lock(look, chosen)
         tried |= {each.id for each in chosen}
         if got == len(chosen):
             look.spent = len(chosen) < len(in_order)
         elif not got:
             # Others have locked all of them, and perhaps many more: lock those that are free, level by level.
             rest = [each for each in candidates if each.id not in tried]
-            tried |= await self._take_free(link, look, rest, more)
+            tried |= yield from self._take_free(look, rest, more)
         return tried
 
-    async def _take_free(
-        self, link: Link, look: Look, candidates: Sequence[Found], more: set[Range[Place]]
-    ) -> set[int]:
+    def _take_free(self, look: Look, candidates: Sequence[Found], more: set[Range[Place]]) -> Verb[set[int]]:
         """Lock what others have not, in order; returns the ids not to try again."""
         tried: set[int] = set()
         by_range: defaultdict[Range[Place], list[Found]] = defaultdict(list)
@@ -243,9 +223,9 @@ class Claims:
             # What is further back on a higher level goes before any lower level.
             if not look.room or range_.queue in unfinished:
                 continue
-            free = await self._lock_ids(link, look, some, look.room)
+            free = yield from self._lock_ids(look, some, look.room)
             chosen = list(look.fitting(each for each in some if each.id in free))
-            await self._lock(link, look, chosen)
+            yield from self._lock(look, chosen)
             look.spent = look.spent or len(chosen) < len(free)
             tried |= {each.id for each in some} - (free - {each.id for each in chosen})
             if range_ in more:
@@ -276,20 +256,14 @@ class Claims:
             chosen += [*oldest, *rest][:room]
         return chosen
 
-    async def _lock(self, link: Link, look: Look, chosen: Sequence[Found]) -> int:
+    def _lock(self, look: Look, chosen: Sequence[Found]) -> Verb[int]:
         """Lock these, and unpark the next in their lines; returns how many could be locked."""
         if not chosen:
             return 0
-        values: dict[str, Value] = {
-            "ids": several(each.id for each in chosen),
-            "now": look.now,
-            "limit": len(chosen),
-        }
+        take = self._sql("take", ids=several(each.id for each in chosen), now=look.now, limit=len(chosen))
         keys = {each.id: each.key for each in chosen if each.key is not None}
-        _, locked, *lines = await self._ask(
-            link, look, self._filled("take", values), *self._lines.after(keys)
-        )
-        stuck = await self._lines.bring_back_after(link, look, keys, lines)
+        locked, *lines = yield from look.ask(take, *self._lines.after(keys))
+        stuck = yield from self._lines.bring_back_after(look, keys, lines)
         sizes = {each.id: each.size for each in chosen}
         taken = [row for row in locked.rows if row[0] not in stuck]
         for row in taken:
@@ -301,56 +275,46 @@ class Claims:
             look.bytes += sizes[row[0]]
         return len(taken)
 
-    async def _lock_ids(self, link: Link, look: Look, candidates: Sequence[Found], limit: int) -> set[int]:
+    def _lock_ids(self, look: Look, candidates: Sequence[Found], limit: int) -> Verb[set[int]]:
         """Lock up to `limit` of these without reading them; returns their ids."""
         if not candidates:
             return set()
-        values: dict[str, Value] = {
-            "ids": several(each.id for each in candidates),
-            "now": look.now,
-            "limit": limit,
-        }
-        *_, locked = await self._ask(link, look, self._filled("take_unread", values))
+        ids = several(each.id for each in candidates)
+        (locked,) = yield from look.ask(self._sql("take_unread", ids=ids, now=look.now, limit=limit))
         return {row[0] for row in locked.rows}
 
-    async def _lock_unread(self, link: Link, look: Look, candidates: Sequence[Found]) -> set[int]:
+    def _lock_unread(self, look: Look, candidates: Sequence[Found]) -> Verb[set[int]]:
         """Lock what is too large to hand out; returns all ids given."""
         if not candidates:
             return set()
-        locked = await self._lock_ids(link, look, candidates, len(candidates))
+        locked = yield from self._lock_ids(look, candidates, len(candidates))
         keys = {each.id: each.key for each in candidates if each.key is not None and each.id in locked}
         if keys:
-            _, *lines = await self._ask(link, look, *self._lines.after(keys))
-            locked -= await self._lines.bring_back_after(link, look, keys, lines)
+            lines = yield from look.ask(*self._lines.after(keys))
+            locked -= yield from self._lines.bring_back_after(look, keys, lines)
             # Those behind them can now be claimed.
             look.again = True
         look.unread |= dict.fromkeys(locked, Reason.TOO_LARGE)
         return {each.id for each in candidates}
 
-    async def _ask(self, link: Link, look: Look, *statements: Sql) -> list[Answer]:
-        """Run these in the look's transaction; the first answer is that of `begin`."""
-        if look.begun:
-            return [Answer((), 0), *await link.ask(*statements)]
-        look.begun = True
-        return await link.ask("begin", *statements)
-
     # ---------------------------------------------------------------------------------------- lease
 
-    async def _lease(self, link: Link, look: Look) -> tuple[list[Delivery], timedelta | None]:
+    def _lease(self, look: Look) -> Verb[tuple[list[Delivery], timedelta | None]]:
         """Write the leases, and commit; returns what was leased, and when to look again.
 
         The commit comes last. If the query failed after it, what is leased already would not be handed out; and a
         Galera cluster may report a commit in the middle of a packet as successful when it was not.
         """
         upcoming = [self._upcoming(look)] if look.found_all else []
-        writes = self._writes(link, look)
+        server: Server = yield SERVER
+        writes = self._writes(look, server.dialect.begun)
         if writes:
             packet = [*writes, *upcoming, Sql("commit")]
         else:
             packet = [Sql("rollback"), *upcoming] if look.begun else upcoming
         if not packet:
             return [], None
-        answers = await link.ask(*packet)
+        answers = yield tuple(packet)
         if writes:
             answers.pop()
         next_in = _next_in(look, answers[-1]) if upcoming else None
@@ -361,9 +325,9 @@ class Claims:
         token = look.wanted.token
         return [rows.delivery(row, token, claimed_at, rows.counted(row[11])) for row in look.taken], next_in
 
-    def _writes(self, link: Link, look: Look) -> list[Sql]:
+    def _writes(self, look: Look, begun: Sql) -> list[Sql]:
         """The statements that write what this look decided."""
-        begun, moment = link.dialect.begun, now(self._clock)
+        moment = now(self._clock)
         writes: list[Sql] = []
         if look.taken:
             values: dict[str, Value] = {
@@ -373,29 +337,26 @@ class Claims:
                 "ids": [row[0] for row in look.taken],
                 "begun": begun,
             }
-            writes.append(self._filled("lease", values))
-            writes.append(self._filled("leased_at", {"id": look.taken[0][0]}))
+            writes.append(self._sql("lease", **values))
+            writes.append(self._sql("leased_at", id=look.taken[0][0]))
         for reason in dict.fromkeys(look.unread.values()):
             ids = [id_ for id_, why in look.unread.items() if why is reason]
             values = {"ids": ids, "reason": reason.value, "now": moment, "begun": begun}
-            writes += [self._filled("bury_unread", values), self._filled("remove_buried", values)]
+            writes += [self._sql("bury_unread", **values), self._sql("remove_buried", **values)]
         return writes + self._lines.writes(look, begun)
 
     def _upcoming(self, look: Look) -> Sql:
         """When the next message of these queues is due, or the next lease on one of them ends."""
-        values: dict[str, Value] = {"now": look.now}
+        moment = look.now
         if look.in_use is None:
             levels = [(queue, level) for queue in look.wanted.queues for level in LEVELS]
-            leased = [
-                self._filled("expiring", {**values, "queue": queue.encode()}) for queue in look.wanted.queues
-            ]
+            leased = [self._sql("expiring", now=moment, queue=queue.encode()) for queue in look.wanted.queues]
         else:
             levels = sorted(look.in_use)
             queues = [queue.encode() for queue in look.wanted.queues]
-            leased = [self._filled("expiring_in", {**values, "queues": queues})]
+            leased = [self._sql("expiring_in", now=moment, queues=queues)]
         branches = [
-            self._filled("coming", {**values, "queue": queue.encode(), "level": level})
-            for queue, level in levels
+            self._sql("coming", now=moment, queue=queue.encode(), level=level) for queue, level in levels
         ]
         return union([*branches, *leased])
 
@@ -407,9 +368,6 @@ class Claims:
         first = self._turns[key] % len(queues)
         self._turns[key] += 1
         return queues[first:] + queues[:first]
-
-    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
-        return filled(self._statements[name], values)
 
     def _seconds(self) -> float:
         moment = self._clock.now()

@@ -11,6 +11,7 @@ from typing import Final
 
 from nightmail.errors import NightmailError, NotAllowed, Refused, SchemaMissing, StoreUnavailable
 from nightmail.stores.shared.driver_errors import Broken, below
+from nightmail.stores.sql.lane import Locked
 
 DEADLOCK: Final = 1213
 LOCK_TIMEOUT: Final = 1205
@@ -42,10 +43,6 @@ NODE_NOT_READY: Final = (
     "this node of the cluster is not ready, or is cut off from the others: use another one"
 )
 _DRIVERS: Final = ("asyncmy", "pymysql", "aiomysql", "MySQLdb")
-
-
-class Locked(StoreUnavailable):
-    """A message or its timer id is locked by another open transaction, for longer than we wait. Try again."""
 
 
 class ServerTooOld(NightmailError):

@@ -1,8 +1,7 @@
-"""One connection for one kind of work.
+"""The connections of the MySQL store. What any SQL store's connection does is in `stores/sql/lane`.
 
-It is opened when first needed, and reopened after it was lost or idle for long. Statements go one at a time. Once
-something is sent, the caller may be cancelled, but not the work: cut in half, it would leave a claim without a holder,
-or a publish that may or may not have happened. After an error a connection is rolled back, or thrown away.
+After an error a connection is rolled back, or thrown away. Transient errors are retried; a locked row is not,
+unless the work is patient.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.mysql.connect import Connect
 from nightmail.stores.mysql.errors import (
-    Locked,
     is_locked,
     is_transient,
     leaves_connection_usable,
@@ -26,15 +24,12 @@ from nightmail.stores.mysql.errors import (
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.retries import TRIES, Retries
 from nightmail.stores.shared.driver_errors import below
+from nightmail.stores.sql import lane
 
 T = TypeVar("T")
 
 CONNECT_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 5.0
-CLOSING_SECONDS: Final = 1.0
-"""How long a closing store waits for work in progress, and for the goodbye to the server."""
-SHORTEST_PAUSE: Final = 0.02
-LONGEST_PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,145 +55,59 @@ WATCH: Final = Role("watch", statement_seconds=5)
 KEEPER: Final = Role("keeper", statement_seconds=5)
 
 
-async def connected(connect: Connect, role: Role) -> Link:
-    """A new connection, ready for its role."""
-    link: Link | None = None
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            link = Link(await connect())
-            await link.prepare(role.statement_seconds, skips_locked=role.skips_locked)
-    except BaseException as error:
-        if link is not None:
-            link.terminate()
-        if isinstance(error, Exception):
-            better = unreachable(error, connect.where, connect.password)
-            if better is not error:
-                raise better from below(error)
-        raise
-    return link
+class Lane(lane.Lane[Link]):
+    """One connection to MariaDB or MySQL, reopened after it was lost or idle for long."""
 
-
-class Lane:
-    """One connection, and the queue of its users."""
+    closing_seconds: ClassVar = 1.0
+    _role: Role
 
     def __init__(self, role: Role, connect: Connect, retries: Retries) -> None:
-        self._role = role
-        self._connect = connect
+        super().__init__(role)
+        self._connector = connect
         self._retries = retries
-        self._free = asyncio.Lock()
-        self._link: Link | None = None
-        self._closed = False
-        self._task: asyncio.Task[object] | None = None
-
-    @property
-    def link(self) -> Link | None:
-        """The connection, if it is open."""
-        return self._link
-
-    async def run(
-        self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
-    ) -> T:
-        """Run this on the connection; raises `lost` when it is unknown whether it was done.
-
-        Cancelled before its turn, it is not started; after that it is finished even if nothing waits for it. Transient
-        errors, with nothing written, are retried; a locked row is not.
-        """
-        await self._free.acquire()
-        task = asyncio.create_task(self._run(work, lost))
-        task.add_done_callback(_seen)
-        self._task = task
-        return await asyncio.shield(task)
-
-    async def run_patiently(
-        self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
-    ) -> T:
-        """Like `run`, retrying while a row is locked, and letting others go first."""
-        pause = SHORTEST_PAUSE
-        deadline = asyncio.get_running_loop().time() + self._role.statement_seconds
-        while True:
-            try:
-                return await self.run(work, lost=lost)
-            except Locked:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
-
-    async def close(self) -> None:
-        """Finish work in progress, within `CLOSING_SECONDS`, and close the connection for good."""
-        self._closed = True
-        with suppress(Exception):
-            async with asyncio.timeout(CLOSING_SECONDS), self._free:
-                if self._link is not None:
-                    await self._link.close()
-        self._drop()
 
     async def _run(self, work: Callable[[Link], Awaitable[T]], lost: type[StoreUnavailable]) -> T:
-        try:
-            async with asyncio.timeout(self._role.patience + CONNECT_SECONDS):
-                for attempt in range(TRIES - 1):
-                    try:
-                        return await self._once(work, lost)
-                    except Exception as error:
-                        # The driver's error is the cause: it was translated on the way here.
-                        cause = error.__cause__ or error
-                        if not is_transient(cause) or is_locked(cause):
-                            raise
-                        await self._retries.pause(cause, attempt)
-                return await self._once(work, lost)
-        finally:
-            self._free.release()
+        # With all its retries it must not take longer than one try may.
+        async with asyncio.timeout(self._role.patience + CONNECT_SECONDS):
+            return await super()._run(work, lost)
 
-    async def _once(self, work: Callable[[Link], Awaitable[T]], lost: type[StoreUnavailable]) -> T:
-        link = await self._usable()
+    async def _connect(self) -> Link:
+        link: Link | None = None
+        role, connect = self._role, self._connector
         try:
-            async with asyncio.timeout(self._role.patience):
-                result = await work(link)
-            if link.in_transaction:
-                # What was written is not committed, and the caller must be told.
-                self._drop()
-                raise lost("a transaction was left open on the store's connection: what it wrote is undone")
-            return result
+            async with asyncio.timeout(CONNECT_SECONDS):
+                link = Link(await connect())
+                await link.prepare(role.statement_seconds, skips_locked=role.skips_locked)
         except BaseException as error:
-            if is_locked(error):
-                self._retries.counted[error.args[0]] += 1
-            await self._clean_up(link, error)
+            if link is not None:
+                link.terminate()
             if isinstance(error, Exception):
-                better = translated(error, lost)
+                better = unreachable(error, connect.where, connect.password)
                 if better is not error:
                     raise better from below(error)
             raise
+        return link
 
-    async def _clean_up(self, link: Link, error: BaseException) -> None:
-        """Roll back what the error left open; throw away a connection in doubt."""
+    def _translated(self, error: Exception, lost: type[StoreUnavailable]) -> Exception:
+        return translated(error, lost)
+
+    def _shown(self, error: Exception) -> Exception | None:
+        return below(error)
+
+    async def _clean_up(self, link: Link, error: BaseException) -> bool:
+        if is_locked(error):
+            self._retries.counted[error.args[0]] += 1
         if leaves_connection_usable(error):
             with suppress(Exception):
                 async with asyncio.timeout(FAREWELL_SECONDS):
                     await link.ask("rollback")
-                return
-        self._drop()
+                return True
+        return False
 
-    async def _usable(self) -> Link:
-        if self._link is None or not self._link.usable:
-            self._drop()
-            self._refuse_if_closed()
-            self._link = await connected(self._connect, self._role)
-        self._refuse_if_closed()
-        return self._link
-
-    def _refuse_if_closed(self) -> None:
-        # A caller that still waited would leave a connection behind that nothing closes.
-        if self._closed:
-            self._drop()
-            raise StoreUnavailable("the store was closed")
-
-    def _drop(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.terminate()
-
-
-def _seen(task: asyncio.Task[object]) -> None:
-    """Retrieve its result: a cancelled caller does not, and asyncio would log a complaint."""
-    if not task.cancelled():
-        task.exception()
+    async def _tries_again(self, error: Exception, attempt: int) -> bool:
+        # The driver's error is the cause: it was translated on the way here.
+        cause = error.__cause__ or error
+        if attempt >= TRIES - 1 or not is_transient(cause) or is_locked(cause):
+            return False
+        await asyncio.sleep(self._retries.pause(cause, attempt))
+        return True

@@ -7,30 +7,26 @@ lease     write the leases, ask when to look again, and commit. Only after that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
-from uuid import UUID
+from typing import Any, ClassVar, Final
 
 from nightmail.clock import Clock
 from nightmail.limits import MAX_STORED_HEADERS_BYTES, ByteBudget
-from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.mysql import rows
-from nightmail.stores.mysql.lane import Lane
-from nightmail.stores.mysql.link import Answer, Link
-from nightmail.stores.mysql.moments import EARLIEST, LATEST, NOTICE_HORIZON, aware, later, now
+from nightmail.stores.mysql.requests import SERVER, Answer, Server
 from nightmail.stores.mysql.settling import Settling, after, by_token, leases
-from nightmail.stores.mysql.text import Sql, Value, filled, literal, several, union
-from nightmail.stores.mysql.transaction import Session
-from nightmail.stores.sql.statements import Statement
+from nightmail.stores.mysql.text import Queries, Sql, literal, several, union
+from nightmail.stores.mysql.times import EARLIEST, LATEST, NOTICE_HORIZON, aware, later, now
+from nightmail.stores.sql.store import Wanted
+from nightmail.stores.sql.verbs import Verb
 
 WIDER: Final = 4
 """The factor by which a search widens when others have locked what it found."""
 WIDEST: Final = 4000
-NOTHING: Final = Claimed((), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +43,7 @@ class _Found:
 class _Look:
     """One look: its time, what was locked so far, and what not to try again."""
 
-    queues: Sequence[str]
-    limit: int
+    wanted: Wanted
     budget: ByteBudget
     now: Sql
     """The time of this look: the server's clock; once read, the value it showed."""
@@ -62,62 +57,57 @@ class _Look:
 
     @property
     def room(self) -> int:
-        return 0 if self.budget.spent else self.limit - len(self.taken)
+        return 0 if self.budget.spent else self.wanted.limit - len(self.taken)
 
 
-class LetterClaims:
-    """Claims of dead letters."""
+class Letters(Settling):
+    """The verbs of dead letter handlers. Under a lease they are those for messages, without a history."""
 
-    def __init__(
-        self, lane: Lane, statements: Mapping[str, Statement], clock: Clock, *, max_body_bytes: int
-    ) -> None:
-        self._lane = lane
-        self._statements = statements
-        self._clock = clock
+    what: ClassVar = "dead letter"
+
+    def __init__(self, sql: Queries, clock: Clock, *, max_body_bytes: int) -> None:
+        super().__init__(sql, clock)
         self._max_body_bytes = max_body_bytes
 
-    async def claim(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
-    ) -> Claimed:
+    # ---------------------------------------------------------------------------------------- claim
+
+    def claim(self, wanted: Wanted) -> Verb[Claimed]:
         """See `Store.claim_dead`."""
-        named = tuple(dict.fromkeys(queues))
-        if not named or limit <= 0:
-            return NOTHING
+        look = _Look(wanted, ByteBudget(wanted.max_bytes), now(self._clock))
+        yield from self._take(look)
+        return (yield from self._lease(look))
 
-        async def claim(link: Link) -> Claimed:
-            look = _Look(named, limit, ByteBudget(max_bytes), now(self._clock))
-            await self._take(link, look)
-            return await self._lease(link, look, lease, token)
-
-        return await self._lane.run(claim)
-
-    async def _take(self, link: Link, look: _Look) -> None:
+    def _take(self, look: _Look) -> Verb[None]:
         """Take what is wanted; take less only when there is no more."""
         limit = look.room
         while look.room:
-            found = await self._find(link, look, limit)
+            found = yield from self._find(look, limit)
             # Locked without reading them: how many fit is known only after that.
-            free = await self._lock(link, look, found[: look.room])
+            free = yield from self._lock(look, found[: look.room])
             if not free:
                 # Others have locked all of them, and perhaps many more: lock those that are free.
-                free = await self._lock(link, look, found[look.room :])
-            await self._read(link, look, [each for each in found if each.id in free])
+                free = yield from self._lock(look, found[look.room :])
+            yield from self._read(look, [each for each in found if each.id in free])
             if len(found) < limit and all(each.id in look.tried for each in found):
                 return
             limit = min(limit * WIDER, WIDEST)
 
-    async def _find(self, link: Link, look: _Look, limit: int) -> list[_Found]:
+    def _find(self, look: _Look, limit: int) -> Verb[list[_Found]]:
         """What can be claimed, the longest due first."""
-        values: dict[str, Value] = {
-            "now": look.now,
-            "tried": look.tried,
-            "limit": limit,
-            "max_body_bytes": self._max_body_bytes,
-            "max_header_bytes": MAX_STORED_HEADERS_BYTES,
-        }
         branches = [f"(select {look.now} as due_at, 0 as id, 0 as bytes, 0 as too_large)"]
-        branches += [self._filled("candidates", {**values, "queue": queue.encode()}) for queue in look.queues]
-        (answer,) = await link.ask(union(branches))
+        branches += [
+            self._sql(
+                "candidates",
+                queue=queue.encode(),
+                now=look.now,
+                tried=look.tried,
+                limit=limit,
+                max_body_bytes=self._max_body_bytes,
+                max_header_bytes=MAX_STORED_HEADERS_BYTES,
+            )
+            for queue in look.wanted.queues
+        ]
+        answer: Answer = yield union(branches)
         # The server need not keep the branches in order. The row with the clock has the id 0.
         found: list[_Found] = []
         for due_at, id_, size, too_large in answer.rows:
@@ -129,55 +119,50 @@ class LetterClaims:
                 found.append(_Found(readable, id_, int(size), bool(too_large)))
         return sorted(found, key=lambda each: (each.due_at, each.id))[:limit]
 
-    async def _lock(self, link: Link, look: _Look, found: Sequence[_Found]) -> set[int]:
+    def _lock(self, look: _Look, found: Sequence[_Found]) -> Verb[set[int]]:
         """Lock those of these that others have not; returns the ids to read."""
         if not found:
             return set()
         look.tried += [each.id for each in found]
-        values: dict[str, Value] = {
-            "ids": several(each.id for each in found),
-            "now": look.now,
-            "limit": len(found),
-        }
+        ids = several(each.id for each in found)
+        lock = self._sql("lock", ids=ids, now=look.now, limit=len(found))
         begin = () if look.begun else ("begin",)
         look.begun = True
-        locked = {row[0] for row in (await link.ask(*begin, self._filled("lock", values)))[-1].rows}
+        locked = {row[0] for row in (yield (*begin, lock))[-1].rows}
         look.given_up += [each.id for each in found if each.too_large and each.id in locked]
         return {each.id for each in found if not each.too_large and each.id in locked}
 
-    async def _read(self, link: Link, look: _Look, free: Sequence[_Found]) -> None:
+    def _read(self, look: _Look, free: Sequence[_Found]) -> Verb[None]:
         """Take as many of these, which are locked, as fit."""
         fitting = [each.id for each in free[: look.room] if look.budget.take(each.bytes)]
         if not fitting:
             return
-        (found,) = await link.ask(self._filled("read", {"ids": fitting}))
+        found: Answer = yield self._sql("read", ids=fitting)
         for row in found.rows:
             if rows.is_readable_letter(row):
                 look.taken.append(row)
             else:
                 look.given_up.append(row[0])
 
-    async def _lease(self, link: Link, look: _Look, lease: timedelta, token: UUID) -> Claimed:
+    def _lease(self, look: _Look) -> Verb[Claimed]:
         # The commit last: see the claims of messages.
+        token = look.wanted.token
         upcoming = [self._upcoming(look)] if look.room else []
         moment = now(self._clock)
         writes: list[Sql] = []
         if look.taken:
-            values: dict[str, Value] = {
-                "token": token,
-                "now": moment,
-                "until": later(moment, lease),
-                "ids": [row[0] for row in look.taken],
-            }
-            writes = [self._filled("lease", values), self._filled("leased_at", {"id": look.taken[0][0]})]
+            ids = [row[0] for row in look.taken]
+            until = later(moment, look.wanted.lease)
+            writes.append(self._sql("lease", token=token, now=moment, until=until, ids=ids))
+            writes.append(self._sql("leased_at", id=ids[0]))
         if look.given_up:
-            values = {"ids": look.given_up, "begun": link.dialect.begun}
-            writes.append(self._filled("give_up", values))
+            server: Server = yield SERVER
+            writes.append(self._sql("give_up", ids=look.given_up, begun=server.dialect.begun))
         if writes:
             packet = [*writes, *upcoming, Sql("commit")]
         else:
             packet = [Sql("rollback"), *upcoming] if look.begun else upcoming
-        answers = await link.ask(*packet) if packet else []
+        answers: list[Answer] = (yield tuple(packet)) if packet else []
         if writes:
             answers.pop()
         next_in = _next_in(look, answers[-1]) if upcoming else None
@@ -191,36 +176,19 @@ class LetterClaims:
     def _upcoming(self, look: _Look) -> Sql:
         """When the next dead letter of these queues is due, or the next lease on one of them ends."""
         return union(
-            self._filled(name, {"queue": queue.encode(), "now": look.now})
-            for queue in look.queues
+            self._sql(name, queue=queue.encode(), now=look.now)
+            for queue in look.wanted.queues
             for name in ("coming", "expiring")
         )
 
-    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
-        return filled(self._statements[name], values)
-
-
-def _next_in(look: _Look, upcoming: Answer) -> timedelta | None:
-    moments = [aware(row[0]) for row in upcoming.rows if isinstance(row[0], datetime)]
-    return min(moments) - look.moment if moments else None
-
-
-class LetterSettling(Settling):
-    """Settle, extend, hold and ack for dead letters: as for messages, in another table. No history is kept."""
-
-    what = "dead letter"
-
-    async def remove(self, session: Session, deliveries: Sequence[Delivery]) -> None:
-        """Ack what was just held."""
-        if deliveries:
-            await session.ask(self._filled("remove", {"leases": leases(deliveries)}))
+    # --------------------------------------------------------------------------------------- settle
 
     def _writes(self, batch: Sequence[Settlement], begun: Sql) -> list[Sql]:
         done = [each.delivery for each in batch if isinstance(each.outcome, Done)]
         stay = [each for each in batch if not isinstance(each.outcome, Done)]
         writes: list[Sql] = []
         if done:
-            writes.append(self._filled("remove", {"leases": leases(done, begun)}))
+            writes.append(self._sql("remove", leases=leases(done, begun)))
         if stay:
             outcomes = [(each.delivery.id, each.outcome) for each in stay]
             writes.append(self._bring_back(by_token(each.delivery for each in stay), outcomes, begun))
@@ -232,3 +200,8 @@ class LetterSettling(Settling):
             for each in settled
             if not isinstance(each.outcome, Done | Dead) and after(each.outcome) < NOTICE_HORIZON
         }
+
+
+def _next_in(look: _Look, upcoming: Answer) -> timedelta | None:
+    moments = [aware(row[0]) for row in upcoming.rows if isinstance(row[0], datetime)]
+    return min(moments) - look.moment if moments else None

@@ -1,4 +1,4 @@
--- Dead letters for dead letter handlers. Statements under a lease have the names of their counterparts in settle.sql.
+-- Dead letters for dead letter handlers. What they have in common with messages is in under_lease.sql.
 -- A dead letter that was given up has no due time, and so is in no range of due times.
 
 -- name: candidates
@@ -35,21 +35,6 @@ where m.id in :ids;
  where m.queue = :queue and m.due_at > :now
  order by m.due_at, m.id limit 1)
 
--- name: expiring
--- When the next lease on a dead letter of a queue ends: another such branch.
-(select m.lease_until as at from nightmail_dead as m force index (nightmail_dead_leased)
- where m.queue = :queue and m.lease_until > :now
- order by m.lease_until limit 1)
-
--- name: leased_under
--- The dead letters that a claim leased under this token, and their queues.
-select m.id, m.queue from nightmail_dead as m force index (nightmail_dead_leased)
-where m.queue in :queues and m.lease_until > :ever and m.token = :token;
-
--- name: leased_at
--- When these dead letters were leased.
-select m.claimed_at from nightmail_dead as m force index (primary) where m.id = :id;
-
 -- name: give_up
 -- Give up dead letters that cannot be handed out, which are locked: they are kept, and never offered again.
 update nightmail_dead as m force index (primary)
@@ -61,26 +46,6 @@ where m.id in :ids and :begun;
 (select :place as place from nightmail_dead as m force index (nightmail_dead_due)
  where m.queue = :queue and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
  limit 1)
-
--- name: lock_at_once
--- Lock those of these dead letters that are still under these leases; fails at once if one of them is locked.
-select m.id from nightmail_dead as m force index (primary) where :leases for update nowait;
-
--- name: lock_unlocked
--- The same, skipping rows that are locked.
-select m.id from nightmail_dead as m force index (primary) where :leases for update skip locked;
-
--- name: still_leased
--- Which of these dead letters are still under these leases, locked or not.
-select m.id from nightmail_dead as m force index (primary) where :leases;
-
--- name: hold
--- Lock these dead letters in a caller's transaction; returns those still under these leases.
-select m.id from nightmail_dead as m force index (primary) where :leases order by m.id for update;
-
--- name: remove
--- Remove these dead letters.
-delete m from nightmail_dead as m force index (primary) where :leases;
 
 -- name: bring_back
 -- Return these dead letters to their queue, or give them up: a list of ids, kinds, and delays in microseconds.
@@ -94,10 +59,4 @@ set m.failures = case back.kind when 'retry' then least(m.failures, 2147483646) 
     m.due_at = case back.kind when 'release' then m.due_at when 'dead' then null
         else :now + interval back.after_us microsecond end,
     m.token = null, m.lease_until = null, m.claimed_at = null
-where :leases;
-
--- name: extend
--- Extend these leases to :lease from now, never shortening one.
-update nightmail_dead as m force index (primary)
-set m.lease_until = greatest(m.lease_until, :now + interval :lease microsecond)
 where :leases;

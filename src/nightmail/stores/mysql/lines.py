@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from nightmail.stores.mysql.link import Answer, Link
 from nightmail.stores.mysql.look import BEHIND_A_PARKED_ROW, Look
-from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several, union
-from nightmail.stores.mysql.transaction import Session
-from nightmail.stores.sql.statements import Statement
+from nightmail.stores.mysql.requests import Answer
+from nightmail.stores.mysql.text import ALWAYS, Queries, Sql, several, union
+from nightmail.stores.sql.verbs import Verb
 
 MOST_FOLLOWERS: Final = 5000
 """How many waiting rows of lines a claim scans before it parks them and leaves the rest to the next claim."""
@@ -25,18 +24,18 @@ Key: TypeAlias = tuple[bytes, bytes]
 class Lines:
     """The statements that park and unpark rows."""
 
-    def __init__(self, statements: Mapping[str, Statement]) -> None:
-        self._statements = statements
+    def __init__(self, sql: Queries) -> None:
+        self._sql = sql
 
     # -------------------------------------------------------------------------------------- a claim
 
     def after(self, keys: Mapping[int, Key]) -> list[Sql]:
         """The query that says, once these rows are locked, in which of their lines others are parked."""
-        return [self._filled("before_parked", {"ids": list(keys)})] if keys else []
+        return [self._sql("before_parked", ids=list(keys))] if keys else []
 
-    async def bring_back_after(
-        self, link: Link, look: Look, keys: Mapping[int, Key], answers: Sequence[Answer]
-    ) -> set[int]:
+    def bring_back_after(
+        self, look: Look, keys: Mapping[int, Key], answers: Sequence[Answer]
+    ) -> Verb[set[int]]:
         """Note what to unpark; returns the ids of rows that cannot be taken, because the rows after them are locked.
 
         A row that is parked later is parked behind another row of its line: these are locked.
@@ -44,14 +43,12 @@ class Lines:
         before_parked = {row[0]: keys[row[0]] for answer in answers for row in answer.rows}
         if not before_parked:
             return set()
-        found = await link.ask(
-            self._each("next_in_line", before_parked), self._each("any_in_line", before_parked)
-        )
+        found = yield self._each("next_in_line", before_parked), self._each("any_in_line", before_parked)
         locked, waiting = ({row[0]: row[1] for row in answer.rows} for answer in found)
         look.back.update(locked.values())
         return waiting.keys() - locked.keys()
 
-    async def park(self, link: Link, look: Look) -> int:
+    def park(self, look: Look) -> Verb[int]:
         """Lock the followers that this look scanned, except one per key; returns how many are to be parked."""
         followers, look.followers = look.followers, []
         by_key: defaultdict[Key | None, list[int]] = defaultdict(list)
@@ -60,12 +57,11 @@ class Lines:
         crowded = [id_ for ids in by_key.values() if len(ids) > CROWD for id_ in ids]
         stuck = {each.key for each in followers if each.standing == BEHIND_A_PARKED_ROW}
         hidden = {place: key for place, key in enumerate(stuck) if key is not None}
-        questions = [self._filled("lock_followers", {"ids": several(crowded)})] if crowded else []
+        questions = [self._sql("lock_followers", ids=several(crowded))] if crowded else []
         questions += [self._each("next_in_line", hidden)] if hidden else []
         if not questions:
             return 0
-        answers = await link.ask(*questions) if look.begun else (await link.ask("begin", *questions))[1:]
-        look.begun = True
+        answers = yield from look.ask(*questions)
         if hidden:
             back = [row[1] for row in answers.pop().rows]
             look.back.update(back)
@@ -75,7 +71,7 @@ class Lines:
     def writes(self, look: Look, begun: Sql) -> list[Sql]:
         """The statements that park and unpark what was locked."""
         named = (("unpark", look.back), ("anchor", look.anchors), ("park", look.parked - look.back))
-        return [self._filled(name, {"ids": sorted(ids), "begun": begun}) for name, ids in named if ids]
+        return [self._sql(name, ids=sorted(ids), begun=begun) for name, ids in named if ids]
 
     def _choose(self, look: Look, locked: Answer) -> int:
         waiting: defaultdict[Key, list[int]] = defaultdict(list)
@@ -93,27 +89,23 @@ class Lines:
 
     # ----------------------------------------------------------------------------------- other operations
 
-    async def bring_back(self, session: Session, keys: Iterable[Key]) -> None:
+    def bring_back(self, keys: Iterable[Key]) -> Verb[None]:
         """Unpark the next in each of these lines: a waiting row of each was locked, and is removed or moved."""
         wanted = dict(enumerate(dict.fromkeys(keys)))
         if not wanted:
             return
-        found = {row[0]: row[1] for row in (await session.ask(self._each("next_in_line", wanted))).rows}
+        found = {row[0]: row[1] for row in (yield self._each("next_in_line", wanted)).rows}
         left = {place: key for place, key in wanted.items() if place not in found}
         if left:
             # Either none is parked there, or others have locked them all: then wait for them.
-            waited_for = await session.ask(self._each("any_in_line", left, locking=True))
+            waited_for: Answer = yield self._each("any_in_line", left, locking=True)
             found |= {row[0]: row[1] for row in waited_for.rows}
         if found:
-            await session.ask(self._filled("unpark", {"ids": sorted(found.values()), "begun": ALWAYS}))
+            yield self._sql("unpark", ids=sorted(found.values()), begun=ALWAYS)
 
     def _each(self, name: str, keys: Mapping[int, Key], *, locking: bool = False) -> Sql:
         branches = []
         for place, (queue, ordering_key) in keys.items():
-            values: dict[str, Value] = {"place": place, "queue": queue, "ordering_key": ordering_key}
-            branch = self._filled(name, values)
+            branch = self._sql(name, place=place, queue=queue, ordering_key=ordering_key)
             branches.append(Sql(f"{branch[:-1]} for update)") if locking else branch)
         return union(branches)
-
-    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
-        return filled(self._statements[name], values)

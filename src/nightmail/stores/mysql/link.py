@@ -7,15 +7,15 @@ cluster made it roll back. So every write after the first statement checks `Dial
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.mysql.dialect import MARIADB, Dialect, dialect_of
 from nightmail.stores.mysql.errors import NODE_NOT_READY, TooLarge, number_of
+from nightmail.stores.mysql.requests import AllOrNone, Answer, Pause, Question, Sees, Server
 from nightmail.stores.shared.driver_errors import Broken
 
 LONGEST_IDLE: Final = 300.0
@@ -23,15 +23,6 @@ SMALLEST_LIMIT: Final = 1 << 20
 """Every server accepts a packet of this size, however it is configured."""
 _ROOM: Final = 1024
 READ_COMMITTED: Final = "READ-COMMITTED"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of one statement."""
-
-    rows: Sequence[Sequence[Any]]
-    last_id: int
-    """The first id that an INSERT assigned; 0 if none."""
 
 
 class Link:
@@ -43,6 +34,30 @@ class Link:
         self._longest_idle = LONGEST_IDLE
         self._largest_packet = SMALLEST_LIMIT
         self._used = time.monotonic()
+
+    async def send(self, request: Any) -> Any:
+        """Carry out one request of a verb. Its statements commit by themselves, unless it says `begin`."""
+        match request:
+            case str():
+                return (await self.ask(request))[0]
+            case tuple():
+                return await self.ask(*request)
+            case Question.SERVER:
+                return Server(self.dialect, self._largest_packet - _ROOM)
+            case Question.CHECK_TABLES:
+                return Sees.ALL
+            case Pause(seconds):
+                return await asyncio.sleep(seconds)
+            case AllOrNone(statements):
+                first, *rest = statements
+                if not rest:
+                    return await self.ask(first)
+                answers = [(await self.ask("begin", first))[1]]
+                answers += [(await self.ask(statement))[0] for statement in rest]
+                await self.ask("commit")
+                return answers
+            case _:
+                raise TypeError(request)
 
     async def ask(self, *statements: str) -> list[Answer]:
         """The answers to these statements, in one round trip."""
@@ -94,11 +109,6 @@ class Link:
     def in_transaction(self) -> bool:
         """Whether a transaction is open, according to the server's last answer."""
         return bool(self.connection.get_transaction_status())
-
-    @property
-    def largest_packet(self) -> int:
-        """How many bytes the server accepts in one packet."""
-        return self._largest_packet - _ROOM
 
     @property
     def usable(self) -> bool:

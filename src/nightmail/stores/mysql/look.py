@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import UUID
 
 from nightmail.outcome import Reason
-from nightmail.stores.mysql.moments import LATEST
 from nightmail.stores.mysql.ranges import Place, after
+from nightmail.stores.mysql.requests import Answer
 from nightmail.stores.mysql.text import Sql
+from nightmail.stores.mysql.times import LATEST
 from nightmail.stores.shared.marks import Range
+from nightmail.stores.sql.store import Wanted
+from nightmail.stores.sql.verbs import Verb
 
 IN_LINE: Final = 1
 BEHIND_A_PARKED_ROW: Final = 2
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a claim asks for; its queues in the order in which they are served."""
-
-    queues: tuple[str, ...]
-    limit: int
-    max_bytes: int
-    lease: timedelta
-    token: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +72,7 @@ class Look:
     """One look: its time, what was locked so far, and what is left to do before the commit."""
 
     wanted: Wanted
+    """Its queues are in the order in which they are served."""
     limit: int
     """How many messages it may take."""
     max_bytes: int
@@ -121,6 +113,13 @@ class Look:
     def found_all(self) -> bool:
         """Whether there is no more than it found."""
         return self.room > 0 and not self.again and not self.stopped
+
+    def ask(self, *statements: Sql) -> Verb[list[Answer]]:
+        """The answers to these statements, in the transaction of this look."""
+        begin = () if self.begun else ("begin",)
+        self.begun = True
+        answers: list[Answer] = yield (*begin, *statements)
+        return answers[len(begin) :]
 
     def fitting(self, candidates: Iterable[Found]) -> Iterator[Found]:
         """As many of these as may be taken, in order; at least one, if there is none yet."""

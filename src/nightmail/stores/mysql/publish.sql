@@ -45,7 +45,7 @@ select queue, timer_key from nightmail_messages where id = :own_id and token = :
 -- The same for a dead letter handler: a dead letter owns no timer id.
 select queue, null from nightmail_dead where id = :own_id and token = :own_token for update;
 
--- name: bearer
+-- name: owner
 -- The owner of this timer id, locked by its id: whether it runs, whether the new due time wins, its ordering key, and
 -- whether it waits in line for that without being parked. A settlement locks the row and then the timer id: the
 -- opposite order would deadlock with it.
@@ -56,7 +56,7 @@ from nightmail_messages as m force index (primary)
 where m.id in :ids and m.queue_timer = concat(:queue, x'00', :timer_id)
 for update;
 
--- name: bearer_by_name
+-- name: owner_by_timer_id
 -- The same for sessions that may see a message that is gone, or miss one that is there.
 select m.id, coalesce(m.lease_until > :now, 0) as running,
        case :policy when 'earliest' then :due < m.due_at when 'latest' then :due > m.due_at else 1 end as wins,

@@ -7,7 +7,7 @@ select d.id, d.queue, d.priority, d.timer_id, d.ordering_key from nightmail_dead
 where d.id in :ids and (d.token is null or d.lease_until <= :now)
 for update skip locked;
 
--- name: named_already
+-- name: owned_already
 -- Those of these dead letters whose timer id has an owner in the target queue. Not locked: a timer id that is taken
 -- after this makes the insert fail, and then everything is tried again.
 select d.id from nightmail_dead as d force index (primary)
@@ -15,7 +15,7 @@ straight_join nightmail_messages as m force index (nightmail_timer)
     on m.queue_timer = concat(coalesce(:to, d.queue), x'00', d.timer_id)
 where d.id in :ids;
 
--- name: revive
+-- name: redrive
 -- Make a message of a dead letter. Fails with a duplicate key if the timer id has an owner. One by one, so that each
 -- returns its id, and not by INSERT ... SELECT: while that stores an unknown number of rows, MariaDB gives no other
 -- session an id. If the transaction is no longer open, the body is null and the insert is refused.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from typing import Final
@@ -20,9 +19,10 @@ class Retries:
     def __init__(self) -> None:
         self.counted: Counter[int] = Counter()
 
-    async def pause(self, error: BaseException, attempt: int) -> None:
-        """Count this error, and wait before the next attempt."""
+    def pause(self, error: BaseException, attempt: int) -> float:
+        """Count this error; returns how many seconds to wait before the next attempt."""
         self.counted[number_of(error) or 0] += 1
         longest = min(SHORTEST_PAUSE * 2**attempt, LONGEST_PAUSE)
         # With jitter: those that collided would collide again.
-        await asyncio.sleep(longest * random.uniform(0.3, 1.0))  # noqa: S311 - jitter is not cryptography
+        jittered: float = longest * random.uniform(0.3, 1.0)  # noqa: S311 - jitter is not cryptography
+        return jittered

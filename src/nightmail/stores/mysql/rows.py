@@ -9,7 +9,7 @@ from uuid import UUID
 
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
-from nightmail.stores.mysql.moments import aware, aware_if_any, shown, shown_if_any
+from nightmail.stores.mysql.times import aware, aware_if_any, shown, shown_if_any
 
 MOST: Final = 2**31 - 1
 """The maximum of a counter: it stays there."""

@@ -1,31 +1,57 @@
-"""What exists while a store is open: connections, and what is remembered between calls."""
+"""What exists while a store is open: connections, what is remembered between calls, and where each verb runs.
+
+    claim     one at a time, for all subscribers of the process; dead letters too
+    settle    settlements, and renewals asked for on the event loop
+    publish   publishes outside a caller's transaction, timers, and operator queries
+    wakeups   polls for what others have made available; opened when something listens
+    keeper    renewals, on a thread of its own; open while `run_on_keeper_thread` is in use
+
+What runs in a caller's transaction uses none of these.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
+from nightmail.bell import Bell
 from nightmail.clock import Clock
-from nightmail.message import Delivery
-from nightmail.outcome import WriteResult
-from nightmail.stores.mysql.callers import Callers, Known
+from nightmail.errors import StoreUnavailable
+from nightmail.message import Delivery, Message
+from nightmail.outcome import Release, WriteResult
+from nightmail.store import Claimed, Settlement
 from nightmail.stores.mysql.claiming import Claims
-from nightmail.stores.mysql.connect import Connect
 from nightmail.stores.mysql.errors import is_refusal
-from nightmail.stores.mysql.lane import CLAIM, KEEPER, PUBLISH, SETTLE, WATCH, Lane
-from nightmail.stores.mysql.letters import LetterClaims
+from nightmail.stores.mysql.lane import CLAIM, KEEPER, PUBLISH, SETTLE, Lane, Role
+from nightmail.stores.mysql.letters import Letters
 from nightmail.stores.mysql.link import Link
-from nightmail.stores.mysql.retries import Retries
-from nightmail.stores.mysql.text import Sql
-from nightmail.stores.mysql.watch import WakeupPoller
-from nightmail.stores.shared.coalescing import PublishCoalescer, Send
+from nightmail.stores.mysql.publishing import Publishing
+from nightmail.stores.mysql.timers import Timers
+from nightmail.stores.mysql.times import is_soon
+from nightmail.stores.mysql.wakeups import WakeupPoller
+from nightmail.stores.shared.coalescing import PublishCoalescer
+from nightmail.stores.shared.duplicates import split_duplicates
 from nightmail.stores.shared.keeper_thread import KeeperThread
-from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.store import Verbs, Wanted
+from nightmail.stores.sql.verbs import Change, MakeVerb, Verb, carry_out
+
+T = TypeVar("T")
 
 MOST_BYTES: Final = 2 * 1024 * 1024
 """On the wire it is twice that, and by default servers accept packets up to 16 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLVerbs(Verbs):
+    """The verbs of this store, some of which do more than the others' do."""
+
+    publishing: Publishing
+    letters: Letters
+    timers: Timers
 
 
 class Runtime:
@@ -33,32 +59,129 @@ class Runtime:
 
     def __init__(
         self,
-        connect: Connect,
-        statements: Mapping[str, Statement],
-        letters: Mapping[str, Statement],
+        new_lane: Callable[[Role], Lane],
+        verbs: MySQLVerbs,
+        claims: Claims,
+        wakeups: WakeupPoller,
         clock: Clock,
-        retries: Retries,
-        known: Known,
-        *,
-        max_body_bytes: int,
-        send: Send[Link],
-        extend: Callable[[Lane, Sequence[Delivery], timedelta], Awaitable[list[WriteResult]]],
     ) -> None:
-        self.claim, self.settle, self.publish = (
-            Lane(role, connect, retries) for role in (CLAIM, SETTLE, PUBLISH)
+        self.claim_lane, self.settle_lane, self.publish_lane = map(new_lane, (CLAIM, SETTLE, PUBLISH))
+        self.wakeups = wakeups
+        self.keeper = KeeperThread(lambda: new_lane(KEEPER), self._extend_on)
+        self._verbs = verbs
+        self._claims = claims
+        self._clock = clock
+        self._coalescer = PublishCoalescer(
+            self.publish_lane, self._store, is_refusal=is_refusal, most_bytes=MOST_BYTES
         )
-        self.tower = WakeupPoller(Lane(WATCH, connect, retries), statements, letters, clock)
-        self.claims = Claims(self.claim, statements, clock, retries, max_body_bytes=max_body_bytes)
-        self.letters = LetterClaims(self.claim, letters, clock, max_body_bytes=max_body_bytes)
-        self.coalescer = PublishCoalescer(self.publish, send, is_refusal=is_refusal, most_bytes=MOST_BYTES)
-        self.callers = Callers(self.publish, Sql(statements["identity"].text), known)
-        self.keeper = KeeperThread(lambda: Lane(KEEPER, connect, retries), extend)
 
     async def close(self) -> None:
         """Close every connection, and stop the thread."""
         # Concurrently: if the server hangs, each one takes its full timeout.
         await asyncio.gather(
-            self.tower.close(),
+            self.wakeups.close(),
             self.keeper.close(),
-            *(lane.close() for lane in (self.claim, self.publish, self.settle)),
+            *(lane.close() for lane in (self.claim_lane, self.publish_lane, self.settle_lane)),
         )
+
+    # --------------------------------------------------------------------------------- see `sql.store.Runtime`
+
+    async def publish_one(self, message: Message) -> int:
+        """Store a message without a timer id, perhaps in one commit with others."""
+        stored = await self._coalescer.publish(message)
+        if is_soon(message.due, self._clock):
+            self.wakeups.ring(message.queue)
+        return stored
+
+    async def write(
+        self, make: MakeVerb[T], *, lost: type[StoreUnavailable] = StoreUnavailable, timer: bool = False
+    ) -> T:
+        """Carry out a write. That of a timer decides step by step, so it gets a transaction around it.
+
+        The others send packets that begin and commit by themselves.
+        """
+        if timer:
+            return await self.publish_lane.run_patiently(
+                lambda link: _in_transaction(link, make()), lost=lost
+            )
+        return await self.publish_lane.carry_out(make, lost=lost, patient=True)
+
+    async def read(self, make: MakeVerb[T]) -> T:
+        """Carry out a query."""
+        return await self.publish_lane.carry_out(make, patient=True)
+
+    async def claim(self, wanted: Wanted) -> Claimed:
+        """Lease messages."""
+        claimed = await self.claim_lane.carry_out(self._claims.claim(wanted))
+        self.wakeups.claimed(wanted.queues, found=bool(claimed.deliveries))
+        return claimed
+
+    async def claim_dead(self, wanted: Wanted) -> Claimed:
+        """Lease dead letters."""
+        claimed = await self.claim_lane.carry_out(partial(self._verbs.letters.claim, wanted))
+        self.wakeups.claimed_dead(wanted.queues, found=bool(claimed.deliveries))
+        return claimed
+
+    async def recall(self, make: MakeVerb[Change[int]]) -> int:
+        """Hand back what a claim leased whose reply was lost."""
+        change = await self.claim_lane.carry_out(make)
+        if change.result:
+            self._claims.look_everywhere()
+            self.ring(change.rings)
+        return change.result
+
+    async def settle(
+        self,
+        batch: Sequence[Settlement],
+        settle: Callable[[Sequence[Settlement]], Verb[Change[list[WriteResult]]]],
+    ) -> list[WriteResult]:
+        """Write outcomes. A row that the database refuses does not fail the others."""
+        results: dict[int, WriteResult] = {}
+        for part in split_duplicates([settlement.delivery for settlement in batch]):
+            # Each by itself: if one has to be tried again, those before it are written already.
+            change = await self.settle_lane.carry_out(partial(settle, [batch[place] for place in part]))
+            results.update(zip(part, change.result, strict=True))
+            if change.rings:
+                self.ring(change.rings)
+        if any(isinstance(each.outcome, Release) for each in batch):
+            self._claims.look_everywhere()
+        return [results[place] for place in range(len(batch))]
+
+    async def extend(self, make: MakeVerb[list[WriteResult]], count: int) -> list[WriteResult]:
+        """Extend `count` leases."""
+        return await self.settle_lane.carry_out(make)
+
+    def bell(self, queues: Sequence[str]) -> Bell:
+        """A bell for these queues."""
+        return self.wakeups.bell(*queues)
+
+    def ring(self, queues: Iterable[str]) -> None:
+        """Wake the workers of these queues."""
+        self.wakeups.ring_each(queues)
+
+    # ---------------------------------------------------------------------------------------- inside
+
+    async def _store(self, link: Link, messages: Sequence[Message]) -> list[int]:
+        return await carry_out(self._verbs.publishing.store(messages), link.send)
+
+    async def _extend_on(
+        self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta
+    ) -> list[WriteResult]:
+        return await lane.carry_out(partial(self._verbs.of(deliveries).extend, deliveries, lease))
+
+
+async def _in_transaction(link: Link, verb: Verb[T]) -> T:
+    """Carry out a verb in a transaction of ours, begun with its first statement, at read committed."""
+    begun = False
+
+    async def send(request: object) -> object:
+        nonlocal begun
+        if begun or not isinstance(request, str):
+            return await link.send(request)
+        begun = True
+        return (await link.ask("begin", request))[1]
+
+    result = await carry_out(verb, send)
+    if begun:
+        await link.ask("commit")
+    return result

@@ -1,22 +1,5 @@
--- Statements under a lease. `:leases` is the fence: ids and tokens and, in a packet of ours, that the transaction is
--- still open. They go in one packet between a begin and a commit, after the rows were locked. By primary key: another
--- index would lock rows that are not ours.
-
--- name: lock_at_once
--- Lock those of these messages that are still under these leases; fails at once if one of them is locked.
-select m.id from nightmail_messages as m force index (primary) where :leases for update nowait;
-
--- name: lock_unlocked
--- The same, skipping rows that are locked.
-select m.id from nightmail_messages as m force index (primary) where :leases for update skip locked;
-
--- name: still_leased
--- Which of these messages are still under these leases, locked or not.
-select m.id from nightmail_messages as m force index (primary) where :leases;
-
--- name: hold
--- Lock these messages in a caller's transaction; returns those still under these leases.
-select m.id from nightmail_messages as m force index (primary) where :leases order by m.id for update;
+-- Outcomes of messages, under the fence of under_lease.sql. They go in one packet between a begin and a commit, after the
+-- rows were locked.
 
 -- name: bury
 -- Copy these messages to the dead letters: a list of ids, reasons, errors, and 1 where the handler ran, else 0.
@@ -44,10 +27,6 @@ select m.id, m.published_at, m.due_at, :now, m.attempts, m.deliveries, m.priorit
        m.queue, m.timer_id, m.ordering_key, m.headers, m.body
 from nightmail_messages as m force index (primary) where :leases;
 
--- name: remove
--- Remove these messages.
-delete m from nightmail_messages as m force index (primary) where :leases;
-
 -- name: bring_back
 -- Return these messages to the queue: a list of ids, kinds (which decide the counters), and delays in microseconds.
 -- No assignment reads what an earlier one wrote: whether it would see the old or the new value is not defined.
@@ -63,15 +42,4 @@ set m.first_attempt_at = case back.kind
     m.due_at = case when back.kind = 'release' then m.due_at when m.superseded then :now
         else :now + interval back.after_us microsecond end,
     m.token = null, m.lease_until = null, m.claimed_at = null
-where :leases;
-
--- name: leased_under
--- The messages that a claim leased under this token, and their queues.
-select m.id, m.queue from nightmail_messages as m force index (nightmail_leased)
-where m.queue in :queues and m.lease_until > :ever and m.token = :token;
-
--- name: extend
--- Extend these leases to :lease from now, never shortening one.
-update nightmail_messages as m force index (primary)
-set m.lease_until = greatest(m.lease_until, :now + interval :lease microsecond)
 where :leases;

@@ -6,14 +6,12 @@ retried in two packets for the rows that are not locked. Each write checks that 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
 
 from nightmail.clock import Clock
@@ -22,19 +20,19 @@ from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.mysql.errors import is_locked, is_refusal, number_of
-from nightmail.stores.mysql.lane import Lane
-from nightmail.stores.mysql.link import Link
-from nightmail.stores.mysql.moments import EARLIEST, NOTICE_HORIZON, microseconds, now
+from nightmail.stores.mysql.requests import CHECK_TABLES, SERVER, Answer, Pause, Server
 from nightmail.stores.mysql.rows import text
-from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, literal, several
-from nightmail.stores.mysql.transaction import Session
+from nightmail.stores.mysql.text import ALWAYS, Queries, Sql, literal, several
+from nightmail.stores.mysql.times import EARLIEST, NOTICE_HORIZON, microseconds, now
 from nightmail.stores.shared.duplicates import split_duplicates
-from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Change, Verb
 
 logger = logging.getLogger(__name__)
 
 A_MOMENT: Final = 0.015
 _ZERO: Final = timedelta(0)
+_Writes: TypeAlias = Callable[[Sequence[Delivery]], list[Sql]]
+"""The statements that write what is to become of these deliveries."""
 
 
 def by_token(deliveries: Iterable[Delivery]) -> dict[UUID, list[int]]:
@@ -60,174 +58,138 @@ def leases(deliveries: Iterable[Delivery], begun: Sql = ALWAYS) -> Sql:
 
 
 class Settling:
-    """Settle, extend, hold and ack. `ring` gets the queues in which something becomes available.
-
-    `came_back` is called when a message was returned without losing its position.
-    """
+    """The verbs under a lease, for messages."""
 
     what: ClassVar = "message"
 
-    def __init__(
-        self,
-        statements: Mapping[str, Statement],
-        clock: Clock,
-        ring: Callable[[Iterable[str]], None],
-        came_back: Callable[[], None],
-        *,
-        keep_delivered: bool,
-    ) -> None:
-        self._statements = statements
+    def __init__(self, sql: Queries, clock: Clock, *, keep_delivered: bool = False) -> None:
+        self._sql = sql
         self._clock = clock
-        self._ring = ring
-        self._came_back = came_back
         self._keep_delivered = keep_delivered
 
     # ------------------------------------------------------------------ on a connection of our own
 
-    async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[WriteResult]:
-        """See `Store.settle`."""
-        results: dict[int, WriteResult] = {}
-        for part in split_duplicates([settlement.delivery for settlement in batch]):
-            found = await lane.run(partial(self._settle, batch=[batch[place] for place in part]))
-            results.update(zip(part, found, strict=True))
-        return [results[place] for place in range(len(batch))]
+    def settle(self, batch: Sequence[Settlement]) -> Verb[Change[list[WriteResult]]]:
+        """See `Store.settle`. No message may be in it twice."""
+        server: Server = yield SERVER
+        rings: set[str] = set()
+        results = yield from self._settle(batch, server.dialect.begun, rings)
+        return Change(results, frozenset(rings))
 
-    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
+    def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Verb[list[WriteResult]]:
         """See `Store.extend`."""
+        server: Server = yield SERVER
         results: dict[int, WriteResult] = {}
         for part in split_duplicates(deliveries):
             chosen = [deliveries[place] for place in part]
-            found = await lane.run(partial(self._extend, deliveries=chosen, lease=lease))
+            found = yield from self._extend(chosen, lease, server.dialect.begun)
             results.update(zip(part, found, strict=True))
         return [results[place] for place in range(len(deliveries))]
 
-    async def recall(self, lane: Lane, queues: Sequence[str], token: UUID) -> int:
-        """See `Store.recall`."""
-        recalled = await lane.run(partial(self._recall, queues=queues, token=token))
-        if recalled:
-            self._came_back()
-            self._ring(dict.fromkeys(recalled.values()))
-        return len(recalled)
-
-    async def _recall(self, link: Link, queues: Sequence[str], token: UUID) -> dict[int, str]:
-        """Release what is leased under this token and not locked by others; returns the ids and queues."""
-        values: dict[str, Value] = {
-            "queues": [queue.encode() for queue in queues],
-            "ever": EARLIEST,
-            "token": token,
-        }
-        (found,) = await link.ask(self._filled("leased_under", values))
+    def recall(self, queues: Sequence[str], token: UUID) -> Verb[Change[int]]:
+        """See `Store.recall`. Leaves alone what others have locked."""
+        server: Server = yield SERVER
+        found: Answer = yield self._sql(
+            "leased_under", queues=[queue.encode() for queue in queues], ever=EARLIEST, token=token
+        )
         leased = {row[0]: text(row[1]) for row in found.rows}
         if not leased:
-            return {}
-        fence = fenced({token: leased})
-        _, locked = await link.ask("begin", self._filled("lock_unlocked", {"leases": fence}))
+            return Change(0)
+        _, locked = yield "begin", self._sql("lock_leased_unlocked", leases=fenced({token: leased}))
         ids = [row[0] for row in locked.rows]
-        back = self._bring_back({token: ids}, [(id_, Release()) for id_ in ids], link.dialect.begun)
-        await link.ask(back, "commit")
-        return {id_: leased[id_] for id_ in ids}
+        back = self._bring_back({token: ids}, [(id_, Release()) for id_ in ids], server.dialect.begun)
+        yield back, "commit"
+        return Change(len(ids), frozenset(leased[id_] for id_ in ids))
 
-    def _tell(self, settled: Sequence[Settlement]) -> None:
-        """Ring for what becomes available by this."""
-        if any(isinstance(each.outcome, Release) for each in settled):
-            self._came_back()
-        self._ring(self._awake(settled))
-
-    async def _settle(
-        self, link: Link, batch: Sequence[Settlement], *, patient: bool = True
-    ) -> list[WriteResult]:
+    def _settle(
+        self, batch: Sequence[Settlement], begun: Sql, rings: set[str], *, patient: bool = True
+    ) -> Verb[list[WriteResult]]:
+        """Settle these, and add to `rings` the queues in which something becomes available by it."""
         by_id = {settlement.delivery.id: settlement for settlement in batch}
 
         def writes(deliveries: Sequence[Delivery]) -> list[Sql]:
-            return self._writes([by_id[delivery.id] for delivery in deliveries], link.dialect.begun)
+            return self._writes([by_id[delivery.id] for delivery in deliveries], begun)
 
         try:
-            settled = await self._fenced(link, [each.delivery for each in batch], writes)
+            settled = yield from self._fenced([each.delivery for each in batch], writes)
         except Exception as error:
             if not is_refusal(error):
                 raise
-            await link.ask("rollback")
-            return await self._settle_halves(link, batch, error)
+            yield "rollback"
+            return (yield from self._settle_halves(batch, begun, rings, error))
+        rings |= self._awake([each for each in batch if each.delivery.id in settled])
         missing = [each.delivery for each in batch if each.delivery.id not in settled]
-        leased = await self._still_leased(link, missing)
-        self._tell([each for each in batch if each.delivery.id in settled])
+        if not missing:
+            return [WriteResult.WRITTEN] * len(batch)
+        leased = yield from self._still_leased(missing)
         if leased and patient:
             # Another session may have locked a row only for a moment, to check it.
-            await asyncio.sleep(A_MOMENT)
+            yield Pause(A_MOMENT)
             left = [each for each in batch if each.delivery.id in leased]
-            again = await self._settle(link, left, patient=False)
+            again = yield from self._settle(left, begun, rings, patient=False)
             results = {each.delivery.id: result for each, result in zip(left, again, strict=True)}
             return [results.get(each.delivery.id) or _standing(each, settled, set()) for each in batch]
         return [_standing(each, settled, leased) for each in batch]
 
-    async def _settle_halves(
-        self, link: Link, batch: Sequence[Settlement], error: Exception
-    ) -> list[WriteResult]:
+    def _settle_halves(
+        self, batch: Sequence[Settlement], begun: Sql, rings: set[str], error: Exception
+    ) -> Verb[list[WriteResult]]:
         """One row that the server refuses must not keep the others in its batch from being settled."""
         if len(batch) > 1:
             half = len(batch) // 2
-            return [*await self._settle(link, batch[:half]), *await self._settle(link, batch[half:])]
+            first = yield from self._settle(batch[:half], begun, rings)
+            second = yield from self._settle(batch[half:], begun, rings)
+            return [*first, *second]
         logger.error(
             "the server refuses to settle %s %d: %s", self.what, batch[0].delivery.id, number_of(error)
         )
         return [WriteResult.BUSY]
 
-    async def _extend(
-        self, link: Link, deliveries: Sequence[Delivery], lease: timedelta
-    ) -> list[WriteResult]:
+    def _extend(
+        self, deliveries: Sequence[Delivery], lease: timedelta, begun: Sql
+    ) -> Verb[list[WriteResult]]:
         def writes(chosen: Sequence[Delivery]) -> list[Sql]:
-            values: dict[str, Value] = {
-                "leases": leases(chosen, link.dialect.begun),
-                "lease": microseconds(lease),
-                "now": now(self._clock),
-            }
-            return [self._filled("extend", values)]
+            fence = leases(chosen, begun)
+            return [self._sql("extend", leases=fence, lease=microseconds(lease), now=now(self._clock))]
 
-        held = await self._fenced(link, deliveries, writes)
-        leased = await self._still_leased(link, [each for each in deliveries if each.id not in held])
+        held = yield from self._fenced(deliveries, writes)
+        missing = [each for each in deliveries if each.id not in held]
+        leased = (yield from self._still_leased(missing)) if missing else set()
         return [_lease_standing(delivery.id, held, leased) for delivery in deliveries]
 
-    async def _fenced(
-        self, link: Link, deliveries: Sequence[Delivery], writes: Callable[[Sequence[Delivery]], list[Sql]]
-    ) -> set[int]:
+    def _fenced(self, deliveries: Sequence[Delivery], writes: _Writes) -> Verb[set[int]]:
         """Lock what is still under its lease, and write; returns its ids.
 
         Each write is fenced, and what is locked cannot change: every write skips what is lost.
         """
-        if not deliveries:
-            return set()
-        lock = self._filled("lock_at_once", {"leases": leases(deliveries)})
+        lock = self._sql("lock_leased", leases=leases(deliveries))
         try:
-            _, locked, *_ = await link.ask("begin", lock, *writes(deliveries), "commit")
+            _, locked, *_ = yield "begin", lock, *writes(deliveries), "commit"
         except Exception as error:
             if not is_locked(error):
                 raise
         else:
             return {row[0] for row in locked.rows}
-        await link.ask("rollback")
-        return await self._fenced_unlocked(link, deliveries, writes)
+        yield "rollback"
+        return (yield from self._fenced_unlocked(deliveries, writes))
 
-    async def _fenced_unlocked(
-        self, link: Link, deliveries: Sequence[Delivery], writes: Callable[[Sequence[Delivery]], list[Sql]]
-    ) -> set[int]:
+    def _fenced_unlocked(self, deliveries: Sequence[Delivery], writes: _Writes) -> Verb[set[int]]:
         """The same, skipping locked rows: a locked row must not hold up the others."""
         try:
-            _, locked = await link.ask("begin", self._filled("lock_unlocked", {"leases": leases(deliveries)}))
+            _, locked = yield "begin", self._sql("lock_leased_unlocked", leases=leases(deliveries))
             ids = {row[0] for row in locked.rows}
-            await link.ask(*writes([each for each in deliveries if each.id in ids]), "commit")
+            yield *writes([each for each in deliveries if each.id in ids]), "commit"
         except Exception as error:
             if not is_locked(error):
                 raise
             # Not a row this time: the whole table is locked.
-            await link.ask("rollback")
+            yield "rollback"
             return set()
         return ids
 
-    async def _still_leased(self, link: Link, missing: Sequence[Delivery]) -> set[int]:
+    def _still_leased(self, missing: Sequence[Delivery]) -> Verb[set[int]]:
         """Read with a new snapshot: a row may have been unlocked, or taken over, in between."""
-        if not missing:
-            return set()
-        (found,) = await link.ask(self._filled("still_leased", {"leases": leases(missing)}))
+        found: Answer = yield self._sql("still_leased", leases=leases(missing))
         return {row[0] for row in found.rows}
 
     def _writes(self, batch: Sequence[Settlement], begun: Sql) -> list[Sql]:
@@ -238,14 +200,14 @@ class Settling:
         moment = now(self._clock)
         writes: list[Sql] = []
         if done and self._keep_delivered:
-            writes.append(self._filled("keep", {"leases": leases(done, begun), "now": moment}))
+            writes.append(self._sql("keep", leases=leases(done, begun), now=moment))
         if dead:
             fence = leases((delivery for delivery, _ in dead), begun)
             letters = json.dumps([_letter(delivery, outcome) for delivery, outcome in dead])
-            writes.append(self._filled("bury", {"leases": fence, "now": moment, "letters": letters}))
+            writes.append(self._sql("bury", leases=fence, now=moment, letters=letters))
         if done or dead:
             ended = [*done, *(delivery for delivery, _ in dead)]
-            writes.append(self._filled("remove", {"leases": leases(ended, begun)}))
+            writes.append(self._sql("remove", leases=leases(ended, begun)))
         if back:
             outcomes = [(each.delivery.id, each.outcome) for each in back]
             writes.append(self._bring_back(by_token(each.delivery for each in back), outcomes, begun))
@@ -255,12 +217,9 @@ class Settling:
         self, leased: Mapping[UUID, Iterable[int]], outcomes: Iterable[tuple[int, Outcome]], begun: Sql
     ) -> Sql:
         returned = [[id_, kind(outcome), microseconds(after(outcome))] for id_, outcome in outcomes]
-        values: dict[str, Value] = {
-            "leases": fenced(leased, begun),
-            "now": now(self._clock),
-            "returned": json.dumps(returned),
-        }
-        return self._filled("bring_back", values)
+        return self._sql(
+            "bring_back", leases=fenced(leased, begun), now=now(self._clock), returned=json.dumps(returned)
+        )
 
     def _awake(self, settled: Sequence[Settlement]) -> set[str]:
         """The queues in which something may become available: a returned message, a dead letter, the next of a key.
@@ -274,13 +233,30 @@ class Settling:
             or (not isinstance(each.outcome, Done) and after(each.outcome) < NOTICE_HORIZON)
         }
 
-    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
-        return filled(self._statements[name], values)
-
     # ------------------------------------------------------------------ in the caller's transaction
 
-    async def hold(self, session: Session, deliveries: Sequence[Delivery]) -> None:
+    def hold(self, deliveries: Sequence[Delivery]) -> Verb[Change[None]]:
         """See `Store.hold`."""
+        # Locked first: a caller's snapshot taken earlier could be older than the last renewal.
+        try:
+            yield from self._hold(deliveries)
+        except LeaseLost:
+            yield CHECK_TABLES  # Or these were not our tables.
+            raise
+        yield CHECK_TABLES
+        return Change(None)
+
+    def ack(self, deliveries: Sequence[Delivery]) -> Verb[Change[None]]:
+        """See `Store.ack`."""
+        yield from self.hold(deliveries)
+        if deliveries:
+            fence = leases(deliveries)
+            if self._keep_delivered:
+                yield self._sql("keep", leases=fence, now=now(self._clock))
+            yield self._sql("remove", leases=fence)
+        return Change(None)
+
+    def _hold(self, deliveries: Sequence[Delivery]) -> Verb[None]:
         if not deliveries:
             return
         unique = {(delivery.id, delivery.token) for delivery in deliveries}
@@ -288,20 +264,11 @@ class Settling:
             # One message under two tokens: one of the leases is lost, so not all can be held.
             ids = [id_ for id_, _ in unique]
             raise LeaseLost([id_ for id_ in dict.fromkeys(ids) if ids.count(id_) > 1])
-        found = await session.ask(self._filled("hold", {"leases": leases(deliveries)}))
+        found: Answer = yield self._sql("hold", leases=leases(deliveries))
         held = {row[0] for row in found.rows}
         lost = [delivery.id for delivery in deliveries if delivery.id not in held]
         if lost:
             raise LeaseLost(lost)
-
-    async def remove(self, session: Session, deliveries: Sequence[Delivery]) -> None:
-        """Ack what was just held."""
-        if not deliveries:
-            return
-        values: dict[str, Value] = {"leases": leases(deliveries), "now": now(self._clock)}
-        if self._keep_delivered:
-            await session.ask(self._filled("keep", values))
-        await session.ask(self._filled("remove", values))
 
 
 def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> WriteResult:

@@ -8,13 +8,13 @@ No value can break out of its literal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from nightmail.stores.shared.table_names import TABLES, TableNames
-from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.statements import load
 
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 _HEXADECIMAL: Final = re.compile(r"(?P<text>_utf8mb4 )?\bx'(?P<digits>[0-9a-f]*)'")
@@ -26,6 +26,7 @@ class Sql(str):
     __slots__ = ()
 
 
+_OF_LETTERS: Final = {"messages": "dead", "leased": "dead_leased"}
 ALWAYS: Final = Sql("true")
 """A condition that always holds."""
 
@@ -41,6 +42,16 @@ class BacktickNames(TableNames):
         """See `TableNames.quoted`."""
         own = f"`{self.prefix}_{name}`"
         return f"`{self.schema}`.{own}" if self.schema and name in TABLES else own
+
+
+class LetterNames(BacktickNames):
+    """For statements on the message table that serve the dead letters too: the names of theirs instead."""
+
+    __slots__ = ()
+
+    def quoted(self, name: str) -> str:
+        """See `TableNames.quoted`."""
+        return super().quoted(_OF_LETTERS.get(name, name))
 
 
 def literal(value: Value) -> str:
@@ -74,9 +85,20 @@ def several(ids: Iterable[int]) -> list[int]:
     return [0, *ids]
 
 
-def filled(statement: Statement, values: Mapping[str, Value]) -> Sql:
-    """The statement with these values in it."""
-    return Sql(_PARAMETER.sub(lambda match: literal(values[match[1]]), statement.text))
+class Queries:
+    """Statements by name."""
+
+    def __init__(self, package: str, files: Iterable[str], names: TableNames) -> None:
+        self._statements: dict[str, tuple[str, tuple[str, ...]]] = {}
+        for file in files:
+            for name, statement in load(package, file, names, numbered=False).items():
+                template = _PARAMETER.sub(r"%(\1)s", statement.text.replace("%", "%%"))
+                self._statements[name] = (template, statement.parameters)
+
+    def __call__(self, name: str, **values: Value) -> Sql:
+        """The statement of this name, with these values in it."""
+        template, parameters = self._statements[name]
+        return Sql(template % {each: literal(values[each]) for each in parameters})
 
 
 def lifted(statement: str) -> tuple[str, tuple[str, ...]]:

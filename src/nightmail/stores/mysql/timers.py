@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from nightmail.clock import Clock
+from nightmail.message import Due
 from nightmail.stores.mysql.lines import Lines
-from nightmail.stores.mysql.moments import EARLIEST, aware, due, now
 from nightmail.stores.mysql.ranges import Place, after, within
-from nightmail.stores.mysql.text import ALWAYS, Sql, Value, filled, several
-from nightmail.stores.mysql.transaction import Session
+from nightmail.stores.mysql.requests import CHECK_TABLES, Answer, Sees
+from nightmail.stores.mysql.text import ALWAYS, Queries, Sql, several
+from nightmail.stores.mysql.times import EARLIEST, aware, due, is_soon, now
 from nightmail.stores.shared.marks import LEVELS, Range
-from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Change, Verb
 
 AT_ONCE: Final = 1000
 """How many messages one statement removes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """What a cancel removed, and whether that may unblock others of an ordering key."""
-
-    count: int
-    frees: bool
-
-
-NONE: Final = Removed(0, frees=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,127 +34,125 @@ class _Locked:
 
 
 class Timers:
-    """The statements of cancel, cancel_all and reschedule."""
+    """The verbs cancel, cancel_all and reschedule."""
 
-    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
-        self._statements = statements
+    def __init__(self, sql: Queries, clock: Clock) -> None:
+        self._sql = sql
         self._clock = clock
-        self._lines = Lines(statements)
+        self._lines = Lines(sql)
 
-    async def cancel(self, session: Session, queue: str, timer_id: str, *, sees_all: bool) -> Removed:
-        """See `Store.cancel`. `sees_all`: the session sees what others have committed."""
-        values: dict[str, Value] = {"queue": queue.encode(), "timer_id": timer_id.encode()}
-        bearer = await self._locked_bearer(session, values, sees_all=sees_all)
-        if bearer is None:
-            return NONE
-        await self._let_others_pass(session, queue, [bearer])
-        await session.ask(self._filled("remove_timer", {"id": bearer.id}))
-        await session.ask(self._filled("close_window", values))
-        return Removed(1, frees=bearer.ordering_key is not None)
+    def cancel(self, queue: str, timer_id: str) -> Verb[Change[bool]]:
+        """See `Store.cancel`."""
+        owner = yield from self._locked_owner(queue, timer_id)
+        if owner is None:
+            return Change(False)
+        yield from self._let_others_pass(queue, [owner])
+        yield self._sql("cancel", id=owner.id)
+        yield self._sql("close_window", queue=queue.encode(), timer_id=timer_id.encode())
+        frees = owner.ordering_key is not None
+        return Change(True, frozenset({queue} if frees else ()))
 
-    async def cancel_all(self, session: Session, queue: str, *, sees_all: bool) -> int:
-        """See `Store.cancel_all`. In the caller's transaction."""
-        newest = await self.newest(session) if sees_all else None
+    def cancel_all(self, queue: str) -> Verb[Change[int]]:
+        """See `Store.cancel_all`. In one transaction."""
+        sees: Sees = yield CHECK_TABLES
+        newest = None if sees is Sees.SNAPSHOT else (yield from self.newest())
         removed = 0
-        while some := await self.cancel_some(session, queue, newest, sees_all=sees_all):
+        while some := (yield from self.cancel_some(queue, newest, sees)):
             removed += some
-        return removed
+        return Change(removed, frozenset({queue} if removed else ()))
 
-    async def newest(self, session: Session) -> int:
+    def newest(self) -> Verb[int]:
         """The highest id there is now."""
-        return int((await session.ask(self._filled("newest", {}))).rows[0][0])
+        return int((yield self._sql("newest")).rows[0][0])
 
-    async def cancel_some(self, session: Session, queue: str, newest: int | None, *, sees_all: bool) -> int:
+    def cancel_some(self, queue: str, newest: int | None, sees: Sees = Sees.ALL) -> Verb[int]:
         """Remove some of the waiting messages of this queue; returns how many, 0 when there are none.
 
-        Up to the newest: otherwise it would never end while others publish. A session that does not see all needs no
-        such limit: its locks keep them from publishing into what it has read.
+        Up to the newest: otherwise it would never end while others publish. A session with a snapshot needs no such
+        limit: its locks keep them from publishing into what it has read.
         """
         # Parked rows first, so that they are not unparked one by one.
         for parked in (1, 0):
             for level in LEVELS:
                 range_: Range[Place] | None = Range(queue, level)
                 while range_ is not None:
-                    ids, range_ = await self._waiting_in(session, range_, parked, newest, sees_all=sees_all)
-                    if removed := await self._remove(session, queue, ids):
+                    ids, range_ = yield from self._waiting_in(range_, parked, newest, sees)
+                    if removed := (yield from self._remove(queue, ids)):
                         return removed
         return 0
 
-    async def reschedule(
-        self, session: Session, queue: str, timer_id: str, when: datetime | timedelta, *, sees_all: bool
-    ) -> Removed:
-        """See `Store.reschedule`; returns whether a message was moved, and what that frees."""
-        values: dict[str, Value] = {"queue": queue.encode(), "timer_id": timer_id.encode()}
-        bearer = await self._locked_bearer(session, values, sees_all=sees_all)
-        if bearer is None:
-            return NONE
-        await self._let_others_pass(session, queue, [bearer])
-        await session.ask(self._filled("reschedule", {"id": bearer.id, "due": due(when, now(self._clock))}))
-        return Removed(1, frees=bearer.ordering_key is not None)
+    def reschedule(self, queue: str, timer_id: str, when: Due) -> Verb[Change[bool]]:
+        """See `Store.reschedule`."""
+        owner = yield from self._locked_owner(queue, timer_id)
+        if owner is None:
+            return Change(False)
+        yield from self._let_others_pass(queue, [owner])
+        yield self._sql("reschedule", id=owner.id, due=due(when, now(self._clock)))
+        rings = owner.ordering_key is not None or is_soon(when, self._clock)
+        return Change(True, frozenset({queue} if rings else ()))
 
-    async def _let_others_pass(self, session: Session, queue: str, locked: Iterable[_Locked]) -> None:
+    def _let_others_pass(self, queue: str, locked: Iterable[_Locked]) -> Verb[None]:
         """These leave their lines: unpark those that come after them."""
         keys = [each.ordering_key for each in locked if each.in_line and each.ordering_key is not None]
-        await self._lines.bring_back(session, [(queue.encode(), key) for key in keys])
+        yield from self._lines.bring_back([(queue.encode(), key) for key in keys])
 
-    async def _locked_bearer(
-        self, session: Session, values: Mapping[str, Value], *, sees_all: bool
-    ) -> _Locked | None:
+    def _locked_owner(self, queue: str, timer_id: str) -> Verb[_Locked | None]:
         """The owner of this timer id, locked, if it waits. A running one is not locked where that can be avoided."""
-        found = (await session.ask(self._filled("bearer_id", values))).rows
-        for bearer in await self._lock(session, values["queue"], [row[0] for row in found]):
-            if bearer.timer_key == values["timer_id"]:
-                return bearer
-        if found and sees_all:
+        sees: Sees = yield CHECK_TABLES
+        key = timer_id.encode()
+        found = (yield self._sql("owner_id", queue=queue.encode(), timer_id=key)).rows
+        for owner in (yield from self._lock(queue, [row[0] for row in found])):
+            if owner.timer_key == key:
+                return owner
+        if found and sees is not Sees.SNAPSHOT:
             return None
         # A snapshot may be older than the owner. Even here: a single transaction may be set to use one.
-        by_name = self._filled("waiting_bearer", {**values, "now": now(self._clock)})
-        rows = (await session.ask(by_name)).rows
+        rows = (
+            yield self._sql("waiting_owner", queue=queue.encode(), timer_id=key, now=now(self._clock))
+        ).rows
         return _Locked(*rows[0]) if rows else None
 
-    async def _lock(self, session: Session, queue: Value, ids: Sequence[int]) -> list[_Locked]:
+    def _lock(self, queue: str, ids: Sequence[int]) -> Verb[list[_Locked]]:
         if not ids:
             return []
-        values: dict[str, Value] = {"queue": queue, "ids": several(ids), "now": now(self._clock)}
-        return [_Locked(*row) for row in (await session.ask(self._filled("lock_waiting", values))).rows]
+        found: Answer = yield self._sql(
+            "lock_waiting", queue=queue.encode(), ids=several(ids), now=now(self._clock)
+        )
+        return [_Locked(*row) for row in found.rows]
 
-    async def _waiting_in(
-        self, session: Session, range_: Range[Place], parked: int, newest: int | None, *, sees_all: bool
-    ) -> tuple[list[int], Range[Place] | None]:
+    def _waiting_in(
+        self, range_: Range[Place], parked: int, newest: int | None, sees: Sees
+    ) -> Verb[tuple[list[int], Range[Place] | None]]:
         """The ids of some waiting messages in this range, and where there may be more."""
-        values: dict[str, Value] = {
-            "queue": range_.queue.encode(),
-            "parked": parked,
-            "level": range_.level,
-            "within": within(range_),
-            "until": ALWAYS if newest is None else Sql(f"m.id <= {newest}"),
-            "limit": AT_ONCE,
-            "now": now(self._clock),
-        }
-        question = self._filled("waiting_in_queue", values)
-        rows = (await session.ask(question if sees_all else f"{question} for update")).rows
+        question = self._sql(
+            "waiting_in_queue",
+            queue=range_.queue.encode(),
+            parked=parked,
+            level=range_.level,
+            within=within(range_),
+            until=ALWAYS if newest is None else Sql(f"m.id <= {newest}"),
+            limit=AT_ONCE,
+            now=now(self._clock),
+        )
+        rows = (yield f"{question} for update" if sees is Sees.SNAPSHOT else question).rows
         if len(rows) < AT_ONCE:
             return [row[0] for row in rows], None
         last_id, last_due = rows[-1]
         place = (aware(last_due) if isinstance(last_due, datetime) else EARLIEST, last_id)
         return [row[0] for row in rows], after(range_, place)
 
-    async def _remove(self, session: Session, queue: str, ids: Sequence[int]) -> int:
-        locked = await self._lock(session, queue.encode(), ids)
+    def _remove(self, queue: str, ids: Sequence[int]) -> Verb[int]:
+        locked = yield from self._lock(queue, ids)
         if not locked:
             return 0
-        await session.ask(self._filled("remove_these", {"ids": json.dumps([each.id for each in locked])}))
-        names = [each.timer_key for each in locked if each.timer_key is not None]
-        if names:
-            gone = in_hexadecimal((queue.encode(), name) for name in names)
-            await session.ask(self._filled("close_windows", {"names": gone, "begun": ALWAYS}))
-        await self._let_others_pass(session, queue, locked)
+        yield self._sql("cancel_all", ids=json.dumps([each.id for each in locked]))
+        gone = [(queue.encode(), each.timer_key) for each in locked if each.timer_key is not None]
+        if gone:
+            yield self._sql("clear_windows", timers=in_hexadecimal(gone), begun=ALWAYS)
+        yield from self._let_others_pass(queue, locked)
         return len(locked)
 
-    def _filled(self, name: str, values: Mapping[str, Value]) -> Sql:
-        return filled(self._statements[name], values)
 
-
-def in_hexadecimal(names: Iterable[tuple[bytes, bytes]]) -> str:
+def in_hexadecimal(timers: Iterable[tuple[bytes, bytes]]) -> str:
     """Queues and timer ids as a list that the server can read: they may be bytes that are not text."""
-    return json.dumps([[queue.hex(), timer_id.hex()] for queue, timer_id in names])
+    return json.dumps([[queue.hex(), timer_id.hex()] for queue, timer_id in timers])

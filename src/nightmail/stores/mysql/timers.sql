@@ -1,6 +1,6 @@
 -- Statements on waiting messages, in a caller's transaction or in one of ours.
 
--- name: bearer_id
+-- name: owner_id
 -- The owner of this timer id, not locked.
 select m.id from nightmail_messages as m where m.queue_timer = concat(:queue, x'00', :timer_id);
 
@@ -13,7 +13,7 @@ from nightmail_messages as m force index (primary)
 where m.id in :ids and m.queue = :queue and (m.token is null or m.lease_until <= :now)
 for update;
 
--- name: waiting_bearer
+-- name: waiting_owner
 -- Lock the owner of a timer id if it waits: for sessions that may see a message that is gone, or miss one that is
 -- there.
 select m.id, m.timer_key, m.ordering_key, m.parked = 0 and m.head_key is null
@@ -21,7 +21,7 @@ from nightmail_messages as m
 where m.queue_timer = concat(:queue, x'00', :timer_id) and (m.token is null or m.lease_until <= :now)
 for update;
 
--- name: remove_timer
+-- name: cancel
 -- Remove the message that was just locked.
 delete from nightmail_messages where id = :id;
 
@@ -38,16 +38,16 @@ where m.queue = :queue and m.parked = :parked and m.priority = :level and :withi
 order by m.due_at, m.id
 limit :limit;
 
--- name: remove_these
+-- name: cancel_all
 -- Remove messages that were just locked. By a join: with a list of ids alone, a small table is scanned in
 -- full, and the delete waits for rows that others have locked.
 delete m from json_table(:ids, '$[*]' columns (id bigint path '$')) as gone
 straight_join nightmail_messages as m force index (primary) on m.id = gone.id;
 
--- name: close_windows
+-- name: clear_windows
 -- Close the dedup windows of these timer ids: a list of queues and timer ids, in hexadecimal. By a join, as above.
 -- `:begun`: in a packet of ours, its transaction is still open.
-delete d from json_table(:names, '$[*]' columns (
+delete d from json_table(:timers, '$[*]' columns (
     queue varchar(2040) character set latin1 path '$[0]', timer_id varchar(2040) character set latin1 path '$[1]'
 )) as gone
 straight_join nightmail_dedup as d force index (primary)

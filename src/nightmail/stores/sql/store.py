@@ -373,6 +373,8 @@ class SQLStore(ABC):
         verb = partial(
             self._verbs.inspecting.peek, queue, timer_id=timer_id, due_before=due_before, limit=limit
         )
+        if isinstance(transaction, Blocking):
+            return self._joining.join_blocking(transaction.session, verb)
         if transaction is not None:
             return await self._joining.join(transaction, verb)
         return await self._runtime.read(verb)

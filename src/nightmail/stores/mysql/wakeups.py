@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +18,9 @@ from nightmail.bell import Bell, Bells
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.mysql.lane import Lane
-from nightmail.stores.mysql.moments import now
-from nightmail.stores.mysql.text import Sql, Value, filled, union
+from nightmail.stores.mysql.text import Queries, Sql, Value, union
+from nightmail.stores.mysql.times import now
 from nightmail.stores.shared.marks import LEVELS
-from nightmail.stores.sql.statements import Statement
 
 logger = logging.getLogger(__name__)
 
@@ -47,16 +46,10 @@ class _Watched:
 class WakeupPoller(Bells):
     """The bells of a store. While one hangs, polls the server for what can be claimed, and rings them for it."""
 
-    def __init__(
-        self,
-        lane: Lane,
-        statements: Mapping[str, Statement],
-        letters: Mapping[str, Statement],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, lane: Lane, sql: Queries, letters: Queries, clock: Clock) -> None:
         super().__init__()
         self._lane = lane
-        self._statements = statements
+        self._sql = sql
         self._letters = letters
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -157,17 +150,15 @@ class WakeupPoller(Bells):
 
     def _question(self, asked: Sequence[_Watched]) -> Sql:
         moment = now(self._clock)
-        result = filled(self._statements["standing"], {"now": moment})
         values: dict[str, Value] = {
             "levels": LEVELS,
             "now": moment,
-            "standing": result,
+            "standing": self._sql("standing", now=moment),
             "limit": MOST_IN_LINE,
         }
         return union(
-            filled(
-                (self._letters if each.letters else self._statements)["available"],
-                {**values, "place": place, "queue": each.queue.encode()},
+            (self._letters if each.letters else self._sql)(
+                "available", **values, place=place, queue=each.queue.encode()
             )
             for place, each in enumerate(asked)
         )
