@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -140,10 +141,12 @@ async def test_an_idle_process_asks_at_most_ten_times_a_second_however_many_list
             bell.__enter__()
         await asyncio.sleep(0.3)
         interference.packets.clear()
+        began = time.monotonic()
 
         await asyncio.sleep(1.0)
 
-        assert 1 <= len(interference.packets) <= 10
+        # On a busy machine the second is longer.
+        assert 1 <= len(interference.packets) <= 10 * (time.monotonic() - began)
         for bell in bells:
             bell.__exit__(None, None, None)
 
