@@ -373,9 +373,7 @@ class SQLStore(ABC):
         verb = partial(
             self._verbs.inspecting.peek, queue, timer_id=timer_id, due_before=due_before, limit=limit
         )
-        if transaction is not None:
-            return await self._joining.join(transaction, verb)
-        return await self._runtime.read(verb)
+        return await self._read(verb, transaction)
 
     async def dead(
         self,
@@ -415,6 +413,12 @@ class SQLStore(ABC):
         )
 
     # ------------------------------------------------------------------------- on whose connection
+
+    async def _read(self, make: MakeVerb[T], transaction: object | None) -> T:
+        """Carry out a query on a connection of ours, or in the caller's transaction."""
+        if transaction is not None:
+            return await self._joining.join(transaction, make)
+        return await self._runtime.read(make)
 
     async def _write(
         self,
