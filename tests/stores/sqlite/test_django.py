@@ -65,7 +65,7 @@ class TestDjango:
         self, store: SQLiteStore, shop: Shop
     ) -> None:
         with store.listen([QUEUE]) as bell:
-            await store._threads.writer.read(lambda connection: None)
+            await store._runtime.writer.read(lambda connection: None)
             bell.clear()
             await shop(store, "commit")
 
