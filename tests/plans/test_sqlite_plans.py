@@ -21,17 +21,18 @@ from nightmail.outcome import Dead, Done, Outcome, Release, Retry
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.store import Wanted
+from nightmail.stores.sql.verbs import Verb
 from nightmail.stores.sqlite.check import Schema
-from nightmail.stores.sqlite.claiming import Claiming, Wanted
+from nightmail.stores.sqlite.claiming import Claims
 from nightmail.stores.sqlite.inspecting import Inspecting
-from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.letters import Letters
-from nightmail.stores.sqlite.moments import StoreTime, in_microseconds
 from nightmail.stores.sqlite.publishing import Publishing
+from nightmail.stores.sqlite.queries import Queries, carry_out_on
 from nightmail.stores.sqlite.redriving import Redriving
 from nightmail.stores.sqlite.settling import Settling
-from nightmail.stores.sqlite.steps import OwnSteps, Queries, Steps, carry_out
 from nightmail.stores.sqlite.sweeping import Sweeping
+from nightmail.stores.sqlite.times import StoreTime, in_microseconds
 from nightmail.testing.clock import ManualClock
 
 pytestmark = pytest.mark.sqlite
@@ -46,7 +47,7 @@ LEASE = timedelta(seconds=30)
 HOT = (
     "publish",
     "publish_batch",
-    "bearer",
+    "owner",
     "detach",
     "overwrite",
     "window",
@@ -61,8 +62,8 @@ HOT = (
     "recall",
     "strays",
     "bury_unfit",
-    "count_held",
-    "held",
+    "count_still_leased",
+    "still_leased",
     "extend",
     "retry",
     "postpone",
@@ -146,16 +147,17 @@ class Database:
         # It stands still: on a slow machine a second may pass between two claims, and the next one looks further.
         self._time = time = StoreTime(ManualClock())
         Schema(TableNames(), sql).migrate(connection)
-        leases = Leases(sql, time, keep_delivered=False)
-        self._publishing = Publishing(sql, time, leases)
-        self._claiming = Claiming(sql, time, MAX_BODY_BYTES)
-        self._settling = Settling(sql, time, leases, handed_back=self._claiming.look_from_the_start)
-        self._letters = Letters(sql, time, leases)
+        self._claims = Claims(sql, time, MAX_BODY_BYTES)
+        self._settling = Settling(
+            sql, time, keep_delivered=False, handed_back=self._claims.look_from_the_start
+        )
+        self._letters = Letters(sql, time)
+        self._publishing = Publishing(sql, time, messages=self._settling, letters=self._letters)
         self.redriving = Redriving(sql, time)
         self.inspecting = Inspecting(sql, time)
         self.sweeping = Sweeping(sql, time)
         # The first look also looks for rows that no claim would come upon.
-        carry_out(connection, self.looking())
+        carry_out_on(connection, self.looking())
 
     def plan(self, name: str) -> list[str]:
         statement = self.sql(name).statement
@@ -163,9 +165,9 @@ class Database:
         return [row[3] for row in self.connection.execute(f"EXPLAIN QUERY PLAN {statement.text}", values)]
 
     def publish(self, messages: Iterable[Message]) -> None:
-        carry_out(self.connection, self.publishing(messages))
+        carry_out_on(self.connection, self.publishing(messages))
 
-    def publishing(self, messages: Iterable[Message]) -> Steps[Any]:
+    def publishing(self, messages: Iterable[Message]) -> Verb[Any]:
         return self._publishing.publish_batch(list(messages))
 
     def pile_up(self, count: int, *, due: timedelta = timedelta(0), **columns: Any) -> None:
@@ -195,18 +197,18 @@ class Database:
         return [tuple((dict(zip(names, row, strict=True)) | now).values()) for row in found]
 
     def claim(self, limit: int) -> Claimed:
-        return carry_out(self.connection, self._claiming.take(wanted(limit)))
+        return carry_out_on(self.connection, self._claims.take(wanted(limit)))
 
-    def claiming(self, limit: int = 10, queues: tuple[str, ...] = ("orders",)) -> OwnSteps[Claimed]:
-        return self._claiming.take(wanted(limit, queues))
+    def claiming(self, limit: int = 10, queues: tuple[str, ...] = ("orders",)) -> Verb[Claimed]:
+        return self._claims.take(wanted(limit, queues))
 
-    def recalling(self, token: UUID) -> Steps[Any]:
-        return self._claiming.recall(("orders",), token)
+    def recalling(self, token: UUID) -> Verb[Any]:
+        return self._settling.recall(("orders",), token)
 
-    def looking(self) -> Steps[Claimed | None]:
-        return self._claiming.look(wanted(10))
+    def looking(self) -> Verb[Claimed | None]:
+        return self._claims.look(wanted(10))
 
-    def settling(self, claimed: Claimed) -> Steps[Any]:
+    def settling(self, claimed: Claimed) -> Verb[Any]:
         return self._settling.settle([Settlement(delivery, Done()) for delivery in claimed.deliveries])
 
     def bury(self, count: int, *, queue: str = "orders") -> None:
@@ -221,19 +223,19 @@ class Database:
         self.connection.execute("UPDATE nightmail_dead SET offered_at = NULL WHERE died_at = ?", (died_at,))
 
     def letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
-        return carry_out(
+        return carry_out_on(
             self.connection, self.inspecting.dead(which, limit=limit, cursor=None, max_bytes=CLAIM_BYTES)
         )
 
-    def claiming_letters(self, limit: int = 10) -> Steps[Claimed]:
+    def claiming_letters(self, limit: int = 10) -> Verb[Claimed]:
         return self._letters.take(wanted(limit))
 
-    def settling_letters(self, outcome: Outcome, limit: int) -> Steps[Any]:
-        claimed = carry_out(self.connection, self.claiming_letters(limit))
+    def settling_letters(self, outcome: Outcome, limit: int) -> Verb[Any]:
+        claimed = carry_out_on(self.connection, self.claiming_letters(limit))
         return self._letters.settle([Settlement(delivery, outcome) for delivery in claimed.deliveries])
 
-    def cost(self, steps: OwnSteps[T]) -> int:
-        """How many instructions these steps take; they are taken back."""
+    def cost(self, verb: Verb[T]) -> int:
+        """How many instructions this verb takes; it is taken back."""
         counted = 0
 
         def count() -> int:
@@ -243,7 +245,7 @@ class Database:
 
         self.connection.execute("BEGIN")
         self.connection.set_progress_handler(count, 1)
-        carry_out(self.connection, steps)
+        carry_out_on(self.connection, verb)
         self.connection.set_progress_handler(None, 0)
         self.connection.execute("ROLLBACK")
         return counted
@@ -411,7 +413,7 @@ def test_messages_that_are_alone_in_their_lines_pay_only_for_finding_that_out(da
         claiming = database.cost(database.claiming(100))
         claimed = database.claim(100)
         costs.append((publishing, claiming, database.cost(database.settling(claimed))))
-        carry_out(database.connection, database.settling(claimed))
+        carry_out_on(database.connection, database.settling(claimed))
     publish, claim, settle = ((keyed - plain) / 100 for plain, keyed in zip(*costs, strict=True))
 
     # A trigger that begins to write only to find nothing to change takes twenty more, and far more time.

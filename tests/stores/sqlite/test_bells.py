@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from nightmail.outcome import Done
-from nightmail.stores.sqlite import SQLiteStore
-from nightmail.stores.sqlite import threads as threads_module
+from nightmail.stores.sqlite import SQLiteStore, runtime
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import LEASE, QUEUE, claim_all, message
 from tests.stores.sqlite.support import Connections
@@ -63,7 +62,7 @@ class TestBells:
         self, store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         connections = Connections(file)
-        monkeypatch.setattr(threads_module, "connect", connections)
+        monkeypatch.setattr(runtime, "connect", connections)
         await store.close()
         await store.open()
         with store.listen([QUEUE]) as bell:
@@ -78,7 +77,7 @@ class TestBells:
     async def test_nobody_asks_for_changes_while_nobody_listens(self, store: SQLiteStore) -> None:
         asked: list[str] = []
         await store.publish(message())
-        writer = store._threads.writer
+        writer = store._runtime.writer
         await writer.read(
             lambda connection: connection.set_trace_callback(
                 lambda statement: asked.append(statement) if "data_version" in statement else None
@@ -101,4 +100,4 @@ class TestBells:
 
 async def hears_others(store: SQLiteStore) -> None:
     """Until the thread watches: the first look after a bell was hung rings all, whatever was written."""
-    await store._threads.writer.read(lambda connection: None)
+    await store._runtime.writer.read(lambda connection: None)

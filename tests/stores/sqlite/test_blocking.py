@@ -345,4 +345,4 @@ class TestManyThreads:
 
 async def watched(store: SQLiteStore) -> None:
     """Until the thread watches: the first look after a bell was hung rings all, whatever was written."""
-    await store._threads.writer.read(lambda connection: None)
+    await store._runtime.writer.read(lambda connection: None)

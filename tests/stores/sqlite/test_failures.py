@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.stores.sqlite import SQLiteStore
-from nightmail.stores.sqlite import threads as threads_module
+from nightmail.stores.sqlite import SQLiteStore, runtime
 from nightmail.stores.sqlite.errors import CommitInDoubt
 from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.testing.conformance.build import message
@@ -147,7 +146,7 @@ class TestUncertainty:
         self, store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         connections = Connections(file)
-        monkeypatch.setattr(threads_module, "connect", connections)
+        monkeypatch.setattr(runtime, "connect", connections)
         await store.close()
         await store.open()
 

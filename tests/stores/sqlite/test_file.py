@@ -206,7 +206,7 @@ class TestFile:
             connection.execute("DELETE FROM effects")
 
         with pytest.raises(StoreUnavailable, match=r"shop\.db") as raised:
-            await store._threads.writer.write(fails)
+            await store._runtime.writer.write(fails)
         assert isinstance(raised.value.__cause__, sqlite3.Error)
 
     async def test_an_sqlite_that_is_too_old_is_said_to_be(

@@ -10,7 +10,7 @@ import pytest
 
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sqlite.check import Schema
-from nightmail.stores.sqlite.steps import Queries
+from nightmail.stores.sqlite.queries import Queries
 
 pytestmark = pytest.mark.sqlite
 

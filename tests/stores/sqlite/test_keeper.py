@@ -15,9 +15,10 @@ from nightmail.errors import SchemaMissing
 from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import WriteResult
 from nightmail.store import Claimed, Extend
-from nightmail.stores.sqlite import SQLiteStore, keeper, line
-from nightmail.stores.sqlite.claiming import GRACE, LONG_LOCKED_OUT, Wanted
-from nightmail.stores.sqlite.steps import carry_out
+from nightmail.stores.sql.store import Wanted
+from nightmail.stores.sqlite import SQLiteStore, keeper, link
+from nightmail.stores.sqlite.claiming import GRACE, LONG_LOCKED_OUT
+from nightmail.stores.sqlite.queries import carry_out_on
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import HOUR, LEASE, SECOND, claim_all, message
 from tests.stores.shared.event_loops import EventLoops
@@ -59,7 +60,7 @@ class TestKeeper:
     ) -> None:
         await store.publish(message())
         deliveries = await claim_all(store)
-        writer = store._threads.writer
+        writer = store._runtime.writer
         clock.advance(LEASE)
 
         with locked(file):
@@ -67,7 +68,9 @@ class TestKeeper:
             await asyncio.sleep(0)
             renewing = asyncio.create_task(
                 writer.write(
-                    lambda connection: carry_out(connection, store._leases.extend(deliveries, HOUR)),
+                    lambda connection: carry_out_on(
+                        connection, store._verbs.messages.extend(deliveries, HOUR)
+                    ),
                     urgent=True,
                 )
             )
@@ -104,7 +107,7 @@ class TestKeeper:
     async def test_the_keeper_has_no_connection_of_its_own_to_compete_with(self, store: SQLiteStore) -> None:
         await store.publish(message())
         deliveries = await claim_all(store)
-        before = len(line._open)
+        before = len(link._open)
         extended = threading.Event()
 
         async def keep(extend: Extend) -> None:
@@ -113,7 +116,7 @@ class TestKeeper:
 
         async with store.run_on_keeper_thread(keep):
             assert extended.wait(5)
-            assert len(line._open) == before
+            assert len(link._open) == before
 
     async def test_extending_nothing_asks_nobody(self, store: SQLiteStore, file: Path) -> None:
         told: list[list[WriteResult]] = []
@@ -157,8 +160,10 @@ class TestLeasesThatCouldNotBeRenewed:
 
     async def take(self, store: SQLiteStore, locked_out: float, waited_lately: float = 0.0) -> Claimed:
         wanted = Wanted(("orders",), 10, LEASE, uuid4(), CLAIM_BYTES)
-        return await store._threads.writer.write(
-            lambda connection: carry_out(connection, store._claiming.take(wanted, locked_out, waited_lately))
+        return await store._runtime.writer.write(
+            lambda connection: carry_out_on(
+                connection, store._runtime._verbs.claims.take(wanted, locked_out, waited_lately)
+            )
         )
 
     async def test_a_claim_that_was_locked_out_leaves_leases_alone_that_have_just_ended(

@@ -98,7 +98,7 @@ class TestOthersInTheSameCommit:
                 asyncio.create_task(store.publish(message(body))) for body in (b"a", b"\0", b"b", b"\0", b"c")
             ]
             await asyncio.sleep(0)
-            await has_arrived(store._threads.writer)
+            await has_arrived(store._runtime.writer)
 
         answers = await asyncio.gather(*publishing, return_exceptions=True)
         assert [isinstance(answer, Refused) for answer in answers] == [False, True, False, True, False]

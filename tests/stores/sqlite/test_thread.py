@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nightmail.errors import StoreUnavailable
-from nightmail.stores.sqlite import line
+from nightmail.stores.sqlite import link
 from nightmail.stores.sqlite.errors import Refused
 from nightmail.stores.sqlite.thread import ConnectionThread
 from tests.stores.sqlite.support import Connections, has_arrived, locked, note, noted
@@ -165,7 +165,7 @@ class TestUrgentWrites:
     async def test_how_long_the_lock_was_waited_for_lately_is_remembered_for_a_while(
         self, thread: ConnectionThread, connections: Connections, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(line, "LATELY", 3600.0)
+        monkeypatch.setattr(link, "LATELY", 3600.0)
         with locked(file):
             waiting = asyncio.create_task(thread.write(note("a")))
             while connections.count("BEGIN IMMEDIATE") < 3:
@@ -173,7 +173,7 @@ class TestUrgentWrites:
         await waiting
 
         assert await thread.write(lambda connection: thread.waited_lately) > 0.02
-        monkeypatch.setattr(line, "LATELY", 0.0)
+        monkeypatch.setattr(link, "LATELY", 0.0)
         await thread.write(lambda connection: None)
         assert await thread.write(lambda connection: thread.waited_lately) < 0.02
 

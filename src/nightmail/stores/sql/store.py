@@ -373,11 +373,7 @@ class SQLStore(ABC):
         verb = partial(
             self._verbs.inspecting.peek, queue, timer_id=timer_id, due_before=due_before, limit=limit
         )
-        if isinstance(transaction, Blocking):
-            return self._joining.join_blocking(transaction.session, verb)
-        if transaction is not None:
-            return await self._joining.join(transaction, verb)
-        return await self._runtime.read(verb)
+        return await self._read(verb, transaction)
 
     async def dead(
         self,
@@ -417,6 +413,14 @@ class SQLStore(ABC):
         )
 
     # ------------------------------------------------------------------------- on whose connection
+
+    async def _read(self, make: MakeVerb[T], transaction: object | None) -> T:
+        """Carry out a query on a connection of ours, or in the caller's transaction."""
+        if isinstance(transaction, Blocking):
+            return self._joining.join_blocking(transaction.session, make)
+        if transaction is not None:
+            return await self._joining.join(transaction, make)
+        return await self._runtime.read(make)
 
     async def _write(
         self,

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from nightmail.stores.sql.statements import Statement
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Verb: TypeAlias = Generator[Any, Any, T]
 """Yields requests, is sent replies, returns a result. What requests and replies look like is up to each store."""
@@ -29,10 +30,10 @@ class Ask(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
+class Change(Generic[T_co]):
     """The result of a write, and the queues to ring once it is committed."""
 
-    result: T
+    result: T_co
     rings: frozenset[str] = frozenset()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from nightmail.stores.sqlite.steps import Direct
+from nightmail.stores.sqlite.queries import Direct
 
 _PIECE: Final = 1024 * 1024
 

@@ -1,35 +1,54 @@
-"""Connections whose transactions synchronous code may publish in: SQLAlchemy, Django, or `sqlite3` itself.
-
-Their methods are coroutines like those of any caller, so that the same steps can run on them, but none of them ever
-suspends: each runs to its end in one go.
-"""
+"""Connections whose transactions synchronous code may publish in: SQLAlchemy, Django, or `sqlite3` itself."""
 
 from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nightmail.errors import CannotJoin, NotInTransaction
 from nightmail.stores.sql.callers_objects import asynchronous, blocking_connection, django_connection
+from nightmail.stores.sql.verbs import Ask, Verb
 from nightmail.stores.sqlite.callers import (
-    BEGIN,
     CLOSED,
-    COMMITS_BY_ITSELF,
-    NOTHING,
-    Caller,
-    commits_by_itself,
+    already_begun,
+    begin_in_sqlalchemy,
+    original,
     other_kind,
 )
-from nightmail.stores.sqlite.steps import Row
+from nightmail.stores.sqlite.queries import Row
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-def blocking_caller(session: object) -> Caller:
+class BlockingCaller(ABC):
+    """A connection of synchronous code."""
+
+    when_stale: ClassVar[str | None] = None
+    """The error message when another connection wrote after this transaction read; `None` for the default."""
+
+    @abstractmethod
+    def begin(self) -> Verb[bool]:
+        """Make sure that a transaction has begun. Returns whether it certainly has the write lock."""
+
+    def send(self, ask: Ask) -> list[Row]:
+        """Run a statement and return its rows."""
+        try:
+            return self._execute(ask)
+        except Exception as error:
+            failed = original(error, when_stale=self.when_stale)
+            if failed is None:
+                raise
+        raise failed
+
+    @abstractmethod
+    def _execute(self, ask: Ask) -> list[Row]: ...
+
+
+def blocking_caller(session: object) -> BlockingCaller:
     """The connection of this synchronous transaction, if we can join it."""
     if isinstance(session, sqlite3.Connection):
         if not _in_transaction(session):
@@ -52,7 +71,7 @@ def blocking_caller(session: object) -> Caller:
     )
 
 
-def _of_sqlalchemy(connection: Connection) -> Caller:
+def _of_sqlalchemy(connection: Connection) -> BlockingCaller:
     dialect = connection.dialect
     if dialect.name != "sqlite":
         raise other_kind(dialect.name)
@@ -63,7 +82,7 @@ def _of_sqlalchemy(connection: Connection) -> Caller:
     return _OfSQLAlchemy(connection, connection.connection.driver_connection)
 
 
-def _of_django(wrapper: Any) -> Caller:
+def _of_django(wrapper: Any) -> BlockingCaller:
     if wrapper.vendor != "sqlite":
         raise other_kind(wrapper.vendor)
     if wrapper.needs_rollback:
@@ -77,39 +96,31 @@ def _of_django(wrapper: Any) -> Caller:
     return _OfDjango(wrapper.connection)
 
 
-class _OfSQLAlchemy(Caller):
+class _OfSQLAlchemy(BlockingCaller):
     def __init__(self, connection: Connection, driver: Any) -> None:
         self._connection = connection
         self._driver = driver
 
-    async def begin(self) -> bool:
-        # For the same reasons as with SQLAlchemy on aiosqlite.
-        if not self._connection.in_transaction():
-            _ = await self.ask(NOTHING)
-        if self._driver.in_transaction:
-            return False
-        if self._driver.isolation_level is None or commits_by_itself(self._driver):
-            raise NotInTransaction(COMMITS_BY_ITSELF)
-        _ = await self.ask(BEGIN)
-        return True
+    def begin(self) -> Verb[bool]:
+        return begin_in_sqlalchemy(self._connection, self._driver)
 
-    async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]:
-        result = self._connection.exec_driver_sql(text, dict(values))
+    def _execute(self, ask: Ask) -> list[Row]:
+        result = self._connection.exec_driver_sql(ask.statement.text, dict(ask.values))
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-class _OfDriver(Caller):
+class _OfDriver(BlockingCaller):
     def __init__(self, driver: sqlite3.Connection) -> None:
         self._driver = driver
 
-    async def begin(self) -> bool:
-        return False
+    def begin(self) -> Verb[bool]:
+        return already_begun()
 
-    async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]:
+    def _execute(self, ask: Ask) -> list[Row]:
         with closing(self._driver.cursor()) as cursor:
             # The connection may have its own row factory.
             cursor.row_factory = None
-            cursor.execute(text, values)
+            cursor.execute(ask.statement.text, ask.values)
             return cursor.fetchall()
 
 

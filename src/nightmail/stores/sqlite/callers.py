@@ -8,64 +8,53 @@ from __future__ import annotations
 import sqlite3
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase, StaleTransaction
 from nightmail.stores.sql.callers_objects import sqlalchemy_connection, synchronous
 from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Ask, Verb
 from nightmail.stores.sqlite.errors import translated
-from nightmail.stores.sqlite.steps import Ask, Row
+from nightmail.stores.sqlite.queries import Row
 
 if TYPE_CHECKING:
     from aiosqlite import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-NOTHING: Final = Ask(Statement("nothing", "SELECT 1", ()), {})
-BEGIN: Final = Ask(Statement("begin", "BEGIN IMMEDIATE", ()), {})
-
-
 CLOSED: Final = "this connection is closed: publish before its transaction ends"
-COMMITS_BY_ITSELF: Final = (
+_COMMITS_BY_ITSELF: Final = (
     "this connection commits every statement by itself, so that no transaction could carry the message:"
     " begin with nightmail.stores.sqlite.begin_immediate(engine)"
 )
+_NOTHING: Final = Ask(Statement("nothing", "SELECT 1", ()), {})
+_BEGIN: Final = Ask(Statement("begin", "BEGIN IMMEDIATE", ()), {})
 
 
 class Caller(ABC):
-    """A caller's connection, and how to run statements on it."""
-
-    when_stale: ClassVar[str | None] = None
-    """The error message when another connection wrote after this transaction read; `None` for the default."""
-
-    async def ask(self, ask: Ask) -> list[Row]:
-        """Run a statement and return its rows."""
-        try:
-            return await self._ask(ask.statement.text, ask.values)
-        except Exception as error:
-            # SQLAlchemy's error shows the values of the statement. The driver's own error, wrapped in it, does not.
-            original = getattr(error, "orig", error)
-            if not isinstance(original, sqlite3.Error):
-                raise
-            failed = translated(original)
-        raise StaleTransaction(self.when_stale) if isinstance(failed, StaleTransaction) else failed
-
-    @abstractmethod
-    async def begin(self) -> bool:
-        """Make sure that a transaction has begun. Returns whether it certainly has the write lock."""
-
-    @abstractmethod
-    async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]: ...
-
-
-class AwaitedCaller(Caller):
     """An aiosqlite connection, direct or underneath SQLAlchemy's."""
 
     def __init__(self, driver: Connection) -> None:
         self.driver = driver
 
+    @abstractmethod
+    def begin(self) -> Verb[bool]:
+        """Make sure that a transaction has begun. Returns whether it certainly has the write lock."""
 
-async def caller_of(transaction: object) -> AwaitedCaller:
+    async def send(self, ask: Ask) -> list[Row]:
+        """Run a statement and return its rows."""
+        try:
+            return await self._execute(ask)
+        except Exception as error:
+            failed = original(error)
+            if failed is None:
+                raise
+        raise failed
+
+    @abstractmethod
+    async def _execute(self, ask: Ask) -> list[Row]: ...
+
+
+async def caller_of(transaction: object) -> Caller:
     """The connection of this transaction, if we can join it."""
     connection = await sqlalchemy_connection(transaction)
     if connection is not None:
@@ -83,7 +72,7 @@ async def caller_of(transaction: object) -> AwaitedCaller:
     )
 
 
-async def _of_sqlalchemy(connection: AsyncConnection) -> AwaitedCaller:
+async def _of_sqlalchemy(connection: AsyncConnection) -> Caller:
     dialect = connection.dialect
     if dialect.name != "sqlite":
         raise other_kind(dialect.name)
@@ -95,39 +84,62 @@ async def _of_sqlalchemy(connection: AsyncConnection) -> AwaitedCaller:
     return _OfSQLAlchemy(connection, driver)
 
 
-class _OfSQLAlchemy(AwaitedCaller):
+class _OfSQLAlchemy(Caller):
     def __init__(self, connection: AsyncConnection, driver: Any) -> None:
         super().__init__(driver)
         self._connection = connection
 
-    async def begin(self) -> bool:
-        if not self._connection.in_transaction():
-            # SQLAlchemy begins with the first statement and calls its listeners, which may begin in their own way.
-            _ = await self.ask(NOTHING)
-        if self.driver.in_transaction:
-            return False
-        if self.driver.isolation_level is None or commits_by_itself(getattr(self.driver, "_conn", None)):
-            raise NotInTransaction(COMMITS_BY_ITSELF)
-        # SQLAlchemy reports a transaction, but the driver begins it only before a statement whose first word it knows
-        # as a write. Ours may start otherwise: it would be committed at once, whatever the caller decides.
-        _ = await self.ask(BEGIN)
-        return True
+    def begin(self) -> Verb[bool]:
+        return begin_in_sqlalchemy(self._connection, self.driver)
 
-    async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]:
-        result = await self._connection.exec_driver_sql(text, dict(values))
+    async def _execute(self, ask: Ask) -> list[Row]:
+        result = await self._connection.exec_driver_sql(ask.statement.text, dict(ask.values))
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-class _OfDriver(AwaitedCaller):
-    async def begin(self) -> bool:
-        return False
+class _OfDriver(Caller):
+    def begin(self) -> Verb[bool]:
+        return already_begun()
 
-    async def _ask(self, text: str, values: Mapping[str, Any]) -> list[Row]:
+    async def _execute(self, ask: Ask) -> list[Row]:
         async with self.driver.cursor() as cursor:
             # The connection may have its own row factory.
             cursor.row_factory = None
-            await cursor.execute(text, values)
+            await cursor.execute(ask.statement.text, ask.values)
             return [tuple(row) for row in await cursor.fetchall()]
+
+
+def begin_in_sqlalchemy(connection: Any, driver: Any) -> Verb[bool]:
+    """Begin the transaction of a SQLAlchemy connection, if neither it nor a listener has."""
+    if not connection.in_transaction():
+        # SQLAlchemy begins with the first statement and calls its listeners, which may begin in their own way.
+        yield _NOTHING
+    if driver.in_transaction:
+        return False
+    if driver.isolation_level is None or _commits_by_itself(driver):
+        raise NotInTransaction(_COMMITS_BY_ITSELF)
+    # SQLAlchemy reports a transaction, but the driver begins it only before a statement whose first word it knows
+    # as a write. Ours may start otherwise: it would be committed at once, whatever the caller decides.
+    yield _BEGIN
+    return True
+
+
+def already_begun() -> Verb[bool]:
+    """The caller has begun, in its own way."""
+    return False
+    yield
+
+
+def original(error: Exception, *, when_stale: str | None = None) -> Exception | None:
+    """The store's error for that of a statement; `None` if it is not SQLite's.
+
+    SQLAlchemy's error shows the values of the statement. The driver's own error, wrapped in it, does not.
+    """
+    of_driver = getattr(error, "orig", error)
+    if not isinstance(of_driver, sqlite3.Error):
+        return None
+    meant = translated(of_driver)
+    return StaleTransaction(when_stale) if isinstance(meant, StaleTransaction) else meant
 
 
 def other_kind(name: str) -> OtherDatabase:
@@ -135,9 +147,9 @@ def other_kind(name: str) -> OtherDatabase:
     return OtherDatabase(f"the session belongs to a {name} database, and the store to an SQLite file")
 
 
-def commits_by_itself(driver: object) -> bool:
+def _commits_by_itself(driver: object) -> bool:
     """Whether it was opened with `autocommit=True` (Python 3.12+): then its `commit` does nothing."""
-    return getattr(driver, "autocommit", None) is True
+    return getattr(getattr(driver, "_conn", driver), "autocommit", None) is True
 
 
 def _in_transaction(connection: Connection) -> bool:

@@ -10,10 +10,11 @@ from typing import Final
 from nightmail.errors import NightmailError, SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.statements import load_script
-from nightmail.stores.sqlite.moments import in_microseconds
-from nightmail.stores.sqlite.notice import LOOK_INTERVAL, NOTICE_HORIZON
+from nightmail.stores.sql.verbs import Ask
+from nightmail.stores.sqlite.queries import Queries, Row
 from nightmail.stores.sqlite.shape import definitions
-from nightmail.stores.sqlite.steps import Ask, Queries, Row, Steps, carry_out
+from nightmail.stores.sqlite.times import in_microseconds
+from nightmail.stores.sqlite.wakeups import LOOK_INTERVAL, NOTICE_HORIZON
 
 VERSION: Final = 1
 _MISSING: Final = "is missing"
@@ -47,7 +48,8 @@ class Schema:
         if meta is None or meta[0] <= VERSION:
             for statement in _statements(self._script):
                 connection.execute(statement)
-            carry_out(connection, self._note_version())
+            note = self._version()
+            connection.execute(note.statement.text, note.values)
         return True
 
     def problem(self, connection: sqlite3.Connection) -> NightmailError | None:
@@ -95,18 +97,12 @@ class Schema:
     def _meta(self, connection: sqlite3.Connection) -> Row | None:
         if not self._has_meta(connection):
             return None
-        found = carry_out(connection, self._ask_meta())
-        return found[0] if found else None
+        meta: Row | None = connection.execute(self._sql("meta").statement.text).fetchone()
+        return meta
 
     def _has_meta(self, connection: sqlite3.Connection) -> bool:
         table = f"{self._names.prefix}_meta"
         return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall())
-
-    def _ask_meta(self) -> Steps[list[Row]]:
-        return (yield self._sql("meta"))
-
-    def _note_version(self) -> Steps[None]:
-        yield self._version()
 
     def _version(self) -> Ask:
         look_interval, notice_horizon = _TIMES

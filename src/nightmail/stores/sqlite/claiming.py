@@ -11,18 +11,19 @@ from datetime import timedelta
 from itertools import count
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
-from uuid import UUID
 
 from nightmail.limits import MAX_STORED_HEADERS_BYTES, ByteBudget
 from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores.shared.fairness import FairShare
 from nightmail.stores.shared.marks import Marks, Range
+from nightmail.stores.sql.store import Wanted
+from nightmail.stores.sql.verbs import Verb
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.blobs import copy_body
-from nightmail.stores.sqlite.moments import BEGINNING_OF_TIME, END_OF_TIME, StoreTime, after, in_microseconds
-from nightmail.stores.sqlite.notice import ring
-from nightmail.stores.sqlite.steps import Change, OwnSteps, Queries, Steps, gathered
+from nightmail.stores.sqlite.queries import Queries, gathered
+from nightmail.stores.sqlite.times import BEGINNING_OF_TIME, END_OF_TIME, StoreTime, after, in_microseconds
+from nightmail.stores.sqlite.wakeups import ring
 
 logger = logging.getLogger(__name__)
 
@@ -62,17 +63,6 @@ _EVER: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What one claim asks for."""
-
-    queues: tuple[str, ...]
-    limit: int
-    lease: timedelta
-    token: UUID
-    max_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Moment:
     """The times a claim compares with: messages are due up to `now`, leases have expired up to `expired`."""
 
@@ -100,8 +90,8 @@ def _order(found: Found) -> tuple[int, int, int]:
     return -found[_LEVEL], found[_DUE], found[_ID]
 
 
-class Claiming:
-    """The steps of `claim` and `recall`.
+class Claims:
+    """What `claim` does: `look`, then `take`.
 
     A claim looks before it takes, so that one which finds nothing never asks for the write lock: idle workers must not
     block writers.
@@ -119,7 +109,7 @@ class Claiming:
         self.is_busy = False
         """Whether the last claim was full: then the next takes without looking first."""
 
-    def look(self, wanted: Wanted) -> Steps[Claimed | None]:
+    def look(self, wanted: Wanted) -> Verb[Claimed | None]:
         """The result of a claim that finds nothing to take; `None` when there is something."""
         at = Moment(now := self._time.now(), now)
         for queue, levels in (yield from self._levels(wanted.queues, at)).items():
@@ -130,7 +120,7 @@ class Claiming:
             return None
         return Claimed((), (yield from self._next_in(wanted.queues, at)))
 
-    def take(self, wanted: Wanted, locked_out: float = 0.0, waited_lately: float = 0.0) -> OwnSteps[Claimed]:
+    def take(self, wanted: Wanted, locked_out: float = 0.0, waited_lately: float = 0.0) -> Verb[Claimed]:
         """Lease what is available, up to the limits, after waiting for the lock for so many seconds."""
         at = Moment.after_lock_out(self._time.now(), locked_out, waited_lately, wanted.lease)
         yield from self._give_up_strays(wanted.queues, at)
@@ -155,18 +145,11 @@ class Claiming:
         self.is_busy = full
         return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, at)), full)
 
-    def recall(self, queues: Sequence[str], token: UUID) -> Steps[Change[int]]:
-        """Hand back what is leased under this token. Returns how many."""
-        found = yield self._sql("recall", queues=json.dumps(queues), token=token.bytes)
-        handed_back = frozenset(queue for (queue,) in found)
-        self.look_from_the_start(handed_back)
-        return Change(len(found), (yield from ring(self._sql, handed_back)))
-
     def look_from_the_start(self, queues: Iterable[str]) -> None:
         """Forget the marks of these queues: a message came back to its old place."""
         self._marks.drop(queues)
 
-    def _lease(self, taken: Sequence[Found], wanted: Wanted, now: int) -> Steps[list[Delivery]]:
+    def _lease(self, taken: Sequence[Found], wanted: Wanted, now: int) -> Verb[list[Delivery]]:
         token, lease_until = wanted.token.bytes, after(now, wanted.lease)
         plain = [found[_ID] for found in taken if found[_KEY] is None]
         keyed = [found[_ID] for found in taken if found[_KEY] is not None]
@@ -186,7 +169,7 @@ class Claiming:
 
     def _choose_fit(
         self, queue: str, levels: Collection[int], room: int, budget: ByteBudget, at: Moment
-    ) -> OwnSteps[tuple[list[Found], bool]]:
+    ) -> Verb[tuple[list[Found], bool]]:
         """Up to `room` deliverable messages, and whether there may be more behind unfit ones."""
         for _ in range(_ROUNDS):
             chosen = yield from self._choose(queue, levels, room, budget, at)
@@ -200,7 +183,7 @@ class Claiming:
 
     def _choose(
         self, queue: str, levels: Collection[int], room: int, budget: ByteBudget, at: Moment
-    ) -> Steps[list[Found]]:
+    ) -> Verb[list[Found]]:
         """Up to `room` available messages: the share of the oldest, then by priority. Unordered if one is unfit."""
         found = yield from self._in(self._marks.forward(queue, at.now / 1e6), levels, room, at)
         if len(found) < room:
@@ -223,21 +206,21 @@ class Claiming:
 
     def _in(
         self, ranges: Iterable[Range[int]], levels: Collection[int], room: int, at: Moment
-    ) -> Steps[list[Found]]:
+    ) -> Verb[list[Found]]:
         found: list[Found] = []
         for each in ranges:
             if each.level in levels and len(found) < room:
                 found += yield from self._available(each, room - len(found), at)
         return found
 
-    def _levels(self, queues: Sequence[str], at: Moment) -> Steps[Mapping[str, list[int]]]:
+    def _levels(self, queues: Sequence[str], at: Moment) -> Verb[Mapping[str, list[int]]]:
         """Those of these queues in which something is due, and at which priorities, highest first."""
         due: dict[str, list[int]] = {}
         for queue, level in (yield from gathered(self._sql("levels", queues=json.dumps(queues), now=at.now))):
             due.setdefault(queue, []).append(level)
         return due
 
-    def _available(self, within: Range[int], limit: int, at: Moment) -> Steps[list[Found]]:
+    def _available(self, within: Range[int], limit: int, at: Moment) -> Verb[list[Found]]:
         ask = self._sql(
             "available",
             queue=within.queue,
@@ -256,7 +239,7 @@ class Claiming:
         found: list[Found] = yield from gathered(ask)
         return found
 
-    def _next_in(self, queues: Sequence[str], at: Moment) -> Steps[timedelta | None]:
+    def _next_in(self, queues: Sequence[str], at: Moment) -> Verb[timedelta | None]:
         ((moment,),) = yield self._sql(
             "upcoming", queues=json.dumps(queues), now=at.now, expired=at.expired, end=END_OF_TIME
         )
@@ -264,7 +247,7 @@ class Claiming:
 
     # -------------------------------------------------------------------------------- what is unfit
 
-    def _strays(self, queues: tuple[str, ...], at: Moment) -> Steps[list[int]]:
+    def _strays(self, queues: tuple[str, ...], at: Moment) -> Verb[list[int]]:
         """Messages that no claim finds. Other software wrote them, so an occasional look is enough."""
         last = self._looked_for_strays.get(queues)
         if last is not None and last <= at.now < last + _STRAYS_EVERY:
@@ -274,14 +257,14 @@ class Claiming:
             self._looked_for_strays[queues] = at.now
         return [id_ for (id_,) in found]
 
-    def _give_up_strays(self, queues: tuple[str, ...], at: Moment) -> OwnSteps[None]:
+    def _give_up_strays(self, queues: tuple[str, ...], at: Moment) -> Verb[None]:
         strays = yield from self._strays(queues, at)
         for id_ in strays:
             yield from self._give_up(id_, "unreadable", at)
         if strays:
             yield from ring(self._sql, frozenset(queues))
 
-    def _give_up(self, id_: int, reason: str, at: Moment) -> OwnSteps[None]:
+    def _give_up(self, id_: int, reason: str, at: Moment) -> Verb[None]:
         """Turn a message that cannot be delivered into a dead letter, without reading its body into memory."""
         yield self._sql(
             "bury_unfit",

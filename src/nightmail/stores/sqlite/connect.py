@@ -1,22 +1,41 @@
-"""Opens our own connections to the database file."""
+"""Finds the database file from a URL, a path or an SQLAlchemy engine, and opens our own connections to it."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
 from nightmail.errors import SchemaMissing, StoreUnavailable
 from nightmail.stores.sqlite.errors import is_busy
 from nightmail.stores.sqlite.ownership import warn_about_others
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
 PATIENCE_SECONDS: Final = 10.0
 """How long to wait for another transaction to end: longer than a busy disk makes it last."""
 _OLDEST: Final = (3, 35, 0)
 _WRITE_AHEAD_LOG_LIMIT: Final = 64 * 1024 * 1024
+_SCHEMES: Final = ("sqlite", "sqlite+aiosqlite")
+_IN_MEMORY: Final = (
+    "a database in SQLite's memory belongs to one connection, and the store has several:"
+    ' use "memory://" for messages that may die with the process, or a file'
+)
+
+
+def database_file(source: str | os.PathLike[str] | AsyncEngine) -> str:
+    """The absolute path of the database file."""
+    if not isinstance(source, str | os.PathLike):
+        return _absolute(_of_engine(source))
+    text = os.fspath(source)
+    scheme, separator, rest = text.partition("://")
+    return _absolute(_of_url(scheme.lower(), rest) if separator else text)
 
 
 def create_file(path: str) -> None:
@@ -114,3 +133,39 @@ def _switch_to_write_ahead_log(connection: sqlite3.Connection) -> None:
         raise StoreUnavailable(
             "SQLite cannot keep a write-ahead log here: the file must lie on a disk of this machine, not in the network"
         )
+
+
+def _of_url(scheme: str, rest: str) -> str:
+    if scheme not in _SCHEMES:
+        raise ValueError(f"an SQLite URL starts with sqlite:// or sqlite+aiosqlite://, not {scheme}://")
+    path, question, _ = rest.partition("?")
+    if question:
+        raise ValueError("an SQLite URL of a store takes no options: the store sets what it needs itself")
+    if path and not path.startswith("/"):
+        raise ValueError(
+            "an SQLite URL has three slashes before a relative path and four before an absolute one:"
+            " sqlite:///nightmail.db, sqlite:////var/lib/nightmail.db"
+        )
+    return path[1:]
+
+
+def _of_engine(engine: object) -> str:
+    asyncio_side: Any = sys.modules.get("sqlalchemy.ext.asyncio")
+    if asyncio_side is None or not isinstance(engine, asyncio_side.AsyncEngine):
+        raise TypeError(f"an SQLite store is a URL, a path or an AsyncEngine, not a {type(engine).__name__}")
+    if engine.dialect.name != "sqlite":
+        raise ValueError(f"an engine for {engine.dialect.name} has no SQLite file")
+    name = engine.url.database or ""
+    if not name.startswith("file:"):
+        return name
+    if engine.url.query.get("mode") == "memory":
+        raise ValueError(_IN_MEMORY)
+    # SQLAlchemy passes such a name on as a URI, which may contain escapes.
+    return unquote(urlsplit(name).path)
+
+
+def _absolute(path: str) -> str:
+    if path in ("", ":memory:"):
+        raise ValueError(_IN_MEMORY)
+    # Now and not at `open`: a process may change its directory in between.
+    return os.path.abspath(path)

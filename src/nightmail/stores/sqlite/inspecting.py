@@ -9,13 +9,14 @@ from typing import Any
 
 from nightmail.limits import ByteBudget
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.stores.sql.verbs import Verb
 from nightmail.stores.sqlite import rows
-from nightmail.stores.sqlite.moments import BEGINNING_OF_TIME, StoreTime, before, stored_moment
-from nightmail.stores.sqlite.steps import Queries, Steps
+from nightmail.stores.sqlite.queries import Queries
+from nightmail.stores.sqlite.times import BEGINNING_OF_TIME, StoreTime, before, stored_moment
 
 
 class Inspecting:
-    """The steps of `peek`, `dead` and `stats`."""
+    """The verbs `peek`, `dead` and `stats`."""
 
     def __init__(self, sql: Queries, time: StoreTime) -> None:
         self._sql = sql
@@ -23,7 +24,7 @@ class Inspecting:
 
     def peek(
         self, queue: str | None, *, timer_id: str | None, due_before: datetime | None, limit: int
-    ) -> Steps[list[PendingMessage]]:
+    ) -> Verb[list[PendingMessage]]:
         """Waiting messages by due time."""
         narrowed: Mapping[str, Any] = {
             "due_before": None if due_before is None else stored_moment(due_before),
@@ -40,7 +41,7 @@ class Inspecting:
 
     def dead(
         self, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
-    ) -> Steps[list[DeadLetter]]:
+    ) -> Verb[list[DeadLetter]]:
         """Dead letters, newest first, as many as fit into `max_bytes`."""
         wanted = conditions(which, self._time.now())
         sizes = yield self._sql(narrowed("dead", which), cursor=cursor, limit=max(limit, 0), **wanted)
@@ -49,7 +50,7 @@ class Inspecting:
         found = (yield self._sql("dead_letters", ids=json.dumps(ids))) if ids else []
         return [rows.dead_letter(row) for row in found]
 
-    def stats(self) -> Steps[dict[str, QueueStats]]:
+    def stats(self) -> Verb[dict[str, QueueStats]]:
         """Statistics for each queue that is not empty."""
         now = self._time.now()
         dead: dict[str, int] = dict((yield self._sql("dead_counts")))

@@ -18,8 +18,8 @@ from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import RENEW_AGAIN_SECONDS
 from nightmail.stores.shared.keeper_thread import KeeperThread
-from nightmail.stores.sqlite.leases import Leases
-from nightmail.stores.sqlite.steps import carry_out
+from nightmail.stores.sql.store import Verbs
+from nightmail.stores.sqlite.queries import carry_out_on
 from nightmail.stores.sqlite.thread import ConnectionThread
 
 _PATIENCE: Final = timedelta(seconds=1)
@@ -33,7 +33,7 @@ class Renewals:
     """Renews leases on the writer thread, or, once the store is closed, on a thread of its own."""
 
     writer: ConnectionThread
-    leases: Leases
+    verbs: Verbs
     connect: Callable[[], sqlite3.Connection]
     file: str
     own: ConnectionThread | None = None
@@ -43,7 +43,7 @@ class Renewals:
         if not deliveries:
             return []
         return await self._thread().write(
-            lambda connection: carry_out(connection, self.leases.extend(deliveries, lease)),
+            lambda connection: carry_out_on(connection, self.verbs.of(deliveries).extend(deliveries, lease)),
             when_locked_out=lambda: [WriteResult.BUSY] * len(deliveries),
             patience=min(lease / _PARTS, _PATIENCE).total_seconds(),
             lasting=False,

@@ -9,36 +9,35 @@ from datetime import timedelta
 from uuid import UUID
 
 from nightmail.limits import ByteBudget
-from nightmail.message import DeadDelivery
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import Claimed, Settlement
+from nightmail.stores.sql.store import Wanted
+from nightmail.stores.sql.verbs import Change, Verb
 from nightmail.stores.sqlite import rows
-from nightmail.stores.sqlite.claiming import Moment, Wanted
+from nightmail.stores.sqlite.claiming import Moment
 from nightmail.stores.sqlite.leases import Leases
-from nightmail.stores.sqlite.moments import END_OF_TIME, StoreTime, after
-from nightmail.stores.sqlite.notice import NOBODY, if_soon, ring
 from nightmail.stores.sqlite.outcome_groups import OutcomeGroups, due_again
-from nightmail.stores.sqlite.steps import Change, Queries, Steps
+from nightmail.stores.sqlite.times import END_OF_TIME, after
+from nightmail.stores.sqlite.wakeups import NO_QUEUES, if_soon, ring
 
 logger = logging.getLogger(__name__)
 
 
-class Letters:
-    """The steps of `claim_dead` and `recall_dead`, and of `settle` for dead letters."""
+class Letters(Leases):
+    """Claiming dead letters, and what is written under a lease on one."""
 
-    def __init__(self, sql: Queries, time: StoreTime, leases: Leases) -> None:
-        self._sql = sql
-        self._time = time
-        self._leases = leases
+    still_leased = "letters_held"
+    extends = "extend_letters"
 
-    def look(self, wanted: Wanted) -> Steps[Claimed | None]:
+    def look(self, wanted: Wanted) -> Verb[Claimed | None]:
         """The result of a claim that finds nothing to take; `None` when there is something."""
         at = Moment(now := self._time.now(), now)
         if (yield from self._longest_due(wanted.queues, 1, at)):
             return None
         return Claimed((), (yield from self._next_in(wanted.queues, at)))
 
-    def take(self, wanted: Wanted, locked_out: float = 0.0, waited_lately: float = 0.0) -> Steps[Claimed]:
+    def take(self, wanted: Wanted, locked_out: float = 0.0, waited_lately: float = 0.0) -> Verb[Claimed]:
         """Lease what is available, up to the limits, after waiting for the lock for so many seconds."""
         at = Moment.after_lock_out(self._time.now(), locked_out, waited_lately, wanted.lease)
         budget = ByteBudget(wanted.max_bytes)
@@ -48,15 +47,15 @@ class Letters:
         full = len(ids) == wanted.limit or budget.spent or len(deliveries) < len(ids)
         return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, at)), full)
 
-    def recall(self, queues: Sequence[str], token: UUID) -> Steps[Change[int]]:
+    def recall(self, queues: Sequence[str], token: UUID) -> Verb[Change[int]]:
         """Hand back the dead letters leased under this token. Returns how many."""
         found = yield self._sql("recall_letters", queues=json.dumps(queues), token=token.bytes)
         rings = frozenset(queue for (queue,) in found)
         return Change(len(found), (yield from ring(self._sql, rings)))
 
-    def settle(self, batch: Sequence[Settlement]) -> Steps[Change[list[WriteResult]]]:
+    def settle(self, batch: Sequence[Settlement]) -> Verb[Change[list[WriteResult]]]:
         """Write the outcomes of these dead letters. Returns the write result of each."""
-        held = yield from self._leases.held([one.delivery for one in batch])
+        held = yield from self.held([one.delivery for one in batch])
         groups = OutcomeGroups(batch, held, self._time.stamp())
         if groups.done:
             yield self._sql("remove_letters", ids=json.dumps(groups.done))
@@ -70,7 +69,13 @@ class Letters:
             yield self._sql("release_letters", ids=json.dumps(groups.handed_back))
         return Change(groups.results, (yield from ring(self._sql, _woken(groups, batch))))
 
-    def _longest_due(self, queues: Sequence[str], limit: int, at: Moment) -> Steps[list[tuple[int, int]]]:
+    def ack(self, deliveries: Sequence[Delivery]) -> Verb[Change[None]]:
+        """Remove these as handled: all or none."""
+        yield from self.hold(deliveries)
+        yield self._sql("remove_letters", ids=json.dumps([delivery.id for delivery in deliveries]))
+        return Change(None)
+
+    def _longest_due(self, queues: Sequence[str], limit: int, at: Moment) -> Verb[list[tuple[int, int]]]:
         """The ids and sizes of up to `limit` claimable dead letters, over all these queues."""
         offered: list[tuple[int, int, int]] = []
         for queue in queues:
@@ -79,7 +84,7 @@ class Letters:
             )
         return [(id_, size) for _, id_, size in sorted(offered)[:limit]]
 
-    def _lease(self, ids: Sequence[int], wanted: Wanted, at: Moment) -> Steps[list[DeadDelivery]]:
+    def _lease(self, ids: Sequence[int], wanted: Wanted, at: Moment) -> Verb[list[DeadDelivery]]:
         found = yield self._sql(
             "lease_letters",
             ids=json.dumps(ids),
@@ -99,7 +104,7 @@ class Letters:
             yield self._sql("give_up_letters", ids=json.dumps(unreadable))
         return [leased[id_] for id_ in ids if id_ in leased]
 
-    def _next_in(self, queues: Sequence[str], at: Moment) -> Steps[timedelta | None]:
+    def _next_in(self, queues: Sequence[str], at: Moment) -> Verb[timedelta | None]:
         ((moment,),) = yield self._sql(
             "letters_upcoming", queues=json.dumps(queues), now=at.now, expired=at.expired, end=END_OF_TIME
         )
@@ -108,7 +113,7 @@ class Letters:
 
 def _woken(groups: OutcomeGroups, batch: Sequence[Settlement]) -> frozenset[str]:
     """The queues whose dead letters are offered again soon."""
-    rings = NOBODY
+    rings = NO_QUEUES
     for place in groups.places:
         due_at = due_again(batch[place].outcome, groups.now)
         if due_at is not None:

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
-from nightmail.stores.sqlite.moments import after
+from nightmail.stores.sqlite.times import after
 
 
 class OutcomeGroups:

@@ -28,7 +28,7 @@ SELECT
 FROM json_each(:messages)
 RETURNING id;
 
--- name: bearer
+-- name: owner
 -- The owner of this timer id.
 SELECT id, due_at, lease_until, ordering_key
 FROM nightmail_messages

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from nightmail.errors import TimerExists
 from nightmail.message import DeadDelivery, Delivery, Message
+from nightmail.stores.sql.verbs import Change, Verb
 from nightmail.stores.sqlite.leases import Leases
-from nightmail.stores.sqlite.moments import StoreTime, after, due_moment
-from nightmail.stores.sqlite.notice import NOBODY, if_soon, ring
-from nightmail.stores.sqlite.steps import Change, Queries, Steps
+from nightmail.stores.sqlite.queries import Queries
+from nightmail.stores.sqlite.times import StoreTime, after, due_moment
+from nightmail.stores.sqlite.wakeups import NO_QUEUES, if_soon, ring
 
 
-class _Bearer(NamedTuple):
+class _Owner(NamedTuple):
     id: int
     due_at: int
     lease_until: int | None
@@ -25,35 +26,41 @@ class _Bearer(NamedTuple):
 
 
 class Publishing:
-    """The steps of `publish` and `publish_batch`."""
+    """The verbs `publish` and `publish_batch`."""
 
-    def __init__(self, sql: Queries, time: StoreTime, leases: Leases) -> None:
+    def __init__(self, sql: Queries, time: StoreTime, *, messages: Leases, letters: Leases) -> None:
         self._sql = sql
         self._time = time
-        self._leases = leases
+        self._messages = messages
+        self._letters = letters
 
-    def publish(self, message: Message, own: Delivery | None) -> Steps[Change[int | None]]:
+    def publish_one(self, message: Message) -> Verb[Change[int]]:
+        """Store a message without a timer id. Returns its id."""
+        return self._insert(message, self._time.stamp())
+
+    def publish(self, message: Message, own: Delivery | None) -> Verb[Change[int | None]]:
         """Store a message. Returns its id, or `None`."""
         if own is not None:
-            yield from self._leases.hold([own])
+            leases = self._letters if isinstance(own, DeadDelivery) else self._messages
+            yield from leases.hold([own])
         now = self._time.stamp()
         if message.timer_id is None:
             return (yield from self._insert(message, now))
-        found = yield self._sql("bearer", queue=message.queue, timer_id=message.timer_id)
-        bearer = _Bearer(*found[0]) if found else None
-        if bearer is not None and _is_own(bearer, own):
-            return (yield from self._take_name(message, bearer, now, superseded=False))
+        found = yield self._sql("owner", queue=message.queue, timer_id=message.timer_id)
+        owner = _Owner(*found[0]) if found else None
+        if owner is not None and _is_own(owner, own):
+            return (yield from self._take_timer_id(message, owner, now, superseded=False))
         match message.on_conflict:
             case "skip" | "raise":
-                return (yield from self._if_free(message, bearer, now))
+                return (yield from self._if_free(message, owner, now))
             case "replace" | "earliest" | "latest":
-                return (yield from self._instead_of(bearer, message, now))
+                return (yield from self._instead_of(owner, message, now))
 
-    def publish_batch(self, messages: Sequence[Message]) -> Steps[Change[list[int]]]:
+    def publish_batch(self, messages: Sequence[Message]) -> Verb[Change[list[int]]]:
         """Store messages without timer ids. Returns their ids, in order."""
         now = self._time.stamp()
         rows: list[Sequence[Any]] = []
-        rings: frozenset[str] = NOBODY
+        rings: frozenset[str] = NO_QUEUES
         position = 1
         ends: dict[tuple[str, str], int] = {}
         for message in messages:
@@ -67,8 +74,8 @@ class Publishing:
         found = yield self._sql("publish_batch", now=now, messages=json.dumps(rows), bodies=bodies)
         return Change(sorted(id_ for (id_,) in found), rings)
 
-    def _if_free(self, message: Message, bearer: _Bearer | None, now: int) -> Steps[Change[int | None]]:
-        taken = bearer is not None or (
+    def _if_free(self, message: Message, owner: _Owner | None, now: int) -> Verb[Change[int | None]]:
+        taken = owner is not None or (
             yield self._sql("window", queue=message.queue, timer_id=message.timer_id, now=now)
         )
         if not taken:
@@ -77,30 +84,30 @@ class Publishing:
             raise TimerExists(message.queue, message.timer_id)
         return Change(None)
 
-    def _instead_of(self, bearer: _Bearer | None, message: Message, now: int) -> Steps[Change[int | None]]:
-        if bearer is None:
+    def _instead_of(self, owner: _Owner | None, message: Message, now: int) -> Verb[Change[int | None]]:
+        if owner is None:
             return (yield from self._insert(message, now))
-        if bearer.lease_until is not None and bearer.lease_until > now:
+        if owner.lease_until is not None and owner.lease_until > now:
             # Due times are not compared: a running message is no longer scheduled, and the new message must not be
             # lost when it ends.
-            return (yield from self._take_name(message, bearer, now, superseded=True))
-        if not _wins(message, bearer, now):
+            return (yield from self._take_timer_id(message, owner, now, superseded=True))
+        if not _wins(message, owner, now):
             return Change(None)
         fields = _fields(message, now)
-        yield self._sql("overwrite", id=bearer.id, body=message.body, now=now, **fields)
+        yield self._sql("overwrite", id=owner.id, body=message.body, now=now, **fields)
         rings = if_soon(message.queue, fields["due_at"], now)
-        if bearer.ordering_key is not None:
+        if owner.ordering_key is not None:
             # Its ordering key or due time may change: the next message with the old key may run.
             rings = frozenset((message.queue,))
-        return Change(bearer.id, (yield from ring(self._sql, rings)))
+        return Change(owner.id, (yield from ring(self._sql, rings)))
 
-    def _take_name(
-        self, message: Message, running: _Bearer, now: int, *, superseded: bool
-    ) -> Steps[Change[int | None]]:
+    def _take_timer_id(
+        self, message: Message, running: _Owner, now: int, *, superseded: bool
+    ) -> Verb[Change[int | None]]:
         yield self._sql("detach", id=running.id, superseded=superseded)
         return (yield from self._insert(message, now))
 
-    def _insert(self, message: Message, now: int) -> Steps[Change[int | None]]:
+    def _insert(self, message: Message, now: int) -> Verb[Change[int]]:
         fields = _fields(message, now)
         ((id_,),) = yield self._sql(
             "publish", now=now, timer_id=message.timer_id, body=message.body, **fields
@@ -112,9 +119,9 @@ class Publishing:
         return Change(id_, if_soon(message.queue, fields["due_at"], now))
 
 
-def _is_own(bearer: _Bearer, own: Delivery | None) -> bool:
+def _is_own(owner: _Owner, own: Delivery | None) -> bool:
     # A dead letter owns no timer id, and its id may equal that of any message.
-    return own is not None and not isinstance(own, DeadDelivery) and own.id == bearer.id
+    return own is not None and not isinstance(own, DeadDelivery) and own.id == owner.id
 
 
 def _fields(message: Message, now: int) -> dict[str, Any]:
@@ -137,7 +144,7 @@ def _joins(ends: dict[tuple[str, str], int], message: Message, due_at: int) -> b
     return before is not None and before <= due_at
 
 
-def _wins(message: Message, waiting: _Bearer, now: int) -> bool:
+def _wins(message: Message, waiting: _Owner, now: int) -> bool:
     due_at = due_moment(message.due, now)
     match message.on_conflict:
         case "earliest":

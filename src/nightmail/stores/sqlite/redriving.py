@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from nightmail.records import DeadLetter
 from nightmail.stores.shared.provenance import redriven_headers
-from nightmail.stores.sqlite.moments import StoreTime
-from nightmail.stores.sqlite.steps import Change, Queries, Steps
+from nightmail.stores.sql.verbs import Change, Verb
+from nightmail.stores.sqlite.queries import Queries
+from nightmail.stores.sqlite.times import StoreTime
 
 
 class Redriving:
-    """The steps of `redrive`.
+    """The verb `redrive`.
 
     A dead letter is removed only once it is stored as a message, and both happen or neither: a timer id that is taken
     must not lose a dead letter.
@@ -24,7 +25,7 @@ class Redriving:
 
     def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool
-    ) -> Steps[Change[list[int]]]:
+    ) -> Verb[Change[list[int]]]:
         """Move those of these dead letters that can be moved. Returns the ids of the new messages, in order."""
         now = self._time.stamp()
         given = {letter.id: letter for letter in letters}
@@ -40,13 +41,13 @@ class Redriving:
 
     def _movable(
         self, ids: Sequence[int], *, to: str | None, keep_timer_ids: bool, now: int
-    ) -> Steps[dict[int, str]]:
+    ) -> Verb[dict[int, str]]:
         """The dead letters that can be moved, and their target queues. Of those that share a timer id only the last."""
         found = {row[0]: row for row in (yield self._sql("movable", ids=json.dumps(ids), to=to, now=now))}
         movable: dict[object, tuple[int, str]] = {}
-        for id_, queue, name, borne in (found[id_] for id_ in ids if id_ in found):
-            if not keep_timer_ids or name is None:
+        for id_, queue, timer_id, owned in (found[id_] for id_ in ids if id_ in found):
+            if not keep_timer_ids or timer_id is None:
                 movable[id_] = (id_, queue)
-            elif not borne:
-                movable[queue, name] = (id_, queue)
+            elif not owned:
+                movable[queue, timer_id] = (id_, queue)
         return dict(movable.values())

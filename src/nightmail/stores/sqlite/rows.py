@@ -9,8 +9,8 @@ from uuid import UUID
 
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage
-from nightmail.stores.sqlite.moments import moment_of, readable_moment
-from nightmail.stores.sqlite.steps import Row
+from nightmail.stores.sqlite.queries import Row
+from nightmail.stores.sqlite.times import moment_of, readable_moment
 
 
 def leased(row: Sequence[Any], token: UUID) -> Delivery:

@@ -1,13 +1,13 @@
--- Writes under a lease. `held` or `count_held` runs first and tells which leases are held; the others take their ids.
--- The write lock is held, so nothing else writes in between.
+-- Writes under a lease. `still_leased` or `count_still_leased` runs first and tells which leases are held; the others
+-- take their ids. The write lock is held, so nothing else writes in between.
 
--- name: count_held
+-- name: count_still_leased
 -- How many of these messages are still leased under this token.
 SELECT count(*)
 FROM nightmail_messages
 WHERE id IN (SELECT value FROM json_each(:ids)) AND token = :token;
 
--- name: held
+-- name: still_leased
 -- The positions of those of these leases (pairs of an id and a hexadecimal token) that are still held, and whether each
 -- message is superseded.
 SELECT json_group_array(json_array(lease.key, m.superseded))

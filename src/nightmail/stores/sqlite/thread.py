@@ -28,6 +28,7 @@ from nightmail.errors import StoreUnavailable
 from nightmail.stores.shared.opening import Origin
 from nightmail.stores.sqlite.connect import PATIENCE_SECONDS
 from nightmail.stores.sqlite.errors import in_doubt, is_busy, translated
+from nightmail.stores.sqlite.group_commit import write_together
 from nightmail.stores.sqlite.jobs import (
     Answer,
     Errand,
@@ -40,8 +41,7 @@ from nightmail.stores.sqlite.jobs import (
     Write,
     hand_over,
 )
-from nightmail.stores.sqlite.line import SLICE_SECONDS, Line
-from nightmail.stores.sqlite.together import write_together
+from nightmail.stores.sqlite.link import SLICE_SECONDS, Link
 from nightmail.stores.sqlite.watch import WATCH_SECONDS, WakeupPoller
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class ConnectionThread:
         *,
         file: str = "the database",
     ) -> None:
-        self._line = Line(connect, file)
+        self._link = Link(connect, file)
         self._tower = tower
         self._jobs: SimpleQueue[Job | Errand | Stop] = SimpleQueue()
         self._origin = Origin()
@@ -82,12 +82,12 @@ class ConnectionThread:
     @property
     def locked_out(self) -> float:
         """For how many seconds others had the lock before the current transaction got it. For use by its work."""
-        return self._line.locked_out
+        return self._link.locked_out
 
     @property
     def waited_lately(self) -> float:
         """For how many of the last seconds this thread waited for the lock. For use by a transaction's work."""
-        return self._line.waited_lately
+        return self._link.waited_lately
 
     async def read(self, work: Work[T]) -> T:
         """Run work that only reads."""
@@ -142,7 +142,7 @@ class ConnectionThread:
         # A thread that waits for the lock notices the deadline one slice late.
         _ = await asyncio.wait([stop.future], timeout=within + SLICE_SECONDS + _INTERRUPTED_SECONDS)
         if not stop.future.done():
-            self._line.interrupt()
+            self._link.interrupt()
             _ = await asyncio.wait([stop.future], timeout=_INTERRUPTED_SECONDS)
         if stop.future.done():
             self._thread.join()
@@ -167,14 +167,14 @@ class ConnectionThread:
                     for job in waiting:
                         job.deadline = min(job.deadline, stop.deadline)
                 waiting.sort(key=_urgent_first)
-                waiting[:_MOST_TOGETHER] = write_together(self._line, waiting[:_MOST_TOGETHER])
+                waiting[:_MOST_TOGETHER] = write_together(self._link, waiting[:_MOST_TOGETHER])
                 if self._tower is not None and not self._tower.empty:
                     self._run_errand(self._tower.look)
         except BaseException:
             logger.critical("thread %s ended: open the store again", self._thread.name, exc_info=True)
         finally:
             self._open = False
-            self._line.drop()
+            self._link.drop()
             self._answer_the_rest(waiting, stop)
 
     def _take_in(self, waiting: list[Write[Any]]) -> Stop | None:
@@ -223,7 +223,7 @@ class ConnectionThread:
             return False
         answer: Answer
         try:
-            found = look(self._line.connection())
+            found = look(self._link.connection())
             if found is None and isinstance(job, Write):
                 return True
             answer = Succeeded(found)
@@ -233,8 +233,8 @@ class ConnectionThread:
                 self._jobs.put(job)
                 return False
             if in_doubt(error):
-                self._line.drop()
-            answer = Failed(translated(error, self._line.file))
+                self._link.drop()
+            answer = Failed(translated(error, self._link.file))
         except Exception as error:  # noqa: BLE001 - the caller gets it, and the thread lives on
             answer = Failed(error)
         hand_over([(job, answer)])
@@ -243,10 +243,10 @@ class ConnectionThread:
     def _run_errand(self, work: Work[None]) -> None:
         """Run a read that has no caller. A failure must not end the thread: all later calls would hang."""
         try:
-            work(self._line.connection())
+            work(self._link.connection())
         except Exception as error:
             if in_doubt(error):
-                self._line.drop()
+                self._link.drop()
             if isinstance(error, sqlite3.Error | StoreUnavailable):
                 logger.debug("a look for wake-ups failed: %s", error)
             else:

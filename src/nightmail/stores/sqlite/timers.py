@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 from nightmail.message import Due
-from nightmail.stores.sqlite.moments import StoreTime, due_moment
-from nightmail.stores.sqlite.notice import NOBODY, if_soon, ring
-from nightmail.stores.sqlite.steps import Change, Queries, Row, Steps
+from nightmail.stores.sql.verbs import Change, Verb
+from nightmail.stores.sqlite.queries import Queries, Row
+from nightmail.stores.sqlite.times import StoreTime, due_moment
+from nightmail.stores.sqlite.wakeups import NO_QUEUES, if_soon, ring
 
 
 class Timers:
-    """The steps of `cancel`, `cancel_all` and `reschedule`."""
+    """The verbs `cancel`, `cancel_all` and `reschedule`."""
 
     def __init__(self, sql: Queries, time: StoreTime) -> None:
         self._sql = sql
         self._time = time
 
-    def cancel(self, queue: str, timer_id: str) -> Steps[Change[bool]]:
+    def cancel(self, queue: str, timer_id: str) -> Verb[Change[bool]]:
         """Remove the owner of this timer id if it waits, and end its window. Returns whether it did."""
         removed = yield self._sql("cancel", queue=queue, timer_id=timer_id, now=self._time.now())
         if removed:
             yield self._sql("close_window", queue=queue, timer_id=timer_id)
         return Change(bool(removed), (yield from ring(self._sql, _released(queue, removed))))
 
-    def cancel_all(self, queue: str) -> Steps[Change[int]]:
+    def cancel_all(self, queue: str) -> Verb[Change[int]]:
         """Remove every waiting message of this queue, and end their windows. Returns how many."""
         now = self._time.now()
         yield self._sql("close_windows", queue=queue, now=now)
         removed = yield self._sql("cancel_all", queue=queue, now=now)
         return Change(len(removed), (yield from ring(self._sql, _released(queue, removed))))
 
-    def reschedule(self, queue: str, timer_id: str, due: Due) -> Steps[Change[bool]]:
+    def reschedule(self, queue: str, timer_id: str, due: Due) -> Verb[Change[bool]]:
         """Move the owner of this timer id to another due time if it waits. Returns whether it did."""
         now = self._time.stamp()
         due_at = due_moment(due, now)
         moved = yield self._sql("reschedule", queue=queue, timer_id=timer_id, due_at=due_at, now=now)
-        rings = (if_soon(queue, due_at, now) if moved else NOBODY) | _released(queue, moved)
+        rings = (if_soon(queue, due_at, now) if moved else NO_QUEUES) | _released(queue, moved)
         return Change(bool(moved), (yield from ring(self._sql, rings)))
 
 
@@ -43,4 +44,4 @@ def _released(queue: str, removed: list[Row]) -> frozenset[str]:
 
     Rung even if no next message is visible: one may be about to be published in an open transaction.
     """
-    return frozenset((queue,)) if any(key is not None for (key,) in removed) else NOBODY
+    return frozenset((queue,)) if any(key is not None for (key,) in removed) else NO_QUEUES

@@ -10,9 +10,10 @@ from contextlib import suppress
 from typing import Final
 
 from nightmail.bell import Bell, Bells
-from nightmail.stores.sqlite.moments import in_microseconds
-from nightmail.stores.sqlite.notice import NOTICE_HORIZON
-from nightmail.stores.sqlite.steps import Queries, Steps, carry_out
+from nightmail.stores.sql.verbs import Verb
+from nightmail.stores.sqlite.queries import Queries, carry_out_on
+from nightmail.stores.sqlite.times import in_microseconds
+from nightmail.stores.sqlite.wakeups import NOTICE_HORIZON
 
 WATCH_SECONDS: Final = 0.02
 """How often to poll while a bell hangs: seven microseconds of work each time."""
@@ -65,7 +66,7 @@ class WakeupPoller(Bells):
         known = before is not None and before[0] is connection
         if not known:
             self._news = _News(self._sql, self._messages)
-        queues = carry_out(connection, self._news.read())
+        queues = carry_out_on(connection, self._news.read())
         self._seen = seen
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed: nothing is left to wake.
@@ -84,7 +85,7 @@ class _News:
         self._newest: int | None = None
         self._rings: dict[str, int] = {}
 
-    def read(self) -> Steps[set[str]]:
+    def read(self) -> Verb[set[str]]:
         """The queues; none the first time, since everything would be new."""
         # Read before the messages: what is published in between is then new the next time too.
         ((newest,),) = yield self._sql("newest", messages=self._messages)

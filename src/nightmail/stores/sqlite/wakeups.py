@@ -6,8 +6,9 @@ import json
 from datetime import timedelta
 from typing import Final
 
-from nightmail.stores.sqlite.moments import in_microseconds
-from nightmail.stores.sqlite.steps import Queries, Steps
+from nightmail.stores.sql.verbs import Verb
+from nightmail.stores.sqlite.queries import Queries
+from nightmail.stores.sqlite.times import in_microseconds
 
 LOOK_INTERVAL: Final = timedelta(seconds=5)
 """The longest an idle worker goes without looking."""
@@ -15,15 +16,15 @@ NOTICE_HORIZON: Final = timedelta(seconds=60)
 """A write wakes workers only if the message is due within this time: later ones are found by polling."""
 
 _HORIZON: Final = in_microseconds(NOTICE_HORIZON)
-NOBODY: Final[frozenset[str]] = frozenset()
+NO_QUEUES: Final[frozenset[str]] = frozenset()
 
 
 def if_soon(queue: str, due_at: int, now: int) -> frozenset[str]:
     """The queue, if something in it is due within the horizon."""
-    return frozenset((queue,)) if due_at - now < _HORIZON else NOBODY
+    return frozenset((queue,)) if due_at - now < _HORIZON else NO_QUEUES
 
 
-def ring(sql: Queries, queues: frozenset[str]) -> Steps[frozenset[str]]:
+def ring(sql: Queries, queues: frozenset[str]) -> Verb[frozenset[str]]:
     """Tell listeners in other processes that these queues have something.
 
     They notice a new message by its id, so a publish does not need this.

@@ -25,7 +25,7 @@ LATELY: Final = 2.0
 """Seconds over which waits for the lock are summed up."""
 
 
-class Line:
+class Link:
     """A connection that opens when first needed, and again after it was dropped."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], file: str = "the database") -> None:

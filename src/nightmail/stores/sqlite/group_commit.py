@@ -21,10 +21,10 @@ from nightmail.stores.sqlite.errors import (
     translated,
 )
 from nightmail.stores.sqlite.jobs import Answer, Failed, Succeeded, Work, Write, hand_over
-from nightmail.stores.sqlite.line import Line
+from nightmail.stores.sqlite.link import Link
 
 
-def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]]:
+def write_together(link: Link, waiting: Sequence[Write[Any]]) -> list[Write[Any]]:
     """Run these jobs and answer them. Returns those that must keep waiting for the lock."""
     group = [job for job in waiting if not job.future.cancelled()]
     if not group:
@@ -40,41 +40,41 @@ def write_together(line: Line, waiting: Sequence[Write[Any]]) -> list[Write[Any]
 
     try:
         answers = write(
-            line,
+            link,
             works(),
             lasting=any(job.lasting for job in group),
             urgent=any(job.urgent for job in group),
         )
     except Exception as error:  # noqa: BLE001 - the callers get it, and the thread lives on
         if is_busy(error):
-            return _locked_out(group, line.file)
+            return _locked_out(group, link.file)
         if is_refusal(error) and len(group) > 1:
             # One was refused in a way that rolls back the whole transaction: run each in its own.
-            return [left for job in group for left in write_together(line, [job])]
-        hand_over((job, Failed(translated(error, line.file))) for job in group)
+            return [left for job in group for left in write_together(link, [job])]
+        hand_over((job, Failed(translated(error, link.file))) for job in group)
     else:
         hand_over(zip(begun, answers, strict=True))
     return []
 
 
-def write(line: Line, works: Iterable[Work[Any]], *, lasting: bool, urgent: bool) -> list[Answer]:
+def write(link: Link, works: Iterable[Work[Any]], *, lasting: bool, urgent: bool) -> list[Answer]:
     """Do all this in one transaction and commit it. Returns the answer to each. If it raises, nothing was written."""
     try:
-        connection = line.begin(lasting=lasting, urgent=urgent)
+        connection = link.begin(lasting=lasting, urgent=urgent)
         works = list(works)
         answers = _all_at_once(connection, works)
         if answers is None:
-            connection = line.begin(lasting=lasting, urgent=urgent)
-            answers = [in_savepoint(connection, work, line.file) for work in works]
+            connection = link.begin(lasting=lasting, urgent=urgent)
+            answers = [in_savepoint(connection, work, link.file) for work in works]
     except Exception as error:
         if not is_busy(error):
-            line.drop()
+            link.drop()
         raise
     try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        line.drop()
-        undone = commit_failed(error, line.file)
+        link.drop()
+        undone = commit_failed(error, link.file)
         return [answer if isinstance(answer, Failed) else Failed(undone) for answer in answers]
     return answers
 

@@ -1,0 +1,79 @@
+"""The statements of the SQLite store, and how a verb runs on one of our own connections."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.statements import Statement, load
+from nightmail.stores.sql.verbs import Ask, Verb
+
+T = TypeVar("T")
+Row: TypeAlias = tuple[Any, ...]
+_FILES: Final = (
+    "publish.sql",
+    "claim.sql",
+    "settle.sql",
+    "letters.sql",
+    "timers.sql",
+    "inspect.sql",
+    "redrive.sql",
+    "sweep.sql",
+    "tables.sql",
+)
+
+
+class Direct(NamedTuple):
+    """A request that no statement can express, done on the connection itself: only on our own connections."""
+
+    work: Callable[[sqlite3.Connection], None]
+
+
+class Queries:
+    """The statements of the SQLite store, with its table names filled in."""
+
+    def __init__(self, names: TableNames) -> None:
+        self.prefix = names.prefix
+        self._statements: dict[str, Statement] = {}
+        for file in _FILES:
+            self._statements |= load(__package__, file, names, numbered=False)
+
+    def __call__(self, name: str, **values: Any) -> Ask:
+        """The statement of this name, with its values."""
+        return Ask(self._statements[name], values)
+
+
+def gathered(ask: Ask) -> Verb[Any]:
+    """The rows of a statement that returns them as one JSON value.
+
+    Python releases the GIL around every row it fetches, and a busy event loop gives it back only after a millisecond or
+    more: fetched one by one, the rows of a claim would take longer than handling them.
+    """
+    ((listed,),) = yield ask
+    return json.loads(listed)
+
+
+def carry_out_on(connection: sqlite3.Connection, verb: Verb[T]) -> T:
+    """Run a verb on one of our own connections, on the thread that owns it.
+
+    The same as `carry_out_blocking`, but without a call of ours for each statement: next to a busy event loop the
+    thread waits for the GIL at each.
+    """
+    try:
+        request = next(verb)
+        while True:
+            try:
+                if isinstance(request, Direct):
+                    reply: Any = request.work(connection)
+                else:
+                    reply = connection.execute(request.statement.text, request.values).fetchall()
+            except Exception as error:  # noqa: BLE001 - the verb decides what it means
+                request = verb.throw(error)
+            else:
+                request = verb.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
