@@ -97,7 +97,7 @@ class Settling:
         self, lane: Lane, items: Sequence[tuple[str, T]], prepare: _Prepare[T]
     ) -> tuple[list[bool | None], StoreUnavailable | None]:
         """Whether each lease held, by one call per slot; `None`, and the error, where a node did not answer."""
-        tags = {queue: self._calls.keys.tag(queue) for queue, _ in items}
+        tags = {queue: self._calls.keys.tag(queue) for queue in {queue for queue, _ in items}}
         groups = by_slot(self._nodes, ((tags[queue], at) for at, (queue, _) in enumerate(items)))
         calls = []
         for group in groups:
