@@ -18,7 +18,7 @@ from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
 from nightmail.store import Claimed, Extend, Settlement
 from nightmail.stores.redis import RedisStore
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 from tests.stores.redis.support import HOUR, LEASE, QUEUE, claim, client, done, message, open_store, until
 
 pytestmark = pytest.mark.redis
@@ -30,13 +30,13 @@ MANY = 1000
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is sent: the first command of each flight. Cleared by the test."""
     sent: list[str] = []
-    send = Wire.send
+    send = Link.send
 
-    async def noted(wire: Wire, *commands: Sequence[Any]) -> None:
+    async def noted(link: Link, *commands: Sequence[Any]) -> None:
         sent.append(str(commands[0][0]))
-        await send(wire, *commands)
+        await send(link, *commands)
 
-    monkeypatch.setattr(Wire, "send", noted)
+    monkeypatch.setattr(Link, "send", noted)
     return sent
 
 

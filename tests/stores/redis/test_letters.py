@@ -19,7 +19,7 @@ from nightmail.outcome import Dead, Done, Release, Retry, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, Swept
 from nightmail.store import Extend, Settlement
 from nightmail.stores.redis import RedisStore
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 from nightmail.testing.clock import ManualClock
 from tests.stores.redis.support import (
     HOUR,
@@ -64,14 +64,14 @@ async def claim_dead(store: RedisStore, *, limit: int = 10, queue: str = QUEUE) 
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The scripts that are run while this lasts."""
     names: list[str] = []
-    call = Wire.call
+    call = Link.call
 
-    async def noted(wire: Wire, asked: Any, **options: Any) -> Any:
+    async def noted(link: Link, asked: Any, **options: Any) -> Any:
         names.append(asked.script.name)
-        return await call(wire, asked, **options)
+        return await call(link, asked, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Wire, "call", noted)
+        patch.setattr(Link, "call", noted)
         yield names
 
 
@@ -134,17 +134,17 @@ async def test_a_redriven_message_has_nothing_of_the_letter_in_its_hash(redis_ur
 
 @contextmanager
 def replies_lost(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[None]:
-    call = Wire.call
+    call = Link.call
 
-    async def deaf(wire: Wire, asked: Any, **options: Any) -> Any:
-        answers = await call(wire, asked, **options)
+    async def deaf(link: Link, asked: Any, **options: Any) -> Any:
+        answers = await call(link, asked, **options)
         if asked.script.name == script:
-            wire.drop()
+            link.drop()
             raise RedisConnectionError
         return answers
 
     with monkeypatch.context() as patch:
-        patch.setattr(Wire, "call", deaf)
+        patch.setattr(Link, "call", deaf)
         yield
 
 

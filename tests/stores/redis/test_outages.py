@@ -15,7 +15,7 @@ from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 from testkit.servers.redis import Redis
 from tests.stores.redis.support import LEASE, QUEUE, claim, client, done, message, open_store, until
 
@@ -26,18 +26,18 @@ pytestmark = pytest.mark.redis
 def replies_lost(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[list[str]]:
     """While this lasts, the connection dies after a call of this script was carried out and before it is answered."""
     lost: list[str] = []
-    call = Wire.call
+    call = Link.call
 
-    async def deaf(wire: Wire, asked: Any, **options: Any) -> Any:
-        answers = await call(wire, asked, **options)
+    async def deaf(link: Link, asked: Any, **options: Any) -> Any:
+        answers = await call(link, asked, **options)
         if asked.script.name == script:
             lost.append(script)
-            wire.drop()
+            link.drop()
             raise RedisConnectionError
         return answers
 
     with monkeypatch.context() as patch:
-        patch.setattr(Wire, "call", deaf)
+        patch.setattr(Link, "call", deaf)
         yield lost
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.stores.redis import RedisStore, UnsuitableServer
+from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.server import check_server
-from nightmail.stores.redis.wire import Wire
 from testkit.pytest_plugin import provide
 from testkit.servers.redis import Redis
 from tests.stores.redis.support import claim, client, message, open_store, until
@@ -29,7 +29,7 @@ def replica(redis_server: Redis) -> Iterator[Redis]:
         yield server
 
 
-class ScriptedWire(Wire):
+class ScriptedWire(Link):
     """A server of which only the answers are known."""
 
     def __init__(self, *answers: Any) -> None:

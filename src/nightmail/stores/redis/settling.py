@@ -14,12 +14,12 @@ from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Wri
 from nightmail.store import Settlement
 from nightmail.stores.redis.ids import Ids, digits
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.moments import micros
+from nightmail.stores.redis.link import Argument
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import Call
-from nightmail.stores.redis.wire import Argument
+from nightmail.stores.redis.times import micros
 
 T = TypeVar("T")
 _Prepare: TypeAlias = Callable[[Sequence[str], Sequence[int], Sequence[T]], Call]
