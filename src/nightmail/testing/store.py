@@ -156,7 +156,7 @@ class VirtualStore(MemoryStore):
         """When something there is next due, or a lease expires."""
         with self.data.step:
             boxes = (queue.letters if place is Place.DEAD_LETTERS else queue for queue in self._known(queues))
-            moments = (box.next_moment() for box in boxes)
+            moments = (box.next_time() for box in boxes)
             return min((moment for moment in moments if moment is not None), default=None)
 
 

@@ -15,9 +15,9 @@ from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
+from nightmail.stores.redis.connect import Connector, connector_of
+from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.nodes import ClusterNodes
-from nightmail.stores.redis.source import Source, source_of
-from nightmail.stores.redis.wire import Wire
 from nightmail.testing.conformance.build import LEASE
 from testkit.servers.redis import Redis
 from testkit.servers.redis_cluster import RedisCluster, RedisNode
@@ -55,7 +55,7 @@ def queues_at(cluster: RedisCluster, store: RedisStore, node: RedisNode, wanted:
 
 
 def slot(store: RedisStore, queue: str) -> int:
-    return ClusterNodes(source_of("redis+cluster://localhost")).slot(store.tag(queue))
+    return ClusterNodes(connector_of("redis+cluster://localhost")).slot(store.tag(queue))
 
 
 def registry_node(cluster: RedisCluster) -> RedisNode:
@@ -74,19 +74,19 @@ async def test_a_node_that_was_removed_does_not_make_the_client_lose_the_cluster
         nodes = store._opened.nodes
         assert isinstance(nodes, ClusterNodes)
         removed = nodes._known[0]
-        ask = Wire.ask
+        ask = Link.ask
 
-        async def ask_the_removed(wire: Wire, *commands: object) -> object:
-            connection = wire.connection
+        async def ask_the_removed(link: Link, *commands: object) -> object:
+            connection = link.connection
             if (
                 isinstance(commands[0], tuple)
                 and commands[0][0] == "CLUSTER"
                 and (connection.host, connection.port) == removed
             ):
                 return [[]]  # What a node answers that was reset: it has no slots and knows nobody.
-            return await ask(wire, *commands)  # type: ignore[arg-type]  # it is what was given
+            return await ask(link, *commands)  # type: ignore[arg-type]  # it is what was given
 
-        monkeypatch.setattr(Wire, "ask", ask_the_removed)
+        monkeypatch.setattr(Link, "ask", ask_the_removed)
         for queue in ("a", "b", "c"):
             nodes.moved(store.tag(queue), None)
             assert await store.publish(Message(queue=queue, body=b"after")) is not None
@@ -120,12 +120,12 @@ async def test_a_known_node_that_does_not_answer_does_not_hold_up_learning_the_m
     cluster: RedisCluster,
 ) -> None:
     deaf = Redis()
-    source = source_of(cluster.url)
+    source = connector_of(cluster.url)
     with deaf:
         deaf.pause()
         try:
             learning = ClusterNodes(
-                Source(
+                Connector(
                     source.connect,
                     [("127.0.0.1", deaf.port), *(source.cluster or ())],
                     0,

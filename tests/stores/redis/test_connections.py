@@ -16,7 +16,7 @@ from nightmail.errors import SchemaDrift
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
 from nightmail.store import Claimed, Extend, Settlement
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
 from tests.stores.redis.support import client, open_store
 from tests.stores.shared.connections import Connections
@@ -46,13 +46,13 @@ MANY = 1000
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is sent: the first command of each flight. Cleared by the test."""
     sent: list[str] = []
-    send = Wire.send
+    send = Link.send
 
-    async def noted(wire: Wire, *commands: Sequence[Any]) -> None:
+    async def noted(link: Link, *commands: Sequence[Any]) -> None:
         sent.append(str(commands[0][0]))
-        await send(wire, *commands)
+        await send(link, *commands)
 
-    monkeypatch.setattr(Wire, "send", noted)
+    monkeypatch.setattr(Link, "send", noted)
     return sent
 
 

@@ -157,7 +157,7 @@ async def test_a_client_of_any_kind_is_a_source(redis_url: str) -> None:
         assert await store.publish(message(b"\xff")) is not None
         assert [delivery.body for delivery in await claim(store)] == [b"\xff"]
     cluster = RedisCluster(host="127.0.0.1", port=7000)
-    assert RedisStore(cluster)._source.cluster == [("127.0.0.1", 7000)]
-    assert RedisStore("rediss+cluster://host:7001")._source.cluster == [("host", 7001)]
-    assert RedisStore("rediss://host")._source.cluster is None
-    assert RedisStore(Client(host="h", db=7))._source.database == 7
+    assert RedisStore(cluster)._connector.cluster == [("127.0.0.1", 7000)]
+    assert RedisStore("rediss+cluster://host:7001")._connector.cluster == [("host", 7001)]
+    assert RedisStore("rediss://host")._connector.cluster is None
+    assert RedisStore(Client(host="h", db=7))._connector.database == 7

@@ -16,7 +16,7 @@ from nightmail.errors import LeaseLost, SchemaDrift, StoreUnavailable
 from nightmail.outcome import Dead, Done, Release, Retry, WriteResult
 from nightmail.records import DeadFilter, Swept
 from nightmail.store import Extend, Settlement
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import HOUR, LEASE, MINUTE, QUEUE, SECOND, claim_letters, message
 from tests.stores.redis.support import client, open_store
@@ -37,14 +37,14 @@ EMPTY = {
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The scripts that are run while this lasts."""
     names: list[str] = []
-    call = Wire.call
+    call = Link.call
 
-    async def noted(wire: Wire, asked: Any, **options: Any) -> Any:
+    async def noted(link: Link, asked: Any, **options: Any) -> Any:
         names.append(asked.script.name)
-        return await call(wire, asked, **options)
+        return await call(link, asked, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Wire, "call", noted)
+        patch.setattr(Link, "call", noted)
         yield names
 
 
@@ -107,17 +107,17 @@ async def test_a_redriven_message_has_nothing_of_the_letter_in_its_hash(redis_ur
 
 @contextmanager
 def replies_lost(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[None]:
-    call = Wire.call
+    call = Link.call
 
-    async def deaf(wire: Wire, asked: Any, **options: Any) -> Any:
-        answers = await call(wire, asked, **options)
+    async def deaf(link: Link, asked: Any, **options: Any) -> Any:
+        answers = await call(link, asked, **options)
         if asked.script.name == script:
-            wire.drop()
+            link.drop()
             raise RedisConnectionError
         return answers
 
     with monkeypatch.context() as patch:
-        patch.setattr(Wire, "call", deaf)
+        patch.setattr(Link, "call", deaf)
         yield
 
 

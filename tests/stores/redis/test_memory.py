@@ -14,7 +14,7 @@ from nightmail.outcome import Dead, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore, scripts
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
 from tests.stores.redis.support import client, open_store
 from tests.stores.support import claim, done
@@ -80,20 +80,20 @@ async def test_a_server_that_knows_no_flags_of_scripts_is_told_them_without(
     # What a server before 7.0 answers: the first line is no Lua.
     monkeypatch.setattr(scripts, "_FLAGS", "#!luaaa flags=allow-oom\n")
     monkeypatch.setattr(
-        "nightmail.stores.redis.wire.is_unknown_syntax", lambda answer: "engine" in str(answer).lower()
+        "nightmail.stores.redis.link.is_unknown_syntax", lambda answer: "engine" in str(answer).lower()
     )
     scripts.script.cache_clear()
     sent: list[str] = []
-    ask = Wire.ask
+    ask = Link.ask
 
-    async def noted(wire: Wire, *commands: Any) -> Any:
+    async def noted(link: Link, *commands: Any) -> Any:
         sent.append(str(commands[0][0]))
-        return await ask(wire, *commands)
+        return await ask(link, *commands)
 
     try:
         async with open_store(redis_url) as store:
             await store.publish(message())
-            monkeypatch.setattr(Wire, "ask", noted)
+            monkeypatch.setattr(Link, "ask", noted)
             (found,) = await claim(store)
             # By digest, in full, and both again without the flags; from then on at once without.
             assert [each for each in sent if each.startswith("EVAL")] == [

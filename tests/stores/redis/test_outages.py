@@ -15,7 +15,7 @@ from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers.redis import Redis
 from tests.stores.redis.support import RedisBackend, client, open_store
@@ -37,18 +37,18 @@ class TestOutages(Outages):
 def replies_lost(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[list[str]]:
     """While this lasts, the connection dies after a call of this script was carried out and before it is answered."""
     lost: list[str] = []
-    call = Wire.call
+    call = Link.call
 
-    async def deaf(wire: Wire, asked: Any, **options: Any) -> Any:
-        answers = await call(wire, asked, **options)
+    async def deaf(link: Link, asked: Any, **options: Any) -> Any:
+        answers = await call(link, asked, **options)
         if asked.script.name == script:
             lost.append(script)
-            wire.drop()
+            link.drop()
             raise RedisConnectionError
         return answers
 
     with monkeypatch.context() as patch:
-        patch.setattr(Wire, "call", deaf)
+        patch.setattr(Link, "call", deaf)
         yield lost
 
 

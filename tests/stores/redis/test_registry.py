@@ -10,7 +10,7 @@ import pytest
 
 from nightmail.message import Message
 from nightmail.stores.redis import sweeping
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import HOUR, MINUTE, message
 from tests.stores.redis.support import client, open_store
@@ -91,16 +91,16 @@ async def test_statistics_of_many_queues_take_a_few_round_trips(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flights: list[int] = []
-    send = Wire.send
+    send = Link.send
 
-    async def noted(wire: Wire, *commands: Sequence[Any]) -> None:
+    async def noted(link: Link, *commands: Sequence[Any]) -> None:
         flights.append(len(commands))
-        await send(wire, *commands)
+        await send(link, *commands)
 
     async with open_store(redis_url) as store:
         await store.publish_batch([Message(queue=f"queue {number}", body=b"") for number in range(500)])
         await store.stats()
-        monkeypatch.setattr(Wire, "send", noted)
+        monkeypatch.setattr(Link, "send", noted)
 
         assert len(await store.stats()) == 500
         assert len(flights) <= 11

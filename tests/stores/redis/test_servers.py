@@ -11,8 +11,8 @@ import pytest
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.stores.redis import RedisStore, UnsuitableServer
+from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.server import check_server
-from nightmail.stores.redis.wire import Wire
 from nightmail.testing.conformance.build import message
 from testkit.pytest_plugin import provide
 from testkit.servers.redis import Redis
@@ -31,7 +31,7 @@ def replica(redis_server: Redis) -> Iterator[Redis]:
         yield server
 
 
-class ScriptedWire(Wire):
+class ScriptedWire(Link):
     """A server of which only the answers are known."""
 
     def __init__(self, *answers: Any) -> None:

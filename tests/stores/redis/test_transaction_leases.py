@@ -16,7 +16,7 @@ from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.stores.redis.settling import Settling
-from nightmail.stores.redis.watched import Watched
+from nightmail.stores.redis.watching import WatchingPipeline
 from nightmail.testing.conformance.build import QUEUE, message
 from tests.stores.redis.support import client, open_store, transaction
 from tests.stores.support import claim, until
@@ -30,7 +30,7 @@ async def test_the_lease_is_renewed_until_the_multi_is_executed(
     promised = threading.Event()
     handled: list[Delivery] = []
     renewals: list[WriteResult] = []
-    extend, execute = Settling.extend, Watched.execute
+    extend, execute = Settling.extend, WatchingPipeline.execute
 
     async def noted(
         settling: Settling, lane: Any, deliveries: Sequence[Delivery], lease: timedelta
@@ -45,13 +45,13 @@ async def test_the_lease_is_renewed_until_the_multi_is_executed(
             )
         return results
 
-    async def late(watched: Watched, call: Any) -> Any:
+    async def late(watched: WatchingPipeline, call: Any) -> Any:
         await until(lambda: len(renewals) >= 3)
         assert await claim(other, limit=1) == []
         return await execute(watched, call)
 
     monkeypatch.setattr(Settling, "extend", noted)
-    monkeypatch.setattr(Watched, "execute", late)
+    monkeypatch.setattr(WatchingPipeline, "execute", late)
     async with (
         client(redis_url) as own,
         open_store(redis_url) as store,

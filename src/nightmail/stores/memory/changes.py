@@ -104,14 +104,14 @@ class Changes:
         """Let this timer id count as taken until then; never shortens an open window."""
         windows = self.queue(queue).windows
         windows.drop_until(now)
-        before = windows.moment(timer_id)
+        before = windows.time(timer_id)
         self._windows.setdefault((queue, timer_id), before)
         windows.put(timer_id, until if before is None else max(before, until))
 
     def close_window(self, queue: str, timer_id: str) -> None:
         """Let this timer id count as taken only while a message owns it."""
         windows = self.queue(queue).windows
-        self._windows.setdefault((queue, timer_id), windows.moment(timer_id))
+        self._windows.setdefault((queue, timer_id), windows.time(timer_id))
         windows.drop(timer_id)
 
     def bury(self, row: Row, why: Dead, now: datetime, *, given_up: bool = False) -> None:

@@ -12,7 +12,7 @@ from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import Blocking
 from nightmail.stores.memory.changes import Changes
-from nightmail.stores.memory.fair_lock import Turns
+from nightmail.stores.memory.fair_lock import FairLock
 from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.rows import Delivered, Row
@@ -21,7 +21,7 @@ from nightmail.stores.memory.transaction import (
     MemoryTransaction,
     OpenTransaction,
     SyncMemoryTransaction,
-    whoever_runs,
+    current_runner,
 )
 from nightmail.stores.sql.callers_objects import asynchronous, synchronous
 
@@ -44,7 +44,7 @@ class MemoryData:
         self.tables = Tables()
         self.step = RLock()
         self._open: OpenTransaction | None = None
-        self._turns = Turns()
+        self._lock = FairLock()
 
     @property
     def delivered(self) -> Sequence[Delivered]:
@@ -55,23 +55,23 @@ class MemoryData:
     async def transaction(self) -> AsyncIterator[MemoryTransaction]:
         """A transaction: commits when the block ends, rolls back when it raises."""
         self._refuse_to_wait_for_itself()
-        await self._turns.come()
+        await self._lock.acquire()
         try:
             with self._opened(MemoryTransaction(self.tables)) as transaction:
                 yield transaction
         finally:
-            self._turns.go()
+            self._lock.release()
 
     @contextmanager
     def sync_transaction(self) -> Iterator[SyncMemoryTransaction]:
         """A transaction of synchronous code. On the thread of an event loop it cannot wait, and needs the turn free."""
         self._refuse_to_wait_for_itself()
-        self._turns.come_blocking()
+        self._lock.acquire_blocking()
         try:
             with self._opened(SyncMemoryTransaction(self.tables)) as transaction:
                 yield transaction
         finally:
-            self._turns.go()
+            self._lock.release()
 
     @asynccontextmanager
     async def writing(self, transaction: object | None) -> AsyncIterator[Changes]:
@@ -122,12 +122,12 @@ class MemoryData:
     async def turn(self) -> AsyncIterator[None]:
         """Wait until no transaction is open, and keep others out during the block, which is a step."""
         self._refuse_to_wait_for_itself()
-        await self._turns.come()
+        await self._lock.acquire()
         try:
             with self.step:
                 yield
         finally:
-            self._turns.go()
+            self._lock.release()
 
     def leased(self, delivery: Delivery) -> Row | WriteResult:
         """The row of this delivery, to be changed without a turn; or the write result that says why not."""
@@ -175,7 +175,7 @@ class MemoryData:
 
     def _refuse_to_wait_for_itself(self) -> None:
         transaction = self._open
-        if transaction is not None and transaction.owner == whoever_runs():
+        if transaction is not None and transaction.owner == current_runner():
             raise StoreUnavailable(
                 "this task has a transaction open and would wait for itself: pass it as the transaction"
             )

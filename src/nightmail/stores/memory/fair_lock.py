@@ -19,7 +19,7 @@ def running_loop() -> AbstractEventLoop | None:
         return None
 
 
-class Turns:
+class FairLock:
     """A lock that tasks of any event loop wait for by suspending, and threads by blocking."""
 
     def __init__(self) -> None:
@@ -27,8 +27,8 @@ class Turns:
         self._taken = False
         self._waiting: deque[tuple[AbstractEventLoop | None, Future[None]]] = deque()
 
-    async def come(self) -> None:
-        """Acquire the lock until `go`; while it is taken, other tasks run."""
+    async def acquire(self) -> None:
+        """Acquire the lock until `release`; while it is taken, other tasks run."""
         turn = self._ask(asyncio.get_running_loop())
         if turn is None:
             return
@@ -37,16 +37,16 @@ class Turns:
         except asyncio.CancelledError:
             if not turn.cancel():
                 # Acquired as we were cancelled: without this the next waiter would wait forever.
-                self.go()
+                self.release()
             raise
 
-    def come_blocking(self) -> None:
+    def acquire_blocking(self) -> None:
         """The same; while it is taken, this thread blocks."""
         turn = self._ask(None)
         if turn is not None:
             turn.result()
 
-    def go(self) -> None:
+    def release(self) -> None:
         """Release the lock to the next waiter."""
         with self._guard:
             while self._waiting:

@@ -17,7 +17,7 @@ from nightmail.limits import ByteBudget
 from nightmail.message import DeadDelivery
 from nightmail.records import DeadLetter
 from nightmail.stores.memory.agenda import Agenda
-from nightmail.stores.memory.moments import BEGINNING
+from nightmail.stores.memory.times import BEGINNING
 
 
 @dataclass(kw_only=True)
@@ -153,7 +153,7 @@ class Letters:
             letter.lease(token, until, now)
         return letter
 
-    def next_moment(self) -> datetime | None:
+    def next_time(self) -> datetime | None:
         """When the next dead letter is due or the next lease expires."""
         first = self._coming.first()
         return None if first is None else first[0]

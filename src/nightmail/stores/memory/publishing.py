@@ -7,8 +7,8 @@ from datetime import datetime
 from nightmail.errors import LeaseLost, TimerExists
 from nightmail.message import DeadDelivery, Delivery, Message
 from nightmail.stores.memory.changes import Changes
-from nightmail.stores.memory.moments import after, due_moment
 from nightmail.stores.memory.rows import Row
+from nightmail.stores.memory.times import after, due_time
 
 
 def publish(changes: Changes, message: Message, own: Delivery | None, now: datetime) -> int | None:
@@ -21,24 +21,24 @@ def publish(changes: Changes, message: Message, own: Delivery | None, now: datet
         raise LeaseLost([own.id])
     if message.timer_id is None:
         return changes.add(message, now).id
-    bearer = changes.queue(message.queue).bearer(message.timer_id)
-    if own is not None and bearer is not None and bearer.id == own.id:
-        return _rearm(changes, message, bearer, now)
+    owner = changes.queue(message.queue).owner_of(message.timer_id)
+    if own is not None and owner is not None and owner.id == own.id:
+        return _rearm(changes, message, owner, now)
     match message.on_conflict:
         case "skip":
-            return None if _taken(changes, message, bearer, now) else _store(changes, message, now)
+            return None if _taken(changes, message, owner, now) else _store(changes, message, now)
         case "raise":
-            if _taken(changes, message, bearer, now):
+            if _taken(changes, message, owner, now):
                 raise TimerExists(message.queue, message.timer_id)
             return _store(changes, message, now)
         case "replace" | "earliest" | "latest":
-            return _replace(changes, message, bearer, now)
+            return _replace(changes, message, owner, now)
 
 
-def _taken(changes: Changes, message: Message, bearer: Row | None, now: datetime) -> bool:
-    if bearer is not None or message.timer_id is None:
-        return bearer is not None
-    until = changes.queue(message.queue).windows.moment(message.timer_id)
+def _taken(changes: Changes, message: Message, owner: Row | None, now: datetime) -> bool:
+    if owner is not None or message.timer_id is None:
+        return owner is not None
+    until = changes.queue(message.queue).windows.time(message.timer_id)
     return until is not None and until > now
 
 
@@ -55,26 +55,26 @@ def _rearm(changes: Changes, message: Message, running: Row, now: datetime) -> i
     return _store(changes, message, now)
 
 
-def _replace(changes: Changes, message: Message, bearer: Row | None, now: datetime) -> int | None:
-    if bearer is None:
+def _replace(changes: Changes, message: Message, owner: Row | None, now: datetime) -> int | None:
+    if owner is None:
         return _store(changes, message, now)
-    if bearer.running(now):
+    if owner.running(now):
         # Due times are not compared: a running message is no longer scheduled, and the request to run again must
         # not be lost with it.
-        with changes.editing(bearer):
-            bearer.timer_key = None
-            bearer.superseded = True
+        with changes.editing(owner):
+            owner.timer_key = None
+            owner.superseded = True
         return _store(changes, message, now)
-    if not _wins(message, bearer, now):
+    if not _wins(message, owner, now):
         return None
-    with changes.editing(bearer):
-        bearer.overwrite(message, now)
-    changes.ring_if_soon(bearer.queue, bearer.due_at, now)
-    return bearer.id
+    with changes.editing(owner):
+        owner.overwrite(message, now)
+    changes.ring_if_soon(owner.queue, owner.due_at, now)
+    return owner.id
 
 
 def _wins(message: Message, waiting: Row, now: datetime) -> bool:
-    due = due_moment(message.due, now)
+    due = due_time(message.due, now)
     match message.on_conflict:
         case "earliest":
             return due < waiting.due_at

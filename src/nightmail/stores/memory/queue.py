@@ -23,8 +23,8 @@ from nightmail.message import PRIORITIES
 from nightmail.stores.memory.admission import Admission
 from nightmail.stores.memory.agenda import Agenda
 from nightmail.stores.memory.letters import Letters
-from nightmail.stores.memory.moments import BEGINNING
 from nightmail.stores.memory.rows import Row
+from nightmail.stores.memory.times import BEGINNING
 
 _HIGHEST_FIRST: Final = tuple(reversed(PRIORITIES))
 
@@ -72,7 +72,7 @@ class Queue:
         self._lines: dict[str, Line] = {}
         self._looked_at = BEGINNING
 
-    def bearer(self, timer_id: str) -> Row | None:
+    def owner_of(self, timer_id: str) -> Row | None:
         """The row that owns this timer id."""
         id_ = self._names.get(timer_id)
         return None if id_ is None else self.rows[id_]
@@ -123,10 +123,10 @@ class Queue:
         self.look(now)
         return self._oldest()
 
-    def next_moment(self) -> datetime | None:
+    def next_time(self) -> datetime | None:
         """When the next row is due or the next lease expires."""
-        moments = [first[0] for agenda in (self._scheduled, self._running) if (first := agenda.first())]
-        return min(moments, default=None)
+        times = [first[0] for agenda in (self._scheduled, self._running) if (first := agenda.first())]
+        return min(times, default=None)
 
     def _oldest(self) -> Row | None:
         firsts = [first for agenda in self._ready.values() if (first := agenda.first())]

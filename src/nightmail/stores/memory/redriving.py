@@ -19,11 +19,11 @@ def redrive(
     letters = _free(changes, records, now)
     names = {letter.id: _name(letter, to) if keep_timer_ids else None for letter in letters}
     # Later ones overwrite earlier ones: of several with one timer id, the last gets it.
-    bearers = {name: id_ for id_, name in names.items()}
+    owners = {name: id_ for id_, name in names.items()}
     ids: list[int] = []
     for letter in letters:
         name = names[letter.id]
-        if name is not None and (bearers[name] != letter.id or _taken(changes, name)):
+        if name is not None and (owners[name] != letter.id or _taken(changes, name)):
             continue
         row = Row.redriven(
             letter.record,
@@ -53,4 +53,4 @@ def _name(letter: Letter, to: str | None) -> tuple[str, str] | None:
 
 def _taken(changes: Changes, name: tuple[str, str]) -> bool:
     queue, timer_id = name
-    return changes.queue(queue).bearer(timer_id) is not None
+    return changes.queue(queue).owner_of(timer_id) is not None

@@ -9,7 +9,7 @@ from uuid import UUID
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead
 from nightmail.records import DeadLetter, PendingMessage
-from nightmail.stores.memory.moments import after, due_moment
+from nightmail.stores.memory.times import after, due_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Row:
             timer_key=message.timer_id,
             ordering_key=message.ordering_key,
             priority=message.priority,
-            due_at=due_moment(message.due, now),
+            due_at=due_time(message.due, now),
             published_at=now,
             expires_at=None if message.expires_in is None else after(now, message.expires_in),
         )
@@ -117,7 +117,7 @@ class Row:
         self.body = message.body
         self.encoded_headers = message.encoded_headers
         self.priority = message.priority
-        self.due_at = due_moment(message.due, now)
+        self.due_at = due_time(message.due, now)
         self.published_at = now
         self.expires_at = None if message.expires_in is None else after(now, message.expires_in)
         if message.ordering_key != self.ordering_key:

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.letters import Letter
-from nightmail.stores.memory.moments import after
 from nightmail.stores.memory.rows import Row
+from nightmail.stores.memory.times import after
 
 
 def settle(changes: Changes, row: Row, outcome: Outcome, now: datetime, *, keep_delivered: bool) -> None:

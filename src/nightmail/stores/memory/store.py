@@ -25,19 +25,19 @@ from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_
 from nightmail.outcome import Dead, Reason, Release, WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
-from nightmail.stores.memory import inspection, letters, sweeping
+from nightmail.stores.memory import inspecting, letters, sweeping
 from nightmail.stores.memory.admission import Admission
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.claiming import Claiming
 from nightmail.stores.memory.data import MemoryData
 from nightmail.stores.memory.fair_lock import running_loop
 from nightmail.stores.memory.letters import Letters
-from nightmail.stores.memory.moments import after, due_moment
 from nightmail.stores.memory.publishing import publish
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.redriving import redrive
 from nightmail.stores.memory.rows import Row
 from nightmail.stores.memory.settling import finish, settle, settle_letter
+from nightmail.stores.memory.times import after, due_time
 
 _OWN_CLOCK: Final = StoreClock()
 _LOOK_INTERVAL: Final = timedelta(seconds=5)
@@ -78,8 +78,8 @@ class MemoryStore:
         self._clock = clock
         self._keep_delivered = keep_delivered
         self._max_body_bytes = check_max_body_bytes(max_body_bytes)
-        self._tower = Bells()
-        self.data.tables.towers[self._tower] = None
+        self._bells = Bells()
+        self.data.tables.listeners[self._bells] = None
         self._claiming = Claiming()
 
     @property
@@ -304,10 +304,10 @@ class MemoryStore:
         """Remove the waiting owner of this timer id."""
         async with self.data.writing(transaction) as changes:
             now = self._now()
-            bearer = changes.queue(queue).bearer(timer_id)
-            if bearer is None or bearer.running(now):
+            owner = changes.queue(queue).owner_of(timer_id)
+            if owner is None or owner.running(now):
                 return False
-            _cancel(changes, bearer, now)
+            _cancel(changes, owner, now)
             return True
 
     async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
@@ -326,20 +326,20 @@ class MemoryStore:
         check_due(due)
         async with self.data.writing(transaction) as changes:
             now = self._now()
-            bearer = changes.queue(queue).bearer(timer_id)
-            if bearer is None or bearer.running(now):
+            owner = changes.queue(queue).owner_of(timer_id)
+            if owner is None or owner.running(now):
                 return False
-            with changes.editing(bearer):
-                bearer.due_at = due_moment(due, now)
+            with changes.editing(owner):
+                owner.due_at = due_time(due, now)
                 # A late holder must not settle what the caller was just told will run.
-                bearer.end_lease()
-            changes.ring_if_soon(bearer.queue, bearer.due_at, now)
+                owner.end_lease()
+            changes.ring_if_soon(owner.queue, owner.due_at, now)
             return True
 
     def listen(self, queues: Sequence[str]) -> Bell:
         """A bell for these queues."""
-        self.data.tables.towers[self._tower] = running_loop()
-        return self._tower.bell(*queues)
+        self.data.tables.listeners[self._bells] = running_loop()
+        return self._bells.bell(*queues)
 
     async def peek(
         self,
@@ -360,7 +360,7 @@ class MemoryStore:
                 for each in queues
                 for row in (each.rows.values() if transaction is not None else self.data.committed(each))
             )
-            return inspection.pending(
+            return inspecting.pending(
                 rows, timer_id=timer_id, due_before=due_before, limit=limit, now=self._now()
             )
 
@@ -375,7 +375,7 @@ class MemoryStore:
         """Dead letters, newest first."""
         with self.data.step:
             found = self.data.tables.letters()
-            page = inspection.letters(found, which, limit=limit, cursor=cursor, now=self._now())
+            page = inspecting.letters(found, which, limit=limit, cursor=cursor, now=self._now())
         budget = ByteBudget(max_bytes)
         return list(
             takewhile(lambda letter: budget.take(len(letter.body) + len(letter.encoded_headers)), page)
@@ -405,7 +405,7 @@ class MemoryStore:
         with self.data.step:
             now = self._now()
             stats = {
-                queue.name: inspection.stats(
+                queue.name: inspecting.stats(
                     self.data.committed(queue), dead=len(queue.letters.by_id), now=now
                 )
                 for queue in self.data.tables.queues.values()
@@ -448,5 +448,5 @@ def _cancel(changes: Changes, row: Row, now: datetime) -> None:
 
 
 def _until_next(queues: Iterable[Queue | Letters], now: datetime) -> timedelta | None:
-    moments = [moment for queue in queues if (moment := queue.next_moment()) is not None]
-    return max(min(moments) - now, _NOTHING) if moments else None
+    times = [time for queue in queues if (time := queue.next_time()) is not None]
+    return max(min(times) - now, _NOTHING) if times else None

@@ -8,7 +8,7 @@ from itertools import islice
 from operator import attrgetter
 
 from nightmail.records import DeadFilter, Swept
-from nightmail.stores.memory.inspection import is_meant
+from nightmail.stores.memory.inspecting import is_meant
 from nightmail.stores.memory.tables import Tables
 
 

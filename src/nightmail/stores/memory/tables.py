@@ -23,7 +23,7 @@ class Tables:
         self.message_ids = count(1)
         self.letter_ids = count(1)
         # Weak: a store without references no longer listens, closed or not.
-        self.towers: WeakKeyDictionary[Bells, AbstractEventLoop | None] = WeakKeyDictionary()
+        self.listeners: WeakKeyDictionary[Bells, AbstractEventLoop | None] = WeakKeyDictionary()
         """What to wake, each with the event loop it listens on."""
 
     def queue(self, name: str) -> Queue:
@@ -40,9 +40,9 @@ class Tables:
     def ring(self, queue: str) -> None:
         """Wake the listeners of this queue, in every store over these tables."""
         here = running_loop()
-        for tower, loop in list(self.towers.items()):
+        for bells, loop in list(self.listeners.items()):
             if loop is None or loop is here:
-                tower.ring(queue)
+                bells.ring(queue)
             elif not loop.is_closed():
                 # A bell belongs to its event loop: rung from another thread, it would not wake its waiter.
-                loop.call_soon_threadsafe(tower.ring, queue)
+                loop.call_soon_threadsafe(bells.ring, queue)

@@ -10,7 +10,7 @@ from nightmail.stores.memory.fair_lock import running_loop
 from nightmail.stores.memory.tables import Tables
 
 
-def whoever_runs() -> object:
+def current_runner() -> object:
     """The current task; without an event loop, the thread."""
     return get_ident() if running_loop() is None else asyncio.current_task()
 
@@ -21,7 +21,7 @@ class OpenTransaction:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self.changes = Changes(tables)
-        self.owner = whoever_runs()
+        self.owner = current_runner()
         self.open = True
 
 

@@ -19,15 +19,20 @@ from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Done
 from nightmail.store import Settlement
 from nightmail.stores.redis.errors import REDIRECTIONS, Moving, translated
+from nightmail.stores.redis.joining import Joining
 from nightmail.stores.redis.keys import LETTER, MESSAGE
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes
-from nightmail.stores.redis.pipelines import Pipelines
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.settling import Settling, leases
-from nightmail.stores.redis.watched import LOST_CONNECTION, Watched, lost_connection, watched
+from nightmail.stores.redis.watching import (
+    LOST_CONNECTION,
+    WatchingPipeline,
+    lost_connection,
+    watching_pipeline,
+)
 
 if TYPE_CHECKING:
     from redis.asyncio.client import Pipeline
@@ -43,7 +48,7 @@ class Acking:
         calls: ScriptCalls,
         nodes: Nodes,
         settling: Settling,
-        pipelines: Pipelines,
+        joining: Joining,
         *,
         clustered: bool,
     ) -> None:
@@ -52,7 +57,7 @@ class Acking:
         self._calls = calls
         self._nodes = nodes
         self._settling = settling
-        self._pipelines = pipelines
+        self._joining = joining
         self._clustered = clustered
         self._open: WeakKeyDictionary[Any, frozenset[tuple[str, bytes]]] = WeakKeyDictionary()
 
@@ -61,7 +66,7 @@ class Acking:
         """See `RedisStore.transaction`."""
         tags, places = self._tags(deliveries)
         ids = await self._registry.ids()
-        pipe = watched(client, clustered=self._clustered)
+        pipe = watching_pipeline(client, clustered=self._clustered)
         try:
             await self._watch(pipe, deliveries, self._held(tags, places, deliveries))
             pipe.begin()
@@ -113,10 +118,10 @@ class Acking:
         kind = LETTER if isinstance(deliveries[0], DeadDelivery) else MESSAGE
         return self._calls.call("held", tags, kind, leases(places, deliveries))
 
-    async def _watch(self, pipe: Watched, deliveries: Sequence[Delivery], held: Call) -> None:
+    async def _watch(self, pipe: WatchingPipeline, deliveries: Sequence[Delivery], held: Call) -> None:
         """Before the block runs: check the database, watch every key, check every lease."""
         try:
-            await self._pipelines.check_ours(pipe.pipeline)
+            await self._joining.check_ours(pipe.pipeline)
             await pipe.watch([key for key, _ in self._leases(deliveries)])
             answer = await pipe.ask(held)
         except WatchError as error:
@@ -134,13 +139,15 @@ class Acking:
             raise better from error
         _raise_for_lost(deliveries, answer)
 
-    async def _execute(self, pipe: Watched, settle: Call, held: Call, deliveries: Sequence[Delivery]) -> None:
+    async def _execute(
+        self, pipe: WatchingPipeline, settle: Call, held: Call, deliveries: Sequence[Delivery]
+    ) -> None:
         if not pipe.watching:
             raise StoreUnavailable(
                 "the connection on which the messages were watched was lost, or its pipeline was reset: "
                 "nothing was carried out"
             )
-        self._pipelines.check_slots(pipe.pipeline)
+        self._joining.check_slots(pipe.pipeline)
         try:
             *answers, settled = await pipe.execute(settle)
         except WatchError as error:

@@ -13,13 +13,13 @@ from typing import Final
 from uuid import UUID
 
 from nightmail.errors import StoreUnavailable
+from nightmail.stores.redis.connect import Address
 from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.link import Reply
 from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import Call
-from nightmail.stores.redis.source import Address
 from nightmail.stores.redis.whole import seen
-from nightmail.stores.redis.wire import Reply
 
 NODE_SECONDS: Final = 1.0
 """How long to wait for one node while others could be asked. Longer than a healthy one ever takes."""

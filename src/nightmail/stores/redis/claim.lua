@@ -99,11 +99,19 @@ local function older(a, b)
   return a.due < b.due
 end
 
--- The first `count` due messages of a level. A level that was empty and has not grown needs no read.
-local function first_of(q, level, count)
-  if q.sizes[level] == 0 and not q.grown then
-    return {}
+-- The levels that may hold messages, highest priority first. One that was empty and has not grown needs no read.
+local function levels_of(q)
+  local levels = {}
+  for level = 9, 0, -1 do
+    if q.sizes[level] > 0 or q.grown then
+      levels[#levels + 1] = level
+    end
   end
+  return levels
+end
+
+-- The first `count` due messages of a level.
+local function first_of(q, level, count)
   -- Enough even without those that cannot be taken now.
   local found = redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now, 'WITHSCORES', 'LIMIT', 0, count + q.held_back)
   local list = {}
@@ -115,12 +123,29 @@ local function first_of(q, level, count)
   return list
 end
 
+-- The same where no other level is compared: its due times are not read.
+local function first_of_only(q, level, count)
+  local list, size = {}, 0
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now, 'LIMIT', 0, count + q.held_back)) do
+    if size < count and not q.passed[id] then
+      size = size + 1
+      list[size] = { id = id, level = level }
+    end
+  end
+  return list
+end
+
 -- What to take: the oldest of all levels for their share, the rest by priority. The oldest are interleaved, so that the
 -- shares are right wherever the bytes run out.
 local function choose(q, room, share, until_oldest)
+  local levels = levels_of(q)
+  if #levels == 1 then
+    -- The oldest are also the first by priority.
+    return first_of_only(q, levels[1], room)
+  end
   local oldest, others, taken = {}, {}, {}
   if share > 0 then
-    for level = 9, 0, -1 do
+    for _, level in ipairs(levels) do
       for _, candidate in ipairs(first_of(q, level, share)) do
         oldest[#oldest + 1] = candidate
       end
@@ -134,7 +159,7 @@ local function choose(q, room, share, until_oldest)
     end
   end
   local rest = room - #oldest
-  for level = 9, 0, -1 do
+  for _, level in ipairs(levels) do
     if #others == rest then
       break
     end

@@ -16,11 +16,11 @@ from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores.redis.by_node import AGAIN_SOON, ByNode
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.records import records
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
+from nightmail.stores.redis.times import micros
 from nightmail.stores.shared.fairness import ONE_IN, FairShare
 
 NOTHING: Final = Claimed((), None)
@@ -29,17 +29,17 @@ _AGE: Final = attrgetter("due_at", "id")
 _PRIORITY: Final = attrgetter("priority")
 
 
-class Turns:
+class QueueRotation:
     """The rotation among queues that are claimed from together."""
 
     def __init__(self) -> None:
-        self._turns: defaultdict[frozenset[str], int] = defaultdict(int)
+        self._rotation: defaultdict[frozenset[str], int] = defaultdict(int)
 
     def next(self, queues: tuple[str, ...]) -> tuple[str, ...]:
         """These queues, beginning with another one each time."""
         key = frozenset(queues)
-        first = self._turns[key] % len(queues)
-        self._turns[key] += 1
+        first = self._rotation[key] % len(queues)
+        self._rotation[key] += 1
         return queues[first:] + queues[:first]
 
 
@@ -56,7 +56,7 @@ class Claims:
         self._calls = calls
         self._nodes = nodes
         self._shares = FairShare()
-        self._turns = Turns()
+        self._rotation = QueueRotation()
 
     async def claim(
         self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
@@ -71,7 +71,7 @@ class Claims:
         next_in: timedelta | None = None
         failure: StoreUnavailable | None = None
         asked = full = False
-        groups = self._groups(self._turns.next(wanted))
+        groups = self._groups(self._rotation.next(wanted))
         alone = await self._by_node.alone([[tag for tag, _ in group] for group in groups])
         for group in groups:
             room, left = limit - len(handed_out), max_bytes - size_of(handed_out)

@@ -28,10 +28,10 @@ from nightmail.records import DeadLetter
 from nightmail.stores.redis.ids import DIGITS, Ids, digits, following, stored_ids
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import LetterRecord, letter_records
-from nightmail.stores.redis.moments import micros
+from nightmail.stores.redis.link import Argument
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.script_calls import ScriptCalls
-from nightmail.stores.redis.wire import Argument
+from nightmail.stores.redis.times import micros
 from nightmail.stores.shared.provenance import redriven_headers
 
 LEASE: Final = timedelta(minutes=1)

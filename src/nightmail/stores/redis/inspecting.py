@@ -11,10 +11,10 @@ from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.stores.redis.ids import digits
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import letter_records
-from nightmail.stores.redis.moments import micros, moment_micros
 from nightmail.stores.redis.records import records
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
+from nightmail.stores.redis.times import micros, time_micros
 
 
 class Inspecting:
@@ -31,7 +31,7 @@ class Inspecting:
         """See `Inspection.peek`."""
         if limit <= 0:
             return []
-        before = "" if due_before is None else str(moment_micros(due_before))
+        before = "" if due_before is None else str(time_micros(due_before))
         waiting: list[PendingMessage] = []
         names = await self._queues(queue)
         calls = [

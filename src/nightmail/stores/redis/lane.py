@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from redis.exceptions import MovedError
 
 from nightmail.errors import StoreUnavailable
+from nightmail.stores.redis.connect import Address, Connector
 from nightmail.stores.redis.errors import (
     REDIRECTIONS,
     Moving,
@@ -24,11 +25,10 @@ from nightmail.stores.redis.errors import (
     translated,
     unreachable,
 )
+from nightmail.stores.redis.link import Command, Link, Reply, raised
 from nightmail.stores.redis.nodes import CONNECT_SECONDS, Nodes
 from nightmail.stores.redis.scripts import Call
-from nightmail.stores.redis.source import Address, Source
 from nightmail.stores.redis.whole import seen
-from nightmail.stores.redis.wire import Command, Reply, Wire, raised
 from nightmail.stores.shared.driver_errors import below
 
 T = TypeVar("T")
@@ -45,20 +45,20 @@ AT_ONCE: Final = 100
 """How many calls are pipelined at once."""
 
 
-async def connected(source: Source, role: str, address: Address | None) -> Wire:
+async def connected(connector: Connector, role: str, address: Address | None) -> Link:
     """A new connection."""
-    wire = source.connect(role, address)
+    link = connector.connect(role, address)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            await wire.connect()
+            await link.connect()
     except BaseException as error:
-        wire.drop()
+        link.drop()
         if isinstance(error, Exception):
             # The driver's text may quote the address, and the URL it came from.
-            better = unreachable(error, source.place(address))
+            better = unreachable(error, connector.place(address))
             raise better from (None if isinstance(error, ValueError) else error)
         raise
-    return wire
+    return link
 
 
 class _Turn:
@@ -70,21 +70,21 @@ class _Turn:
 class Lane:
     """One connection to each server, used by one call at a time."""
 
-    def __init__(self, role: str, source: Source, nodes: Nodes) -> None:
+    def __init__(self, role: str, connector: Connector, nodes: Nodes) -> None:
         self._role = role
-        self._source = source
+        self._connector = connector
         self._nodes = nodes
         self._free: dict[Address | None, asyncio.Lock] = {}
-        self._wires: dict[Address | None, Wire] = {}
+        self._links: dict[Address | None, Link] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
         self.losses: Counter[Address | None] = Counter()
         """How often a connection was lost: what was learned from that server before may no longer hold."""
 
     @property
-    def wires(self) -> Sequence[Wire]:
+    def links(self) -> Sequence[Link]:
         """The open connections."""
-        return list(self._wires.values())
+        return list(self._links.values())
 
     async def call(
         self,
@@ -100,8 +100,8 @@ class Lane:
         unknown whether the script ran; large work is given `more_seconds`.
         """
 
-        async def ask(wire: Wire) -> list[Reply]:
-            script, *rest = await wire.call(call, also=also)
+        async def ask(link: Link) -> list[Reply]:
+            script, *rest = await link.call(call, also=also)
             return [*raised([script]), *rest]
 
         return await self.run(call.keys[0], ask, lost=lost, more_seconds=more_seconds)
@@ -116,8 +116,8 @@ class Lane:
             for first in range(0, len(chosen), AT_ONCE):
                 part = chosen[first : first + AT_ONCE]
 
-                async def ask(wire: Wire, part: Sequence[int] = part) -> list[Reply]:
-                    return await wire.call_each([calls[at] for at in part])
+                async def ask(link: Link, part: Sequence[int] = part) -> list[Reply]:
+                    return await link.call_each([calls[at] for at in part])
 
                 found = zip(part, await self.run(calls[part[0]].keys[0], ask), strict=True)
                 answers |= {at: answer for at, answer in found if not isinstance(answer, Exception)}
@@ -130,15 +130,15 @@ class Lane:
     async def ask(self, key: str, *commands: Command) -> list[Reply]:
         """Send commands about this key; returns all answers, raises errors."""
 
-        async def ask(wire: Wire) -> list[Reply]:
-            return raised(await wire.ask(*commands))
+        async def ask(link: Link) -> list[Reply]:
+            return raised(await link.ask(*commands))
 
         return await self.run(key, ask)
 
     async def run(
         self,
         key: str,
-        work: Callable[[Wire], Awaitable[T]],
+        work: Callable[[Link], Awaitable[T]],
         *,
         lost: type[StoreUnavailable] = StoreUnavailable,
         more_seconds: float = 0,
@@ -149,7 +149,7 @@ class Lane:
         """
         return await self._in_turn(lambda turn: self._where_it_is(key, work, lost, turn, more_seconds))
 
-    async def run_at(self, address: Address | None, work: Callable[[Wire], Awaitable[T]]) -> T:
+    async def run_at(self, address: Address | None, work: Callable[[Link], Awaitable[T]]) -> T:
         """Run this on one server."""
         return await self._in_turn(lambda turn: self._at(address, work, StoreUnavailable, turn))
 
@@ -158,11 +158,11 @@ class Lane:
         self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FAREWELL_SECONDS)
-        wires = [wire for address, wire in self._wires.items() if not self._lock(address).locked()]
-        if wires:
+        links = [link for address, link in self._links.items() if not self._lock(address).locked()]
+        if links:
             with suppress(TimeoutError):
                 async with asyncio.timeout(HANG_UP_SECONDS):
-                    await asyncio.gather(*(wire.close() for wire in wires))
+                    await asyncio.gather(*(link.close() for link in links))
         self._drop_all()
 
     async def _in_turn(self, work: Callable[[_Turn], Awaitable[T]]) -> T:
@@ -185,7 +185,7 @@ class Lane:
     async def _where_it_is(
         self,
         key: str,
-        work: Callable[[Wire], Awaitable[T]],
+        work: Callable[[Link], Awaitable[T]],
         lost: type[StoreUnavailable],
         turn: _Turn,
         more_seconds: float,
@@ -214,17 +214,17 @@ class Lane:
     async def _at(
         self,
         address: Address | None,
-        work: Callable[[Wire], Awaitable[T]],
+        work: Callable[[Link], Awaitable[T]],
         lost: type[StoreUnavailable],
         turn: _Turn,
         more_seconds: float = 0,
     ) -> T:
         async with self._lock(address):
             turn.begun = True
-            wire = await self._usable(address)
+            link = await self._usable(address)
             try:
                 async with asyncio.timeout(PATIENCE_SECONDS + more_seconds):
-                    return await work(wire)
+                    return await work(link)
             except REDIRECTIONS:
                 raise
             except BaseException as error:
@@ -239,14 +239,14 @@ class Lane:
     def _lock(self, address: Address | None) -> asyncio.Lock:
         return self._free.setdefault(address, asyncio.Lock())
 
-    async def _usable(self, address: Address | None) -> Wire:
-        wire = self._wires.get(address)
-        if wire is None or not wire.open:
+    async def _usable(self, address: Address | None) -> Link:
+        link = self._links.get(address)
+        if link is None or not link.open:
             self._drop(address)
             self._refuse_if_closed()
-            wire = self._wires[address] = await connected(self._source, self._role, address)
+            link = self._links[address] = await connected(self._connector, self._role, address)
         self._refuse_if_closed()
-        return wire
+        return link
 
     def _refuse_if_closed(self) -> None:
         # A call that was still queued would open a connection that nothing closes.
@@ -255,11 +255,11 @@ class Lane:
             raise StoreUnavailable("the store was closed")
 
     def _drop(self, address: Address | None) -> None:
-        wire = self._wires.pop(address, None)
-        if wire is not None:
+        link = self._links.pop(address, None)
+        if link is not None:
             self.losses[address] += 1
-            wire.drop()
+            link.drop()
 
     def _drop_all(self) -> None:
-        for address in list(self._wires):
+        for address in list(self._links):
             self._drop(address)

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from nightmail.message import DeadDelivery
 from nightmail.records import DeadLetter
-from nightmail.stores.redis.moments import moment, moment_or_none
 from nightmail.stores.redis.records import Record, read_record, text
+from nightmail.stores.redis.times import time_of, time_or_none
 
 # As in letters.lua: the message's id, when it died, when the dead letter is due, when it was claimed, its failed runs
 # and claims, sizes of reason and error.
@@ -44,10 +44,10 @@ class LetterRecord(NamedTuple):
             priority=message.priority,
             attempts=message.attempts,
             deliveries=message.deliveries,
-            published_at=moment(message.published),
-            first_attempt_at=moment_or_none(message.first),
-            last_attempt_at=moment_or_none(message.last),
-            died_at=moment(self.died),
+            published_at=time_of(message.published),
+            first_attempt_at=time_or_none(message.first),
+            last_attempt_at=time_or_none(message.last),
+            died_at=time_of(self.died),
             body=message.body,
             encoded_headers=message.headers,
         )
@@ -64,19 +64,19 @@ class LetterRecord(NamedTuple):
             timer_id=message.timer_id,
             ordering_key=message.ordering_key,
             priority=message.priority,
-            due_at=moment(self.due),
-            published_at=moment(message.published),
-            claimed_at=moment(self.claimed),
+            due_at=time_of(self.due),
+            published_at=time_of(message.published),
+            claimed_at=time_of(self.claimed),
             expires_at=None,
             attempts=self.attempts,
             deliveries=self.deliveries,
-            first_attempt_at=moment_or_none(message.first),
-            last_attempt_at=moment_or_none(message.last),
+            first_attempt_at=time_or_none(message.first),
+            last_attempt_at=time_or_none(message.last),
             superseded=False,
             message_id=self.message_id,
             reason=self.reason,
             error=self.error,
-            died_at=moment(self.died),
+            died_at=time_of(self.died),
         )
 
 

@@ -12,12 +12,12 @@ from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores.redis.by_node import AGAIN_SOON, ByNode
-from nightmail.stores.redis.claiming import NOTHING, Turns, recalled, size_of
+from nightmail.stores.redis.claiming import NOTHING, QueueRotation, recalled, size_of
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import letter_records
-from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.script_calls import NO_LETTER, ScriptCalls
+from nightmail.stores.redis.times import micros
 
 _AGE: Final = attrgetter("due_at", "id")
 
@@ -29,7 +29,7 @@ class Letters:
         self._lane = lane
         self._calls = calls
         self._nodes = nodes
-        self._turns = Turns()
+        self._rotation = QueueRotation()
         self._by_node = ByNode(lane, calls, nodes, "recall_dead")
 
     async def claim(
@@ -43,7 +43,7 @@ class Letters:
         waits: list[timedelta] = []
         failure: StoreUnavailable | None = None
         asked = full = False
-        groups = self._groups(self._turns.next(wanted))
+        groups = self._groups(self._rotation.next(wanted))
         alone = await self._by_node.alone([[tag for tag, _ in group] for group in groups])
         for group in groups:
             room, left = limit - len(claimed), max_bytes - size_of(claimed)

@@ -13,11 +13,11 @@ from typing import Final
 
 from nightmail.bell import Bell, Bells
 from nightmail.errors import StoreUnavailable
+from nightmail.stores.redis.connect import Address, Connector
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.lane import connected
+from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.nodes import Nodes
-from nightmail.stores.redis.source import Address, Source
-from nightmail.stores.redis.wire import Wire
 
 logger = logging.getLogger(__name__)
 
@@ -35,18 +35,18 @@ class _Lost(Exception):
 class Listener(Bells):
     """Bells that the server rings. Starts listening when the first bell is added."""
 
-    def __init__(self, source: Source, nodes: Nodes, keys: Keys) -> None:
+    def __init__(self, connector: Connector, nodes: Nodes, keys: Keys) -> None:
         super().__init__()
-        self._source = source
+        self._connector = connector
         self._nodes = nodes
         self._keys = keys
-        self._sharded = source.cluster is not None
+        self._sharded = connector.cluster is not None
         self._wanted: Counter[str] = Counter()
         self._asked: dict[str, Address | None] = {}
         """The queues that were subscribed to, and at which node."""
         self._heard: set[str] = set()
         """The queues whose subscription the server has confirmed."""
-        self._wires: dict[Address | None, Wire] = {}
+        self._links: dict[Address | None, Link] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._warned = False
@@ -54,13 +54,13 @@ class Listener(Bells):
         self._fresh: set[str] = set()
         """Those confirmed since their bells last rang."""
         self._channels: dict[bytes, str] = {}
-        self._last_read: dict[Wire, float] = {}
+        self._last_read: dict[Link, float] = {}
         """When anything was last read: a half-open connection delivers nothing."""
 
     @property
     def listening(self) -> bool:
         """Whether wake-ups arrive for all wanted queues."""
-        return bool(self._wires) and self._wanted.keys() <= self._heard
+        return bool(self._links) and self._wanted.keys() <= self._heard
 
     @property
     def deaf(self) -> bool:
@@ -68,9 +68,9 @@ class Listener(Bells):
         return self._task is not None and not self.listening
 
     @property
-    def wires(self) -> list[Wire]:
+    def links(self) -> list[Link]:
         """The open connections."""
-        return list(self._wires.values())
+        return list(self._links.values())
 
     def hang(self, bell: Bell) -> None:
         """Ring this bell from now on."""
@@ -121,26 +121,26 @@ class Listener(Bells):
     async def _ask_for_changes(self, group: asyncio.TaskGroup) -> None:
         for queue in [queue for queue in self._wanted if queue not in self._asked]:
             address = await self._nodes.holder(self._keys.tag(queue))
-            wire = self._wires.get(address)
-            if wire is None:
-                wire = self._wires[address] = await connected(self._source, ROLE, address)
-                group.create_task(self._read(wire))
+            link = self._links.get(address)
+            if link is None:
+                link = self._links[address] = await connected(self._connector, ROLE, address)
+                group.create_task(self._read(link))
             self._asked[queue] = address
             self._channels[self._keys.channel(queue).encode()] = queue
-            await wire.send(("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", self._keys.channel(queue)))
+            await link.send(("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", self._keys.channel(queue)))
         for queue in [queue for queue in self._asked if queue not in self._wanted]:
             address = self._asked.pop(queue)
             self._heard.discard(queue)
             self._fresh.discard(queue)
-            await self._wires[address].send(
+            await self._links[address].send(
                 ("SUNSUBSCRIBE" if self._sharded else "UNSUBSCRIBE", self._keys.channel(queue))
             )
 
-    async def _read(self, wire: Wire) -> None:
+    async def _read(self, link: Link) -> None:
         try:
             while True:
-                kind, *rest = await wire.read()
-                self._last_read[wire] = asyncio.get_running_loop().time()
+                kind, *rest = await link.read()
+                self._last_read[link] = asyncio.get_running_loop().time()
                 self._take(kind, rest[0])
         except Exception as error:
             raise _Lost(f"the connection was lost: {type(error).__name__}") from error
@@ -174,17 +174,17 @@ class Listener(Bells):
         while True:
             await asyncio.sleep(PROBE_EVERY)
             asked = asyncio.get_running_loop().time()
-            wires = list(self._wires.values())
-            for wire in wires:
+            links = list(self._links.values())
+            for link in links:
                 async with asyncio.timeout(PROBE_SECONDS):
-                    await wire.send(("PING",))
+                    await link.send(("PING",))
             await asyncio.sleep(PROBE_SECONDS)
-            open_still = set(self._wires.values())
-            if any(self._last_read.get(wire, 0) < asked for wire in wires if wire in open_still):
+            open_still = set(self._links.values())
+            if any(self._last_read.get(link, 0) < asked for link in links if link in open_still):
                 raise _Lost("the server does not answer")
 
     def _hang_up(self) -> None:
-        wires, self._wires = self._wires, {}
+        links, self._links = self._links, {}
         if self._sharded and self._asked:
             # It may be lost because another node has the slots now.
             for queue in self._asked:
@@ -194,8 +194,8 @@ class Listener(Bells):
         self._channels.clear()
         self._heard.clear()
         self._fresh.clear()
-        for wire in wires.values():
-            wire.drop()
+        for link in links.values():
+            link.drop()
 
     def _tell(self, error: Exception) -> None:
         # The workers log that the server is down, and that it is back: one line each is enough.

@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from redis.crc import key_slot
 
 from nightmail.errors import StoreUnavailable
+from nightmail.stores.redis.connect import Address, Connector
 from nightmail.stores.redis.errors import UnsuitableServer, unreachable
-from nightmail.stores.redis.source import Address, Source
-from nightmail.stores.redis.wire import raised
+from nightmail.stores.redis.link import raised
 
 T = TypeVar("T")
 _Map: TypeAlias = dict[int, Address]
@@ -68,9 +68,9 @@ class ClusterNodes:
     Every known node is kept: one that was removed returns an empty map, and then the others are asked.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._known: list[Address] = list(source.cluster or ())
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._known: list[Address] = list(connector.cluster or ())
         self._slots: _Map = {}
         self._learning: asyncio.Lock = asyncio.Lock()
 
@@ -106,7 +106,7 @@ class ClusterNodes:
 
     async def _learn(self, slot: int | None) -> None:
         """Ask node after node, without waiting long for any, until one has a map with this slot."""
-        waiting = list(dict.fromkeys([*self._known, *(self._source.cluster or ())]))
+        waiting = list(dict.fromkeys([*self._known, *(self._connector.cluster or ())]))
         asked: dict[asyncio.Task[_Map], Address] = {}
         failure: Exception | None = None
         failed_at: Address | None = None
@@ -141,17 +141,17 @@ class ClusterNodes:
             raise UnsuitableServer("this Redis is not a cluster: use redis:// instead of redis+cluster://")
         if failure is None:
             raise StoreUnavailable("none of the known nodes belongs to a cluster with slots any more")
-        raise unreachable(failure, self._source.place(failed_at)) from failure
+        raise unreachable(failure, self._connector.place(failed_at)) from failure
 
     async def _ask(self, address: Address) -> _Map:
         """The map as this node knows it."""
-        wire = self._source.connect("map", address)
+        link = self._connector.connect("map", address)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await wire.connect()
-                (found,) = raised(await wire.ask(("CLUSTER", "SLOTS")))
+                await link.connect()
+                (found,) = raised(await link.ask(("CLUSTER", "SLOTS")))
         finally:
-            wire.drop()
+            link.drop()
         slots: _Map = {}
         for first, last, *holders in found:
             addresses = [_address(holder, address) for holder in holders]

@@ -52,13 +52,21 @@ local function fresh_state(m, started)
   }
 end
 
+local function add(values, field, value)
+  values[#values + 1] = field
+  values[#values + 1] = value
+end
+
 local function write(m, id, s)
   local values = { 'body', m.body, 'state', pack_state(s) }
-  local count = 4
-  for _, pair in ipairs({ { 'headers', m.headers ~= '' and m.headers }, { 'timer', m.timer }, { 'key', m.key } }) do
-    if pair[2] then
-      values[count + 1], values[count + 2], count = pair[1], pair[2], count + 2
-    end
+  if m.headers ~= '' then
+    add(values, 'headers', m.headers)
+  end
+  if m.timer then
+    add(values, 'timer', m.timer)
+  end
+  if m.key then
+    add(values, 'key', m.key)
   end
   redis.call('HSET', m.q.message .. id, unpack(values))
   ring_if_soon(m.q, s.due)

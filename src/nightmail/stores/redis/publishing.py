@@ -7,18 +7,18 @@ from typing import Final
 
 from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable, TimerExists
 from nightmail.message import Delivery, Message
+from nightmail.stores.redis.connect import Waiting
 from nightmail.stores.redis.errors import translated
 from nightmail.stores.redis.ids import following, stored_ids
 from nightmail.stores.redis.keys import behind_the_tag
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.moments import micros
+from nightmail.stores.redis.link import Argument, Command
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.records import facts
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import Call
-from nightmail.stores.redis.source import Waiting
-from nightmail.stores.redis.wire import Argument, Command
+from nightmail.stores.redis.times import micros
 
 _ARGUMENTS_A_SECOND: Final = 2_000
 

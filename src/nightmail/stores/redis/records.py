@@ -14,7 +14,7 @@ from uuid import UUID
 from nightmail.message import Delivery, Due, Message
 from nightmail.records import PendingMessage
 from nightmail.stores.redis.ids import digits
-from nightmail.stores.redis.moments import micros, moment, moment_micros, moment_or_none
+from nightmail.stores.redis.times import micros, time_micros, time_of, time_or_none
 
 # As in publish.lua: id, queue, priority, policy, kind of due time, due time, expiry, dedup window, sizes of the texts.
 _FACTS: Final = Struct(">16sHBBBdddHH")
@@ -48,7 +48,7 @@ def _due(due: Due) -> tuple[int, int]:
     if due is None:
         return 0, 0
     if isinstance(due, datetime):
-        return 2, moment_micros(due)
+        return 2, time_micros(due)
     return 1, max(micros(due), 0)
 
 
@@ -84,14 +84,14 @@ class Record(NamedTuple):
             self.timer_id,
             self.ordering_key,
             self.priority,
-            moment(self.due),
-            moment(self.published),
-            moment(self.claimed),
-            moment_or_none(self.expires),
+            time_of(self.due),
+            time_of(self.published),
+            time_of(self.claimed),
+            time_or_none(self.expires),
             self.attempts,
             self.deliveries,
-            moment_or_none(self.first),
-            moment_or_none(self.last),
+            time_or_none(self.first),
+            time_or_none(self.last),
             bool(self.superseded),
         )
 
@@ -103,9 +103,9 @@ class Record(NamedTuple):
             timer_id=self.timer_id,
             ordering_key=self.ordering_key,
             priority=self.priority,
-            due_at=moment(self.due),
-            published_at=moment(self.published),
-            expires_at=moment_or_none(self.expires),
+            due_at=time_of(self.due),
+            published_at=time_of(self.published),
+            expires_at=time_or_none(self.expires),
             attempts=self.attempts,
             body=self.body,
             encoded_headers=self.headers,

@@ -14,10 +14,10 @@ from nightmail.records import DeadLetter
 from nightmail.stores.redis.crossing import Crossing
 from nightmail.stores.redis.ids import Ids, digits, following, stored_ids
 from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.link import Argument
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
-from nightmail.stores.redis.wire import Argument
 from nightmail.stores.shared.provenance import redriven_headers
 
 # As in redrive.lua: the dead letter's queue, the queue it goes to, the dead letter's id, the new message's.

@@ -19,9 +19,9 @@ from typing import Final
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.redis.ids import PROCESS_BITS, Ids
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.moments import micros, moment_micros
 from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.script_calls import ScriptCalls
+from nightmail.stores.redis.times import micros, time_micros
 
 LISTED_FOR: Final = timedelta(minutes=10)
 """After this a queue is listed again before it is published to."""
@@ -110,4 +110,4 @@ class Registry:
     def _now(self) -> float:
         """Seconds by the clock that the scripts use: both must measure the same time."""
         now = self._calls.clock.now()
-        return asyncio.get_running_loop().time() if now is None else moment_micros(now) / 1_000_000
+        return asyncio.get_running_loop().time() if now is None else time_micros(now) / 1_000_000

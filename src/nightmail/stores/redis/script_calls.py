@@ -8,9 +8,9 @@ from typing import Final
 from nightmail.clock import Clock
 from nightmail.stores.redis.ids import digits
 from nightmail.stores.redis.keys import Keys
-from nightmail.stores.redis.moments import now_argument
+from nightmail.stores.redis.link import Argument
 from nightmail.stores.redis.scripts import Call, script
-from nightmail.stores.redis.wire import Argument
+from nightmail.stores.redis.times import now_argument
 
 NO_LETTER: Final = 0
 

@@ -8,7 +8,7 @@ from typing import Final
 from redis.exceptions import ResponseError
 
 from nightmail.stores.redis.errors import UnsuitableServer
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 
 logger = logging.getLogger(__name__)
 
@@ -17,9 +17,9 @@ OLDEST_IN_A_CLUSTER: Final = (7, 0)
 """Wake-ups in a cluster use sharded pub/sub, new in 7.0."""
 
 
-async def check_server(wire: Wire, *, cluster: bool) -> None:
+async def check_server(link: Link, *, cluster: bool) -> None:
     """Raise `UnsuitableServer` unless messages are safe here."""
-    info, policy = await wire.ask(("INFO",), ("CONFIG", "GET", "maxmemory-policy"))
+    info, policy = await link.ask(("INFO",), ("CONFIG", "GET", "maxmemory-policy"))
     facts = _facts(info)
     _check_version(facts.get("redis_version", ""), cluster=cluster)
     _check_role(facts, cluster=cluster)

@@ -14,12 +14,12 @@ from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, Wri
 from nightmail.store import Settlement
 from nightmail.stores.redis.ids import Ids, digits
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.moments import micros
+from nightmail.stores.redis.link import Argument
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import Call
-from nightmail.stores.redis.wire import Argument
+from nightmail.stores.redis.times import micros
 
 T = TypeVar("T")
 _Prepare: TypeAlias = Callable[[Sequence[str], Sequence[int], Sequence[T]], Call]
@@ -97,7 +97,7 @@ class Settling:
         self, lane: Lane, items: Sequence[tuple[str, T]], prepare: _Prepare[T]
     ) -> tuple[list[bool | None], StoreUnavailable | None]:
         """Whether each lease held, by one call per slot; `None`, and the error, where a node did not answer."""
-        tags = {queue: self._calls.keys.tag(queue) for queue, _ in items}
+        tags = {queue: self._calls.keys.tag(queue) for queue in {queue for queue, _ in items}}
         groups = by_slot(self._nodes, ((tags[queue], at) for at, (queue, _) in enumerate(items)))
         calls = []
         for group in groups:

@@ -27,13 +27,13 @@ from nightmail.outcome import WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
 from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores.redis import schema
+from nightmail.stores.redis.callers import refuse_synchronous
+from nightmail.stores.redis.connect import Waiting, connector_of
 from nightmail.stores.redis.keys import Keys
-from nightmail.stores.redis.pipelines import refuse_synchronous
 from nightmail.stores.redis.rights import check_rights
 from nightmail.stores.redis.runtime import Runtime
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.server import check_server
-from nightmail.stores.redis.source import Waiting, source_of
 from nightmail.stores.shared.opening import Opening
 
 if TYPE_CHECKING:
@@ -78,16 +78,16 @@ class RedisStore:
         wait_timeout: timedelta | None = None,
     ) -> None:
         self._max_body_bytes = check_max_body_bytes(max_body_bytes)
-        found = source_of(source)
-        self._source = replace(
+        found = connector_of(source)
+        self._connector = replace(
             found,
             waiting=Waiting(
                 found.waiting.replicas if wait_replicas is None else wait_replicas,
                 found.waiting.patience if wait_timeout is None else wait_timeout,
             ),
         )
-        self._keys = Keys.named(tables, self._source.database)
-        self._calls = ScriptCalls(self._keys, clock, sharded=self._source.cluster is not None)
+        self._keys = Keys.named(tables, self._connector.database)
+        self._calls = ScriptCalls(self._keys, clock, sharded=self._connector.cluster is not None)
         self._keep_delivered = keep_delivered
         self._opening = Opening(self._make)
 
@@ -141,12 +141,12 @@ class RedisStore:
         """See `Store.check`. Also refuses a server that may lose messages, and an account without rights."""
         await self._check_servers()
         await schema.check(self._runtime.publish, self._keys)
-        await check_rights(self._runtime.publish, self._calls, wait=self._source.waiting.replicas > 0)
+        await check_rights(self._runtime.publish, self._calls, wait=self._connector.waiting.replicas > 0)
 
     async def _check_servers(self) -> None:
-        cluster = self._source.cluster is not None
+        cluster = self._connector.cluster is not None
         for address in await self._runtime.nodes.all():
-            await self._runtime.publish.run_at(address, lambda wire: check_server(wire, cluster=cluster))
+            await self._runtime.publish.run_at(address, lambda link: check_server(link, cluster=cluster))
 
     # ------------------------------------------------------------------------------------- publish
 
@@ -157,7 +157,7 @@ class RedisStore:
         check_size(message, self._max_body_bytes)
         if transaction is not None:
             refuse_synchronous(transaction)
-            return await self._runtime.pipelines.publish(transaction, message, own)
+            return await self._runtime.joining.publish(transaction, message, own)
         if message.timer_id is None and own is None:
             return await self._runtime.coalescer.publish(message)
         return await self._runtime.publishing.publish(message, own)
@@ -172,7 +172,7 @@ class RedisStore:
         if not messages:
             return []
         if transaction is not None:
-            return await self._runtime.pipelines.publish_batch(transaction, messages)
+            return await self._runtime.joining.publish_batch(transaction, messages)
         return await self._whole(self._runtime.publishing.publish_batch(messages))
 
     # ---------------------------------------------------------------------------------- under a lease
@@ -344,7 +344,7 @@ class RedisStore:
 
     def _make(self) -> Runtime:
         return Runtime(
-            self._source,
+            self._connector,
             self._keys,
             self._calls,
             keep_delivered=self._keep_delivered,

@@ -10,9 +10,9 @@ from typing import Final
 from nightmail.records import DeadFilter, Swept
 from nightmail.stores.redis.ids import BEGINNING, DIGITS, PROCESS_BITS, digits
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.moments import micros
 from nightmail.stores.redis.registry import STRUCK_OFF_AFTER, Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
+from nightmail.stores.redis.times import micros
 
 AT_ONCE: Final = 1_000
 """How many of each one script deletes: some milliseconds in which no other client is served."""

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.moments import micros, moment_micros
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
+from nightmail.stores.redis.times import micros, time_micros
 
 AT_ONCE: Final = 10_000
 """How many messages one script removes: tens of milliseconds in which no other client is served."""
@@ -29,7 +29,7 @@ class Timers:
     async def reschedule(self, queue: str, timer_id: str, due: datetime | timedelta) -> bool:
         """See `Store.reschedule`."""
         if isinstance(due, datetime):
-            return bool(await self._one("reschedule", queue, timer_id, "at", moment_micros(due)))
+            return bool(await self._one("reschedule", queue, timer_id, "at", time_micros(due)))
         return bool(await self._one("reschedule", queue, timer_id, "in", micros(due)))
 
     async def cancel_all(self, queue: str) -> int:

@@ -1,4 +1,4 @@
-"""What a store is given, a URL or a client, and how to make our own connections from it."""
+"""How a connection of ours is made: from a URL, or in the way a client makes its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from nightmail.stores.redis.wire import Wire
+from nightmail.stores.redis.link import Link
 
 Address: TypeAlias = tuple[str, int]
 
@@ -41,10 +41,10 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Connector:
     """How to connect: to the only server, or to a node of a cluster."""
 
-    connect: Callable[[str, Address | None], Wire]
+    connect: Callable[[str, Address | None], Link]
     """Makes a new connection, not connected yet, from its client name on the server and the node."""
     cluster: Sequence[Address] | None
     """Start nodes of the cluster; `None` for a single server."""
@@ -54,8 +54,8 @@ class Source:
     waiting: Waiting = Waiting()
 
 
-def source_of(given: str | Redis | RedisCluster) -> Source:
-    """What was given to the store."""
+def connector_of(given: str | Redis | RedisCluster) -> Connector:
+    """How to connect as this URL or client does."""
     if isinstance(given, str):
         return _from_url(given)
     if isinstance(given, RedisCluster):
@@ -69,7 +69,7 @@ def source_of(given: str | Redis | RedisCluster) -> Source:
     )
 
 
-def _from_url(url: str) -> Source:
+def _from_url(url: str) -> Connector:
     try:
         parts = urlsplit(url)
         cluster = _SCHEMES[parts.scheme.lower()]
@@ -115,28 +115,30 @@ def _split_query(query: str) -> tuple[str, Waiting]:
     return urlencode(given), waiting
 
 
-def _from_pool(pool: Any, waiting: Waiting) -> Source:
+def _from_pool(pool: Any, waiting: Waiting) -> Connector:
     arguments, kind = pool.connection_kwargs, pool.connection_class
 
-    def connect(name: str, _address: Address | None) -> Wire:
+    def connect(name: str, _address: Address | None) -> Link:
         # Read each time: rotated credentials are changed there.
-        return Wire(kind(**_ours(arguments, name)))
+        return Link(kind(**_ours(arguments, name)))
 
     def place(_address: Address | None) -> str:
         return _place(arguments, arguments.get("host", "localhost"), arguments.get("port", 6379))
 
-    return Source(connect, None, int(arguments.get("db") or 0), place, waiting)
+    return Connector(connect, None, int(arguments.get("db") or 0), place, waiting)
 
 
-def _from_nodes(start: Sequence[Address], kind: Any, arguments: dict[str, Any], waiting: Waiting) -> Source:
-    def connect(name: str, address: Address | None) -> Wire:
+def _from_nodes(
+    start: Sequence[Address], kind: Any, arguments: dict[str, Any], waiting: Waiting
+) -> Connector:
+    def connect(name: str, address: Address | None) -> Link:
         host, port = address or start[0]
-        return Wire(kind(**{**_ours(arguments, name), "host": host, "port": port}))
+        return Link(kind(**{**_ours(arguments, name), "host": host, "port": port}))
 
     def place(address: Address | None) -> str:
         return _place(arguments, *(address or start[0]))
 
-    return Source(connect, start, 0, place, waiting)
+    return Connector(connect, start, 0, place, waiting)
 
 
 def _place(arguments: dict[str, Any], host: object, port: object) -> str:

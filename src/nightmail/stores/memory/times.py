@@ -1,4 +1,4 @@
-"""From "at", "after" and "now" to a moment, in UTC."""
+"""From "at", "after" and "now" to a time, in UTC."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _NOTHING: Final = timedelta(0)
 
 
 def after(now: datetime, delay: timedelta) -> datetime:
-    """The moment `delay` from now, capped at the end of the calendar."""
+    """The time `delay` from now, capped at the end of the calendar."""
     try:
         return now + delay
     except OverflowError:
         return END
 
 
-def due_moment(due: Due, now: datetime) -> datetime:
+def due_time(due: Due, now: datetime) -> datetime:
     """When a message is due. A past due time means now."""
     if due is None:
         return now

@@ -21,7 +21,7 @@ Command: TypeAlias = Sequence[Argument]
 Reply: TypeAlias = Any
 
 
-class Wire:
+class Link:
     """A driver connection that is ours alone."""
 
     def __init__(self, connection: Any) -> None:

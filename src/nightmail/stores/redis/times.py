@@ -19,23 +19,23 @@ def micros(length: timedelta) -> int:
     return min(max(length // _MICROSECOND, -LATEST), LATEST)
 
 
-def moment_micros(moment: datetime) -> int:
-    """A moment in microseconds; anything before 1970 counts as 1970."""
-    return max(micros(moment - EPOCH), 0)
+def time_micros(time: datetime) -> int:
+    """A time in microseconds; anything before 1970 counts as 1970."""
+    return max(micros(time - EPOCH), 0)
 
 
 @lru_cache(maxsize=1024)
-def moment(number: float) -> datetime:
-    """A moment from a script's reply. Cached: messages published or claimed together share them."""
+def time_of(number: float) -> datetime:
+    """A time from a script's reply. Cached: messages published or claimed together share them."""
     return EPOCH + timedelta(microseconds=number)
 
 
-def moment_or_none(number: float) -> datetime | None:
+def time_or_none(number: float) -> datetime | None:
     """The same, where 0 means that there is none."""
-    return moment(number) if number else None
+    return time_of(number) if number else None
 
 
 def now_argument(clock: Clock) -> bytes:
     """The time argument of a script: empty to use the server's clock."""
     now = clock.now()
-    return b"" if now is None else b"%d" % moment_micros(now)
+    return b"" if now is None else b"%d" % time_micros(now)

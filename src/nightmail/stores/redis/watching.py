@@ -18,14 +18,14 @@ from redis.exceptions import RedisClusterException, RedisError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nightmail.errors import CannotJoin, NightmailError
+from nightmail.stores.redis.link import Link, Reply
 from nightmail.stores.redis.scripts import Call
-from nightmail.stores.redis.wire import Reply, Wire
 
 LOST_CONNECTION: Final = (RedisConnectionError, RedisTimeoutError, OSError, TimeoutError)
 """Errors after which the fate of a command is unknown."""
 
 
-class Watched:
+class WatchingPipeline:
     """A pipeline, and the connection on which its keys are watched."""
 
     def __init__(self, pipeline: Any) -> None:
@@ -63,7 +63,7 @@ class Watched:
             connection is not None
             and connection is self._connection
             and getattr(connection, "_reader", None) is self._stream
-            and Wire(connection).open
+            and Link(connection).open
         )
 
     async def execute(self, call: Call) -> list[Reply]:
@@ -91,7 +91,7 @@ class Watched:
         return self.pipeline.connection
 
 
-def watched(client: object, *, clustered: bool) -> Watched:
+def watching_pipeline(client: object, *, clustered: bool) -> WatchingPipeline:
     """A new pipeline of this client."""
     if isinstance(client, Pipeline | ClusterPipeline):
         raise CannotJoin("pass the client, not a pipeline of it: the pipeline is what the block is given")
@@ -105,7 +105,7 @@ def watched(client: object, *, clustered: bool) -> Watched:
         pipeline = None
     if clustered and not hasattr(pipeline, "_execution_strategy"):
         raise CannotJoin("this version of redis-py has no transactions in a cluster: a newer one has")
-    return Watched(pipeline)
+    return WatchingPipeline(pipeline)
 
 
 def lost_connection(error: WatchError) -> bool:
