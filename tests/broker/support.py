@@ -12,7 +12,7 @@ from nightmail.observe import Observer
 from nightmail.outcome import Outcome
 from nightmail.store import Settlement
 
-PATIENCE: Final = 15.0
+PATIENCE: Final = 90.0
 
 
 class Heard(Observer):

@@ -343,12 +343,12 @@ async def test_an_acknowledgement_does_not_stand_when_the_time_was_up_before_its
 async def test_a_session_is_closed_although_its_handler_is_cancelled_a_second_time_meanwhile(
     make: Make, ledger: Ledger
 ) -> None:
-    broker = make(session_factory=ledger.sessions, handler_timeout=0.05, graceful_timeout=0)
+    # Long enough to get as far as the write on a busy machine.
+    broker = make(session_factory=ledger.sessions, handler_timeout=2.0, graceful_timeout=0)
     closing, network, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @broker.subscriber("q")
     async def handle(body: str, session: OutboxSession) -> None:
-        await ledger.write(session, body)
         close = session.close
 
         async def slowly() -> None:
@@ -358,6 +358,7 @@ async def test_a_session_is_closed_although_its_handler_is_cancelled_a_second_ti
             closed.set()
 
         session.close = slowly  # type: ignore[method-assign]
+        await ledger.write(session, body)
         await asyncio.Event().wait()
 
     async with started(broker):

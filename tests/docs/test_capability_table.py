@@ -169,7 +169,7 @@ def test_one_store_is_run_and_its_column_printed() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=900,
         check=False,
     )
 
@@ -184,7 +184,7 @@ def test_a_store_that_does_not_exist_is_refused_before_anything_runs() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
 

@@ -32,7 +32,7 @@ Call: TypeAlias = Callable[[], Awaitable[Any]]
 Fault: TypeAlias = Callable[[Call], Awaitable[Any]]
 AnyFault = TypeVar("AnyFault", bound=Fault)
 
-_PATIENCE: Final = 10.0
+_PATIENCE: Final = 90.0
 
 
 async def lost_request(call: Call) -> Any:

@@ -18,7 +18,7 @@ from nightmail.outcome import Outcome
 from nightmail.store import FullStore, Settlement
 
 QUEUE: Final = "mail"
-PATIENCE: Final = 30.0
+PATIENCE: Final = 90.0
 """How long a test waits for what must happen before it fails."""
 NOON: Final = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 MINUTE: Final = timedelta(minutes=1)

@@ -19,7 +19,7 @@ from nightmail.testing.conformance.build import LEASE, claim_all, claim_bodies, 
 
 pytestmark = pytest.mark.memory
 
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 def publish_now(store: MemoryStore, body: bytes = b"hello") -> int | None:
