@@ -464,9 +464,9 @@ async def test_what_nobody_can_read_does_not_leave_with_the_transaction_of_its_b
 
     first, broken, last = await publish_around_a_broken_one(broker)
     async with started(broker):
-        await heard.until(lambda: len(heard.promises) + len(heard.outcomes) == 3)
+        await heard.until(lambda: len(heard.acked) + len(heard.outcomes) == 3)
 
-    assert sorted(heard.promises) == [first, last]
+    assert sorted(heard.acked) == [first, last]
     assert reasons(heard.of(broken)) == ["undecodable"]
     assert await ledger.effects() == ['[{"cups": 1}, {"cups": 3}]']
 
@@ -486,9 +486,9 @@ async def test_what_nobody_can_read_does_not_leave_with_the_session_of_its_batch
 
     first, broken, last = await publish_around_a_broken_one(broker)
     async with started(broker):
-        await heard.until(lambda: len(heard.promises) + len(heard.outcomes) == 3)
+        await heard.until(lambda: len(heard.acked) + len(heard.outcomes) == 3)
 
-    assert sorted(heard.promises) == [first, last]
+    assert sorted(heard.acked) == [first, last]
     assert reasons(heard.of(broken)) == ["undecodable"]
     assert await ledger.effects() == ['[{"cups": 1}, {"cups": 3}]']
 

@@ -245,7 +245,7 @@ async def test_a_batch_is_acknowledged_in_a_transaction_all_or_none(
 
     sent = await publish(broker, "a", "b", "c")
     async with started(broker):
-        await heard.until(lambda: sorted(heard.promises) == sent)
+        await heard.until(lambda: sorted(heard.acked) == sent)
 
     assert told == [(), (sent[1],)]
     assert await ledger.effects() == ["a", "b", "c"]
@@ -268,9 +268,9 @@ async def test_a_batch_has_one_session_committed_with_those_that_are_done(
 
     sent = await publish(broker, "a", "bad", "c")
     async with started(broker):
-        await heard.until(lambda: len(heard.promises) == 2 and len(heard.outcomes) == 1)
+        await heard.until(lambda: len(heard.acked) == 2 and len(heard.outcomes) == 1)
 
-    assert sorted(heard.promises) == [sent[0], sent[2]]
+    assert sorted(heard.acked) == [sent[0], sent[2]]
     assert heard.of(sent[1]) == [Dead("bad")]
     assert await ledger.effects() == ["a", "c"]
 
@@ -289,7 +289,7 @@ async def test_a_batch_whose_items_were_acknowledged_one_by_one_commits_its_sess
 
     sent = await publish(broker, "a", "b")
     async with started(broker):
-        await heard.until(lambda: sorted(heard.promises) == sent)
+        await heard.until(lambda: sorted(heard.acked) == sent)
 
     assert await ledger.effects() == ["a", "b"]
 

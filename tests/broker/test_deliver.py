@@ -220,7 +220,7 @@ async def test_a_forgotten_verdict_under_manual_is_a_retry_and_never_a_delete(
         await heard.until(lambda: bool(heard.of(sent)))
         assert [pending.id for pending in await broker.pending("q")] == [sent]
 
-    assert heard.errors == ["NoVerdict"]
+    assert heard.errors == ["NoDecision"]
     assert heard.of(sent) == [Retry(timedelta(hours=1))]
 
 

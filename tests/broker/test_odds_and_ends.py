@@ -102,7 +102,7 @@ async def test_a_timer_whose_message_the_session_holds_is_not_re_armed_beside_it
 
     async with started(broker):
         sent = await broker.publish("today", "daily", timer_id="report")
-        await heard.until(lambda: bool(heard.of(sent) or heard.promises))
+        await heard.until(lambda: bool(heard.of(sent) or heard.acked))
 
     assert heard.of(sent) == [Retry(MINUTE)]
     assert told == [
@@ -122,10 +122,10 @@ async def test_a_timer_whose_message_the_session_holds_is_re_armed_in_it(
 
     async with started(broker):
         sent = await broker.publish("today", "daily", timer_id="report")
-        await heard.until(lambda: bool(heard.of(sent) or heard.promises))
+        await heard.until(lambda: bool(heard.of(sent) or heard.acked))
         waiting = [(each.body, each.timer_id) for each in await broker.pending("daily")]
 
-    assert heard.promises == [sent]
+    assert heard.acked == [sent]
     assert waiting == [(b"tomorrow", "report")]
 
 

@@ -137,7 +137,7 @@ async def test_an_answer_that_makes_no_sense_is_never_taken_for_done(
         waiting = await broker.pending("next")
 
     assert heard.of(sent) == [Retry(MINUTE)]
-    assert heard.errors == ["NoVerdict"]
+    assert heard.errors == ["NoDecision"]
     assert waiting == []
 
 

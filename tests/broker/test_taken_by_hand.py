@@ -206,7 +206,7 @@ async def test_a_nack_after_an_acknowledgement_that_was_rolled_back_is_written(
 
         (waiting,) = await broker.pending("q")
         assert (waiting.id, waiting.attempts) == (msg.id, 1)
-        assert heard.promises == [msg.id]
+        assert heard.acked == [msg.id]
         assert heard.of(msg.id) == [Retry(MINUTE)]
         assert (await broker.stats())["q"].running == 0
 
@@ -225,7 +225,7 @@ async def test_a_nack_after_an_acknowledgement_that_was_committed_is_no_lost_lea
         await msg.nack()
 
         assert await broker.stats() == {}
-        assert (heard.promises, heard.uncertainties, heard.lost) == ([msg.id], [msg.id], [])
+        assert (heard.acked, heard.uncertainties, heard.lost) == ([msg.id], [msg.id], [])
     assert await ledger.effects() == ["tea"]
 
 
@@ -242,7 +242,7 @@ async def test_an_acknowledgement_in_a_transaction_is_told_once(
             await msg.ack(session=session)
             await session.commit()
 
-        assert (heard.promises, heard.outcomes) == ([msg.id], [])
+        assert (heard.acked, heard.outcomes) == ([msg.id], [])
 
 
 # ── policies that raise when there is no error ────────────────────────────────────────────────────────────

@@ -71,7 +71,7 @@ async def test_a_message_whose_acknowledgement_fails_at_the_end_is_tried_again(
     broker.store.ack = failing_once  # type: ignore[method-assign]
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert heard.of(sent) == [Retry()]
     assert heard.errors == ["ConnectionError"]
@@ -95,7 +95,7 @@ async def test_of_a_batch_that_ends_with_one_lease_lost_the_others_go_again_at_o
 
     lost, *innocent = sent = await publish(broker, "a", "b", "c")
     async with started(broker):
-        await heard.until(lambda: sorted(heard.promises) == sent)
+        await heard.until(lambda: sorted(heard.acked) == sent)
 
     assert heard.lost == [lost]
     assert [heard.of(each) for each in innocent] == [[Release()], [Release()]]
@@ -161,7 +161,7 @@ async def test_an_answer_whose_commit_fails_is_not_sent(make: Make, heard: Heard
 
     async with started(broker):
         sent = await broker.publish("tea", "q", reply_to="answers")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         answers = [each.body for each in await broker.pending("answers")]
 
     assert answers == [b"answer 2"]
@@ -230,10 +230,10 @@ async def test_an_error_that_a_middleware_swallows_undoes_an_acknowledgement_in_
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: bool(heard.of(sent) or heard.promises))
+        await heard.until(lambda: bool(heard.of(sent) or heard.acked))
 
     assert heard.of(sent) == [Retry(MINUTE)]
-    assert heard.promises == []
+    assert heard.acked == []
     assert await ledger.effects() == []
 
 
@@ -253,7 +253,7 @@ async def test_raising_ack_message_commits_where_verdicts_are_the_handlers_own(
 
     async with started(broker):
         await broker.publish("tea", "q")
-        await heard.until(lambda: bool(heard.promises or heard.uncertainties or heard.outcomes))
+        await heard.until(lambda: bool(heard.acked or heard.uncertainties or heard.outcomes))
         assert await broker.stats() == {}
 
     assert heard.outcomes == []
@@ -274,7 +274,7 @@ async def test_raising_ack_message_commits_a_batch_where_verdicts_are_the_handle
 
     await publish(broker, "a", "b")
     async with started(broker):
-        await heard.until(lambda: len(heard.promises + heard.uncertainties) + len(heard.outcomes) == 2)
+        await heard.until(lambda: len(heard.acked + heard.uncertainties) + len(heard.outcomes) == 2)
         assert await broker.stats() == {}
 
     assert heard.outcomes == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nightmail.engine import shutdown as stopping_module
-from nightmail.engine.quarantine import Quarantine, is_suspect
+from nightmail.engine.quarantine import Quarantine, is_quarantined
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
@@ -124,7 +124,7 @@ async def test_the_poison_is_buried_after_ten_crashes_and_no_innocent_with_it(
 def test_a_message_is_a_suspect_from_its_third_unexplained_delivery_on(
     deliveries: int, suspect: bool
 ) -> None:
-    assert is_suspect(delivery(deliveries=deliveries)) is suspect
+    assert is_quarantined(delivery(deliveries=deliveries)) is suspect
 
 
 async def lose_workers(store: FaultyStore, clock: ManualClock, times: int, limit: int = 100) -> None:
@@ -313,7 +313,7 @@ class Somebody:
     """Another worker of this process, with nothing in hand."""
 
     is_at_rest = True
-    has_only_its_suspect = True
+    has_only_its_quarantined = True
 
 
 class JustThen(Quarantine):

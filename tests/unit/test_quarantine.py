@@ -48,7 +48,7 @@ async def test_a_suspect_is_started_by_a_worker_whose_only_runner_has_just_ended
     async def acks_in_its_own_transaction(delivery: Delivery) -> None:
         async with data.transaction() as transaction:
             await store.ack([delivery], transaction=transaction)
-            current.promise([delivery])
+            current.acked_in_transaction([delivery])
 
     worker = Worker(
         store,
@@ -165,7 +165,7 @@ async def test_a_suspect_waits_for_a_handler_that_has_acknowledged_its_message_a
         if delivery.id == innocent:
             async with data.transaction() as transaction:
                 await store.ack([delivery], transaction=transaction)
-                current.promise([delivery])
+                current.acked_in_transaction([delivery])
             await handler(delivery)
 
     [suspect] = await publish(store, queue="mail")

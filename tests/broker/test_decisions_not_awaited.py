@@ -23,7 +23,6 @@ VERDICTS = {
     "nack": (lambda msg: msg.nack(delay=LATER), Retry(LATER)),
     "reject": (lambda msg: msg.reject("bad"), Dead("bad")),
     "postpone": (lambda msg: msg.postpone(LATER), Postpone(LATER)),
-    "nack by postponing": (lambda msg: msg.nack(postpone_by=LATER), Postpone(LATER)),
 }
 every_verdict = pytest.mark.parametrize(("give", "meant"), VERDICTS.values(), ids=VERDICTS)
 

@@ -135,10 +135,10 @@ async def test_what_was_acknowledged_and_undone_by_a_verdict_nobody_understands_
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: bool(heard.of(sent) or heard.promises))
+        await heard.until(lambda: bool(heard.of(sent) or heard.acked))
 
     # Either both or neither: it would also do to commit what was acknowledged.
-    assert (await ledger.effects() == ["tea"]) == (heard.promises == [sent])
+    assert (await ledger.effects() == ["tea"]) == (heard.acked == [sent])
     assert Done() not in heard.of(sent)
 
 
