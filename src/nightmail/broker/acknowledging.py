@@ -22,11 +22,11 @@ from nightmail.errors import LeaseLost, NoDecision, Undecodable
 from nightmail.outcome import OUTCOMES, Dead, Done, Reason, Retry
 from nightmail.store import Blocking
 
-_DONE: Final = Done()
+DONE: Final = Done()
 _ON_FAILURE: Final[dict[AckPolicy, Decision]] = {
     AckPolicy.NACK_ON_ERROR: Nacked(),
     AckPolicy.REJECT_ON_ERROR: Dead(Reason.REJECTED),
-    AckPolicy.ACK: _DONE,
+    AckPolicy.ACK: DONE,
 }
 
 
@@ -47,18 +47,11 @@ async def conclude(
     elif isinstance(answer, OUTCOMES):
         result.decide(answer)
     elif isinstance(received, ReceivedBatch) and are_outcomes(answer):
-        await _conclude_each(received, answer, described)
-        succeed(received, policy)
+        await _conclude_each(received, answer, policy, described)
     elif (wrong := senseless(answer)) is not None:
         result.error = NoDecision(f"{wrong}. The message is retried")
-    else:
-        succeed(received, policy)  # Only what it wants published.
-
-
-def succeed(received: Received | ReceivedBatch, policy: AckPolicy) -> None:
-    """It returned: success under every policy, but under MANUAL only its own decision counts."""
-    if policy is not AckPolicy.MANUAL:
-        received.result.decide(_DONE)
+    elif policy is not AckPolicy.MANUAL:
+        result.decide(DONE)  # It returned only what it wants published.
 
 
 def fail(received: Received | ReceivedBatch, error: Exception | None, policy: AckPolicy) -> None:
@@ -95,9 +88,12 @@ async def _obey(received: Received | ReceivedBatch, said: HandlerException) -> E
 
 
 async def _conclude_each(
-    batch: ReceivedBatch, answers: Sequence[Any], described: Callable[[Exception], str | None]
+    batch: ReceivedBatch,
+    answers: Sequence[Any],
+    policy: AckPolicy,
+    described: Callable[[Exception], str | None],
 ) -> None:
-    """It returned one answer for each of those it got; `None` leaves one to the rest."""
+    """It returned one answer for each of those it got; `None` is for what returning nothing means."""
     if isinstance(batch.result.decision, Nacked | Retry):
         return
     handed = [item for item in batch.items if item.was_handed_over]
@@ -110,3 +106,5 @@ async def _conclude_each(
         if answer is not None:
             # An exception is for the retry policy: the others of the batch went well.
             await conclude(item, answer, AckPolicy.NACK_ON_ERROR, described)
+    if policy is not AckPolicy.MANUAL:
+        batch.result.decide(DONE)

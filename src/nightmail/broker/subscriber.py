@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from faststream.exceptions import HandlerException, StopConsume
+from faststream.middlewares import AckPolicy
 
 from nightmail.broker._upstream import (
     AsyncCallable,
@@ -26,7 +27,7 @@ from nightmail.broker._upstream import (
     resolve_ack_policy,
     restore_direct_calls,
 )
-from nightmail.broker.acknowledging import conclude, fail, succeed
+from nightmail.broker.acknowledging import DONE, conclude, fail
 from nightmail.broker.applications import Shown, refuse_sessions
 from nightmail.broker.call_assertions import SubscriberWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand
@@ -249,10 +250,10 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 raise asyncio.CancelledError from error
             await conclude(received, error, self.ack_policy, self._described)
         else:
-            if response.body is None:
-                succeed(received, self.ack_policy)
-            else:
+            if response.body is not None:
                 await conclude(received, response.body, self.ack_policy, self._described)
+            elif self.ack_policy is not AckPolicy.MANUAL:
+                received.result.decide(DONE)
 
     def _described(self, error: Exception) -> str | None:
         # `Undecodable` is described by what the decoder raised.

@@ -96,7 +96,8 @@ class InFlight:
         self.running -= len(slot.results)
         self.handlers -= 1
         slot.results = {}
-        self._note()
+        if not self.running or self._alone is not None:
+            self._note()
 
     def give_back(self, keep: int = 0) -> list[Delivery]:
         """What has not started, except for the `keep` that would start next."""

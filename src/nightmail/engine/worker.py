@@ -414,7 +414,8 @@ class Worker:
     async def _handle_one(self, in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
         """Run the next message; when it has ended."""
         delivery = in_flight.start_next(slot, now)
-        self._note_room()
+        if self._lacks_bytes:
+            self._note_room()
         settlement: Settlement | None = None
         ended = now
         self._prefetch.started(now, in_flight.handlers)
@@ -444,7 +445,8 @@ class Worker:
     async def _handle_batch(self, in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
         """Run the next messages together; when they have ended."""
         batch = in_flight.start_batch(slot, now, self._batch)
-        self._note_room()
+        if self._lacks_bytes:
+            self._note_room()
         held = [delivery for delivery in batch if self._leases.surely_holds(delivery, now)]
         self._hand_back(each for each in batch if each not in held)
         settlements: list[Settlement] = []
@@ -474,7 +476,7 @@ class Worker:
 
     def _note_room(self) -> None:
         """A started message frees its bytes: a claim that had no room for bytes can go now."""
-        if self._lacks_bytes and self._bytes_left() >= FEWEST_BYTES:
+        if self._bytes_left() >= FEWEST_BYTES:
             self._lacks_bytes = False
             self._room.set()
 
@@ -508,31 +510,23 @@ class Worker:
         except BaseException:
             self._finished.ask_again(batch)
             raise
-        busy = [each for each, result in zip(batch, results, strict=True) if result is WriteResult.BUSY]
+        answers = list(zip(batch, results, strict=True))
+        busy = [settlement for settlement, result in answers if result is WriteResult.BUSY]
+        settled = [settlement for settlement, result in answers if result is WriteResult.WRITTEN]
         self._finished.drop_first(len(batch))
         self._finished.put_back(busy)
+        self._leases.drop({each.delivery for each in batch}.difference(each.delivery for each in busy))
         # With nothing in flight any more, no handler is left to signal that there is room again.
         self._room.set()
-        self._report(batch, results)
-        if busy:
-            await asyncio.sleep(BUSY_SECONDS)
-
-    def _report(self, batch: Sequence[Settlement], results: Sequence[WriteResult]) -> None:
-        """Drop what the store has answered for, and report the write results."""
-        answered = [
-            (each, result)
-            for each, result in zip(batch, results, strict=True)
-            if result is not WriteResult.BUSY
-        ]
-        self._leases.drop([settlement.delivery for settlement, _ in answered])
-        settled = [settlement for settlement, result in answered if result is WriteResult.WRITTEN]
         if settled:
             self._observer.settled(settled)
-        for settlement, result in answered:
+        for settlement, result in answers:
             if result is WriteResult.LOST:
                 self._observer.lease_lost(settlement.delivery)
             elif result is WriteResult.UNKNOWN:
                 self._observer.uncertain(settlement)
+        if busy:
+            await asyncio.sleep(BUSY_SECONDS)
 
     # ── drain ──────────────────────────────────────────────────────────────────────────────────────────────
 
