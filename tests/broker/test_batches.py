@@ -56,7 +56,7 @@ async def test_a_handler_gets_a_list_of_the_type_it_asked_for(make: Make, heard:
 
 
 @in_memory
-async def test_each_can_have_a_verdict_of_its_own(make: Make, heard: Heard) -> None:
+async def test_each_can_have_a_decision_of_its_own(make: Make, heard: Heard) -> None:
     broker = make(retry=IN_A_MINUTE)
 
     @broker.subscriber("q", batch=True)
@@ -128,7 +128,7 @@ async def test_an_outcome_may_be_returned_as_what_one_would_raise(make: Make, he
         (PostponeMessage(30), Postpone(timedelta(seconds=30))),
     ],
 )
-async def test_what_is_raised_applies_to_those_without_a_verdict(
+async def test_what_is_raised_applies_to_those_without_a_decision(
     make: Make, heard: Heard, error: Exception, outcome: Outcome
 ) -> None:
     broker = make(retry=IN_A_MINUTE)

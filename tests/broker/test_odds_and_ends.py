@@ -250,7 +250,7 @@ async def test_a_letter_keeps_the_error_although_the_handler_had_said_when_to_tr
 
 
 @in_memory
-async def test_an_observer_that_raises_changes_no_verdict(make: Make) -> None:
+async def test_an_observer_that_raises_changes_no_decision(make: Make) -> None:
     class Broken(Heard):
         def failed(self, delivery: Delivery, error: BaseException) -> None:
             raise RuntimeError("the metrics are down")

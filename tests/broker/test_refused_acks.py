@@ -174,7 +174,7 @@ async def test_an_item_of_a_batch_whose_acknowledgement_was_refused_may_be_made_
     assert await ledger.effects() == ["a", "b"]
 
 
-# ── the first verdict wins ────────────────────────────────────────────────────────────────────────────────
+# ── the first decision counts ────────────────────────────────────────────────────────────────────────────────
 
 
 @on_sqlite

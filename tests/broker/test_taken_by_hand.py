@@ -133,13 +133,11 @@ async def test_for_what_a_middleware_raises_the_retry_policy_is_asked(make: Make
         assert waiting.attempts == 1
 
 
-# ── verdicts that could not be written ────────────────────────────────────────────────────────────────────
+# ── decisions that could not be written ────────────────────────────────────────────────────────────────────
 
 
 @in_memory
-async def test_a_verdict_that_met_somebodys_lock_is_written_when_that_is_gone(
-    make: Make, heard: Heard
-) -> None:
+async def test_a_decision_that_met_a_lock_is_written_when_that_is_gone(make: Make, heard: Heard) -> None:
     async with make() as broker:
         msg, asked = await taken(broker), []
         settle = broker.store.settle
@@ -157,7 +155,7 @@ async def test_a_verdict_that_met_somebodys_lock_is_written_when_that_is_gone(
 
 
 @in_memory
-async def test_a_verdict_that_could_not_be_written_can_be_given_again(make: Make) -> None:
+async def test_a_decision_that_could_not_be_written_can_be_made_again(make: Make) -> None:
     async with make() as broker:
         msg = await taken(broker)
         settle = broker.store.settle
@@ -175,7 +173,7 @@ async def test_a_verdict_that_could_not_be_written_can_be_given_again(make: Make
 
 
 @in_memory
-async def test_after_a_verdict_that_could_not_be_written_another_may_be_given(make: Make) -> None:
+async def test_after_a_decision_that_could_not_be_written_another_may_be_made(make: Make) -> None:
     async with make() as broker:
         msg = await taken(broker)
         settle = broker.store.settle

@@ -149,7 +149,7 @@ async def test_what_a_handler_raises_comes_out_whatever_the_policy_makes_of_it(b
         assert [letter.queue for letter in await tb.dead_letters()] == ["rejected"]
 
 
-async def test_a_verdict_that_a_handler_raises_is_no_error(broker: OutboxBroker) -> None:
+async def test_a_decision_that_a_handler_raises_is_no_error(broker: OutboxBroker) -> None:
     @broker.subscriber("q")
     async def handle(body: str) -> None:
         raise {

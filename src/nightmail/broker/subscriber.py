@@ -34,7 +34,7 @@ from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
 from nightmail.broker.decisions import is_answer
 from nightmail.broker.def_handlers import as_written, in_own_thread, warn_of_shared_threads
-from nightmail.broker.logging import AccessLog
+from nightmail.broker.logging import AccessLog, log_of
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
 from nightmail.broker.parser import decode_batch, decode_body, marking, parse_batch, parse_delivery
@@ -131,7 +131,8 @@ class OutboxSubscriber(SubscriberWithAssertions):
 
     @cached_property
     def _around_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
-        around: list[BrokerMiddleware[Any]] = [AccessLog(self._outer_config.logger)]
+        logger = self._outer_config.logger
+        around: list[BrokerMiddleware[Any]] = [] if log_of(logger) is None else [AccessLog(logger)]
         if contexts := self._broker_config.application_contexts:
             around.append(Shown(contexts))
         return around

@@ -146,7 +146,9 @@ class Worker:
 
     def run(self) -> Coroutine[Any, Any, None]:
         """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
-        return self._begin(self._claim_until_stopped)
+        return self._begin(
+            lambda: self._retry_loop.repeat(self._claim, when=self._work_expected, until=self._stopping.asked)
+        )
 
     def run_until_idle(self) -> Coroutine[Any, Any, None]:
         """Work until nothing is due any more and nothing is in flight."""
@@ -244,9 +246,6 @@ class Worker:
             claims.result()
 
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _claim_until_stopped(self) -> None:
-        await self._retry_loop.repeat(self._claim, when=self._work_expected, until=self._stopping.asked)
 
     async def _claim_until_idle(self) -> None:
         while await happens_before(self._come_to_rest(), self._stopping.asked):
@@ -447,8 +446,9 @@ class Worker:
         batch = in_flight.start_batch(slot, now, self._batch)
         if self._lacks_bytes:
             self._note_room()
-        held = [delivery for delivery in batch if self._leases.surely_holds(delivery, now)]
-        self._hand_back(each for each in batch if each not in held)
+        held = self._leases.surely_held(batch, now)
+        if len(held) < len(batch):
+            self._hand_back(each for each in batch if each not in held)
         settlements: list[Settlement] = []
         ended = now
         self._prefetch.started(now, in_flight.handlers, len(batch))
