@@ -21,8 +21,8 @@ class LeaseLost(NightmailError):
         super().__init__(f"{type(self).__doc__}{which}")
 
 
-class NoVerdict(NightmailError):
-    """The handler ended without a verdict: under MANUAL it must ack, nack, reject or postpone. It is retried."""
+class NoDecision(NightmailError):
+    """The handler ended without a decision: under MANUAL it must ack, nack, reject or postpone. It is retried."""
 
 
 class NotAwaited(NightmailError, RuntimeError):

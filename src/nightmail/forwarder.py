@@ -152,8 +152,8 @@ class _Hooks(Observer):
         self._results[delivery] = error
         self._observer.failed(delivery, error)
 
-    def promised(self, delivery: Delivery) -> None:
-        self._observer.promised(delivery)
+    def acked_in_transaction(self, delivery: Delivery) -> None:
+        self._observer.acked_in_transaction(delivery)
         self._tell(delivery, Done())
 
     def lease_lost(self, delivery: Delivery) -> None:

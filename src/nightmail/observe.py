@@ -47,7 +47,7 @@ class Observer:
         """Its handler raised, or ran out of time."""
 
     def overruled(self, delivery: Delivery, error: str | None, outcome: Outcome) -> None:
-        """Its handler raised `error`, but its outcome was already decided: by its own verdict, or by the ACK policy."""
+        """Its handler raised `error`, but its outcome was decided already: by itself, or by the ACK policy."""
 
     def overdue(self, delivery: Delivery, seconds: float) -> None:
         """Its thread has run for so long, and does not end although told to: the message stays leased until it does.
@@ -61,7 +61,7 @@ class Observer:
     def settled(self, settlements: Sequence[Settlement]) -> None:
         """The store has written how these ended."""
 
-    def promised(self, delivery: Delivery) -> None:
+    def acked_in_transaction(self, delivery: Delivery) -> None:
         """Its handler has returned and acknowledged it in its own transaction: there is nothing to write."""
 
     def superseded(self, delivery: Delivery) -> None:

@@ -45,7 +45,7 @@ class Ends(Observer):
     def __init__(self) -> None:
         self.left = asyncio.Event()
 
-    def promised(self, delivery: Delivery) -> None:
+    def acked_in_transaction(self, delivery: Delivery) -> None:
         self.left.set()
 
 

@@ -22,7 +22,7 @@ class Heard(Observer):
         self.outcomes: list[tuple[int, Outcome]] = []
         self.errors: list[str] = []
         self.lost: list[int] = []
-        self.promises: list[int] = []
+        self.acked: list[int] = []
         self.uncertainties: list[int] = []
         self._news = asyncio.Event()
 
@@ -38,8 +38,8 @@ class Heard(Observer):
         self.lost.append(delivery.id)
         self._news.set()
 
-    def promised(self, delivery: Delivery) -> None:
-        self.promises.append(delivery.id)
+    def acked_in_transaction(self, delivery: Delivery) -> None:
+        self.acked.append(delivery.id)
         self._news.set()
 
     def uncertain(self, settlement: Settlement) -> None:

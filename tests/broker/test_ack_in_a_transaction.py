@@ -45,7 +45,7 @@ async def test_the_effect_and_the_end_of_the_message_commit_together(
     async with started(broker):
         sent = await broker.publish("tea", "q")
         await soon(done)
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["tea"]
     assert heard.outcomes == []
@@ -66,7 +66,7 @@ async def test_whoever_lost_the_lease_has_no_effect(make: Make, heard: Heard, le
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["run 2"]
     assert heard.lost == [sent]
@@ -88,7 +88,7 @@ async def test_a_handler_that_fails_before_its_commit_is_tried_again(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["attempt 2"]
     assert heard.of(sent) == [Retry()]
@@ -132,7 +132,7 @@ async def test_a_nack_after_the_ack_takes_it_back(make: Make, heard: Heard, ledg
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["attempt 2"]
 
@@ -150,7 +150,7 @@ async def test_a_timer_can_be_set_again_after_it_was_acknowledged_in_the_same_tr
 
     async with started(broker):
         sent = await broker.publish("tea", "q", timer_id="t")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         (waiting,) = await broker.pending("q")
 
     assert (waiting.body, waiting.timer_id) == (b"again", "t")
@@ -197,7 +197,7 @@ async def test_a_message_can_be_held_before_the_first_read(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["tea"]
 
@@ -238,6 +238,6 @@ async def test_several_acknowledgements_of_one_message_are_one(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert heard.outcomes == []

@@ -116,7 +116,7 @@ async def test_what_a_decoder_skips_is_not_done_where_failing_is(make: Make, hea
     assert heard.of(sent) == [Retry(MINUTE)]
 
 
-async def test_a_batch_that_stops_its_subscriber_keeps_the_verdicts_it_has_given(
+async def test_a_batch_that_stops_its_subscriber_keeps_the_decisions_it_has_made(
     make: Make, heard: Heard
 ) -> None:
     broker = make(retry=IN_A_MINUTE)
@@ -154,7 +154,7 @@ async def test_a_handler_that_a_filter_chose_has_the_items_to_itself(make: Make,
     assert [heard.of(each) for each in sent] == [[Dead("no such customer")], [Done()]]
 
 
-async def test_what_is_taken_by_hand_comes_one_at_a_time_and_its_verdict_is_written(make: Make) -> None:
+async def test_what_is_taken_by_hand_comes_one_at_a_time_and_its_decision_is_written(make: Make) -> None:
     broker = make()
     subscriber = broker.subscriber("q", batch=True)
 

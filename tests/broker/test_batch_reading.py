@@ -179,7 +179,7 @@ async def test_what_a_middleware_makes_of_the_items_is_what_is_read(make: Make, 
 
 
 @in_memory
-async def test_a_verdict_of_a_middleware_on_an_item_counts(make: Make, heard: Heard) -> None:
+async def test_a_decision_of_a_middleware_on_an_item_counts(make: Make, heard: Heard) -> None:
     class Refuses(BaseMiddleware):
         async def consume_scope(self, call_next: Next, msg: Any) -> Any:
             await msg.items[0].reject("no such customer")
@@ -464,9 +464,9 @@ async def test_what_nobody_can_read_does_not_leave_with_the_transaction_of_its_b
 
     first, broken, last = await publish_around_a_broken_one(broker)
     async with started(broker):
-        await heard.until(lambda: len(heard.promises) + len(heard.outcomes) == 3)
+        await heard.until(lambda: len(heard.acked) + len(heard.outcomes) == 3)
 
-    assert sorted(heard.promises) == [first, last]
+    assert sorted(heard.acked) == [first, last]
     assert reasons(heard.of(broken)) == ["undecodable"]
     assert await ledger.effects() == ['[{"cups": 1}, {"cups": 3}]']
 
@@ -486,19 +486,19 @@ async def test_what_nobody_can_read_does_not_leave_with_the_session_of_its_batch
 
     first, broken, last = await publish_around_a_broken_one(broker)
     async with started(broker):
-        await heard.until(lambda: len(heard.promises) + len(heard.outcomes) == 3)
+        await heard.until(lambda: len(heard.acked) + len(heard.outcomes) == 3)
 
-    assert sorted(heard.promises) == [first, last]
+    assert sorted(heard.acked) == [first, last]
     assert reasons(heard.of(broken)) == ["undecodable"]
     assert await ledger.effects() == ['[{"cups": 1}, {"cups": 3}]']
 
 
-# ── verdicts on items beside what the handler returns ─────────────────────────────────────────────────────
+# ── decisions on items beside what the handler returns ─────────────────────────────────────────────────────
 
 
 @in_memory
 @policies
-async def test_a_verdict_given_on_an_item_counts_more_than_what_is_returned_for_it(
+async def test_a_decision_made_on_an_item_counts_more_than_what_is_returned_for_it(
     make: Make, heard: Heard, policy: AckPolicy
 ) -> None:
     broker = make(retry=IN_A_MINUTE)

@@ -56,7 +56,7 @@ async def test_a_handler_gets_a_list_of_the_type_it_asked_for(make: Make, heard:
 
 
 @in_memory
-async def test_each_can_have_a_verdict_of_its_own(make: Make, heard: Heard) -> None:
+async def test_each_can_have_a_decision_of_its_own(make: Make, heard: Heard) -> None:
     broker = make(retry=IN_A_MINUTE)
 
     @broker.subscriber("q", batch=True)
@@ -128,7 +128,7 @@ async def test_an_outcome_may_be_returned_as_what_one_would_raise(make: Make, he
         (PostponeMessage(30), Postpone(timedelta(seconds=30))),
     ],
 )
-async def test_what_is_raised_applies_to_those_without_a_verdict(
+async def test_what_is_raised_applies_to_those_without_a_decision(
     make: Make, heard: Heard, error: Exception, outcome: Outcome
 ) -> None:
     broker = make(retry=IN_A_MINUTE)
@@ -245,7 +245,7 @@ async def test_a_batch_is_acknowledged_in_a_transaction_all_or_none(
 
     sent = await publish(broker, "a", "b", "c")
     async with started(broker):
-        await heard.until(lambda: sorted(heard.promises) == sent)
+        await heard.until(lambda: sorted(heard.acked) == sent)
 
     assert told == [(), (sent[1],)]
     assert await ledger.effects() == ["a", "b", "c"]
@@ -268,9 +268,9 @@ async def test_a_batch_has_one_session_committed_with_those_that_are_done(
 
     sent = await publish(broker, "a", "bad", "c")
     async with started(broker):
-        await heard.until(lambda: len(heard.promises) == 2 and len(heard.outcomes) == 1)
+        await heard.until(lambda: len(heard.acked) == 2 and len(heard.outcomes) == 1)
 
-    assert sorted(heard.promises) == [sent[0], sent[2]]
+    assert sorted(heard.acked) == [sent[0], sent[2]]
     assert heard.of(sent[1]) == [Dead("bad")]
     assert await ledger.effects() == ["a", "c"]
 
@@ -289,7 +289,7 @@ async def test_a_batch_whose_items_were_acknowledged_one_by_one_commits_its_sess
 
     sent = await publish(broker, "a", "b")
     async with started(broker):
-        await heard.until(lambda: sorted(heard.promises) == sent)
+        await heard.until(lambda: sorted(heard.acked) == sent)
 
     assert await ledger.effects() == ["a", "b"]
 

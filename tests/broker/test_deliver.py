@@ -1,4 +1,4 @@
-"""From publish to the handler, and what each verdict leads to."""
+"""From publish to the handler, and what each decision leads to."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_a_handler_that_always_fails_ends_in_the_dead_letters_with_its_err
     assert (letter.body, letter.headers["colour"]) == (b"x", "red")
 
 
-VERDICTS = [
+DECISIONS = [
     pytest.param(AckMessage(), Done(), id="ack"),
     pytest.param(NackMessage(delay=3600), Retry(timedelta(hours=1)), id="nack with a delay"),
     pytest.param(NackMessage(), Retry(timedelta(seconds=9)), id="nack by the policy"),
@@ -150,8 +150,8 @@ VERDICTS = [
 ]
 
 
-@pytest.mark.parametrize(("raised", "outcome"), VERDICTS)
-async def test_a_verdict_by_raising(make: Make, heard: Heard, raised: Exception, outcome: object) -> None:
+@pytest.mark.parametrize(("raised", "outcome"), DECISIONS)
+async def test_a_decision_by_raising(make: Make, heard: Heard, raised: Exception, outcome: object) -> None:
     broker, once = make(retry=ConstantRetry(delay=9, jitter=0)), [raised]
 
     @broker.subscriber("q")
@@ -166,7 +166,7 @@ async def test_a_verdict_by_raising(make: Make, heard: Heard, raised: Exception,
     assert heard.of(sent)[0] == outcome
 
 
-async def test_a_verdict_by_calling_and_the_first_one_wins(make: Make, heard: Heard) -> None:
+async def test_a_decision_by_calling_and_the_first_one_wins(make: Make, heard: Heard) -> None:
     broker = make()
 
     @broker.subscriber("q")
@@ -206,7 +206,7 @@ async def test_what_an_error_means_under_each_policy(
     assert heard.of(sent) == [outcome]
 
 
-async def test_a_forgotten_verdict_under_manual_is_a_retry_and_never_a_delete(
+async def test_a_forgotten_decision_under_manual_is_a_retry_and_never_a_delete(
     make: Make, heard: Heard
 ) -> None:
     broker = make(retry=ConstantRetry(delay=3600, jitter=0))
@@ -220,7 +220,7 @@ async def test_a_forgotten_verdict_under_manual_is_a_retry_and_never_a_delete(
         await heard.until(lambda: bool(heard.of(sent)))
         assert [pending.id for pending in await broker.pending("q")] == [sent]
 
-    assert heard.errors == ["NoVerdict"]
+    assert heard.errors == ["NoDecision"]
     assert heard.of(sent) == [Retry(timedelta(hours=1))]
 
 

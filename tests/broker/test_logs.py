@@ -113,7 +113,7 @@ async def test_what_goes_well_is_received_and_processed(log: pytest.LogCaptureFi
     ("raised", "level"),
     [(NackMessage(delay=60), "INFO"), (RejectMessage(reason="spam\nERROR fake"), "ERROR")],
 )
-async def test_a_verdict_that_is_raised_is_one_line(
+async def test_a_decision_that_is_raised_is_one_line(
     log: pytest.LogCaptureFixture, heard: Heard, raised: Exception, level: str
 ) -> None:
     broker = OutboxBroker("memory://", logger=logger, observer=heard)

@@ -102,7 +102,7 @@ async def test_a_timer_whose_message_the_session_holds_is_not_re_armed_beside_it
 
     async with started(broker):
         sent = await broker.publish("today", "daily", timer_id="report")
-        await heard.until(lambda: bool(heard.of(sent) or heard.promises))
+        await heard.until(lambda: bool(heard.of(sent) or heard.acked))
 
     assert heard.of(sent) == [Retry(MINUTE)]
     assert told == [
@@ -122,10 +122,10 @@ async def test_a_timer_whose_message_the_session_holds_is_re_armed_in_it(
 
     async with started(broker):
         sent = await broker.publish("today", "daily", timer_id="report")
-        await heard.until(lambda: bool(heard.of(sent) or heard.promises))
+        await heard.until(lambda: bool(heard.of(sent) or heard.acked))
         waiting = [(each.body, each.timer_id) for each in await broker.pending("daily")]
 
-    assert heard.promises == [sent]
+    assert heard.acked == [sent]
     assert waiting == [(b"tomorrow", "report")]
 
 
@@ -250,7 +250,7 @@ async def test_a_letter_keeps_the_error_although_the_handler_had_said_when_to_tr
 
 
 @in_memory
-async def test_an_observer_that_raises_changes_no_verdict(make: Make) -> None:
+async def test_an_observer_that_raises_changes_no_decision(make: Make) -> None:
     class Broken(Heard):
         def failed(self, delivery: Delivery, error: BaseException) -> None:
             raise RuntimeError("the metrics are down")

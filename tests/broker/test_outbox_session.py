@@ -41,7 +41,7 @@ async def test_what_the_handler_wrote_commits_with_the_end_of_its_message(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         assert await broker.stats() == {}
 
     assert await ledger.effects() == ["tea"]
@@ -65,7 +65,7 @@ async def test_the_return_value_is_published_in_the_same_transaction(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         waiting = [(each.body, each.timer_id) for each in await broker.pending("next")]
 
     assert waiting == [(b"attempt 2", "t")]
@@ -91,7 +91,7 @@ async def test_a_handler_that_raises_leaves_nothing_behind(make: Make, heard: He
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         other = [each.body for each in await broker.pending("other")]
 
     assert heard.of(sent) == [Retry(), Retry(), Retry()]
@@ -116,7 +116,7 @@ async def test_a_handler_that_postpones_and_returns_keeps_what_it_wrote(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["run 1", "run 3"]
     assert [type(outcome) for outcome in heard.of(sent)] == [Postpone, Postpone]
@@ -169,7 +169,7 @@ async def test_whoever_lost_the_lease_has_no_effect(make: Make, heard: Heard, le
     broker.store.ack = taken_over_at_the_end  # type: ignore[method-assign]
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert len(await ledger.effects()) == 1
     assert heard.lost == [sent]
@@ -189,7 +189,7 @@ async def test_other_policies_conclude_the_session_too(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["tea"]
 
@@ -207,7 +207,7 @@ async def test_raising_ack_message_commits_as_returning_does(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["tea"]
 
@@ -229,7 +229,7 @@ async def test_what_is_acknowledged_and_then_fails_is_undone_and_tried_again(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["attempt 2"]
     assert heard.of(sent) == [Retry()]
@@ -286,7 +286,7 @@ async def test_a_commit_that_fails_is_a_failure_of_the_handler(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["attempt 2"]
     assert heard.errors == ["ConnectionError"]

@@ -84,7 +84,7 @@ async def test_an_error_that_any_middleware_swallows_still_rolls_back(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["attempt 2"]
     assert heard.of(sent) == [Retry()]
@@ -111,7 +111,7 @@ async def test_so_it_does_on_a_router_that_came_from_a_broker_without_sessions(
     broker.include_router(router)
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["attempt 2"]
 
@@ -138,7 +138,7 @@ async def test_a_publish_that_fails_rolls_back_even_if_a_middleware_swallows_the
     broker.add_middleware(Fails)
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         waiting = len(await broker.pending("next"))
 
     assert await ledger.effects() == ["attempt 2"]
@@ -161,7 +161,7 @@ async def test_a_return_value_for_another_database_is_published_there_by_itself(
 
     async with elsewhere, in_memory, started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         arrived = [
             [each.body for each in await elsewhere.pending("there")],
             [each.body for each in await in_memory.pending("here")],
@@ -189,7 +189,7 @@ async def test_a_handler_that_closes_its_session_has_failed(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["attempt 2"]
     assert heard.errors == ["SessionClosed"]
@@ -208,7 +208,7 @@ async def test_a_handler_may_commit_and_then_close_its_session(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await ledger.effects() == ["tea"]
     assert heard.errors == []
@@ -224,7 +224,7 @@ async def test_a_handler_may_roll_back_and_return(make: Make, heard: Heard, ledg
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent] or heard.of(sent) == [Done()])
+        await heard.until(lambda: heard.acked == [sent] or heard.of(sent) == [Done()])
 
     assert await ledger.effects() == []
     assert heard.errors == []

@@ -109,7 +109,7 @@ async def test_what_is_raised_there_is_raised_here(make: Make, heard: Slow, hand
     ("handler", "meant"),
     [(process_app.postpones, Postpone(timedelta(hours=1))), (process_app.rejects, Dead("bad"))],
 )
-async def test_a_verdict_is_raised_or_returned_there(
+async def test_a_decision_is_raised_or_returned_there(
     make: Make, heard: Slow, handler: Any, meant: Outcome
 ) -> None:
     broker = make()

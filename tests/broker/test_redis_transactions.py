@@ -31,7 +31,7 @@ async def test_the_effect_and_the_end_of_the_message_are_one(make: Make, heard: 
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         assert [waiting.body for waiting in await broker.pending()] == [b"next"]
 
     assert await client.get("effects") == b"1"
@@ -56,7 +56,7 @@ async def test_whoever_lost_the_lease_has_no_effect(make: Make, heard: Heard, ur
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent] and heard.lost == [sent])
+        await heard.until(lambda: heard.acked == [sent] and heard.lost == [sent])
 
     assert await client.get("effects") == b"1"
     assert heard.errors == []
@@ -79,7 +79,7 @@ async def test_a_block_that_raises_has_no_effect_and_the_message_is_retried(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert await client.get("effects") == "1"
     assert heard.of(sent) == [Retry()]

@@ -143,9 +143,9 @@ async def test_an_acknowledgement_that_was_refused_may_be_made_good(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: bool(heard.promises or heard.outcomes))
+        await heard.until(lambda: bool(heard.acked or heard.outcomes))
 
-    assert heard.promises == [sent]
+    assert heard.acked == [sent]
     assert heard.errors == []
     assert await ledger.effects() == ["tea"]
 
@@ -167,14 +167,14 @@ async def test_an_item_of_a_batch_whose_acknowledgement_was_refused_may_be_made_
 
     sent = await publish(broker, "a", "b")
     async with started(broker):
-        await heard.until(lambda: len(heard.promises) + len(heard.outcomes) == 2)
+        await heard.until(lambda: len(heard.acked) + len(heard.outcomes) == 2)
 
-    assert sorted(heard.promises) == sent
+    assert sorted(heard.acked) == sent
     assert heard.errors == []
     assert await ledger.effects() == ["a", "b"]
 
 
-# ── the first verdict wins ────────────────────────────────────────────────────────────────────────────────
+# ── the first decision counts ────────────────────────────────────────────────────────────────────────────────
 
 
 @on_sqlite

@@ -36,7 +36,7 @@ answers = pytest.mark.parametrize(
 
 
 @answers
-async def test_an_outcome_that_a_handler_returns_is_its_verdict(
+async def test_an_outcome_that_a_handler_returns_is_its_decision(
     make: Make, heard: Heard, answer: Any, outcome: Outcome
 ) -> None:
     broker = make(retry=IN_A_MINUTE)
@@ -85,7 +85,7 @@ async def test_what_the_handler_said_before_counts_more(make: Make, heard: Heard
     assert heard.of(sent) == [Dead("said first")]
 
 
-async def test_a_returned_outcome_is_a_verdict_under_manual_too(make: Make, heard: Heard) -> None:
+async def test_a_returned_outcome_is_a_decision_under_manual_too(make: Make, heard: Heard) -> None:
     broker = make()
 
     @broker.subscriber("q", ack_policy=AckPolicy.MANUAL)
@@ -137,7 +137,7 @@ async def test_an_answer_that_makes_no_sense_is_never_taken_for_done(
         waiting = await broker.pending("next")
 
     assert heard.of(sent) == [Retry(MINUTE)]
-    assert heard.errors == ["NoVerdict"]
+    assert heard.errors == ["NoDecision"]
     assert waiting == []
 
 

@@ -48,7 +48,7 @@ async def test_what_the_handler_wrote_commits_with_the_end_of_its_message(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         assert await broker.stats() == {}
 
     assert ledger.effects() == ["tea"]
@@ -120,7 +120,7 @@ async def test_a_def_handler_that_raises_leaves_nothing_behind(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         other = [each.body for each in await broker.pending("other")]
 
     assert heard.of(sent) == [Retry(), Retry(), Retry()]
@@ -144,7 +144,7 @@ async def test_the_return_value_is_published_in_the_same_transaction(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         waiting = [(each.body, each.timer_id) for each in await broker.pending("next")]
 
     assert waiting == [(b"attempt 2", "t")]
@@ -163,11 +163,11 @@ async def test_a_batch_has_one_session(make: Make, heard: Heard, ledger: SyncLed
 
     async with started(broker):
         sent = await broker.publish_batch("tea", "milk", queue="q")
-        await heard.until(lambda: len(heard.outcomes) + len(heard.promises) == 2)
+        await heard.until(lambda: len(heard.outcomes) + len(heard.acked) == 2)
 
     assert ledger.effects() == ["milk", "tea"]
     assert heard.outcomes == [(sent[0], Dead("bad"))]
-    assert heard.promises == [sent[1]]
+    assert heard.acked == [sent[1]]
 
 
 @on_sql
@@ -182,7 +182,7 @@ async def test_a_handler_of_a_router_has_a_session_too(make: Make, heard: Heard,
     broker.include_router(router)
     async with started(broker):
         sent = await broker.publish("tea", "shop.q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert ledger.effects() == ["tea"]
 
@@ -204,7 +204,7 @@ async def test_a_def_handler_acknowledges_in_a_session_of_its_own(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         assert await broker.stats() == {}
 
     assert ledger.effects() == ["attempt 2"]
@@ -227,7 +227,7 @@ async def test_a_batch_is_acknowledged_in_a_session_of_its_handlers(
 
     async with started(broker):
         sent = await broker.publish_batch("tea", "milk", queue="q")
-        await heard.until(lambda: heard.promises == sent)
+        await heard.until(lambda: heard.acked == sent)
         assert await broker.stats() == {}
 
     assert ledger.effects() == ["milk", "tea"]
@@ -250,7 +250,7 @@ async def test_a_timer_is_armed_again_in_the_session_of_its_own_handler(
 
     async with started(broker):
         sent = await broker.publish("tea", "q", timer_id="t")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         waiting = [(each.body, each.timer_id) for each in await broker.pending("q")]
 
     assert waiting == [(b"again", "t")]
@@ -288,7 +288,7 @@ async def test_a_def_handler_that_closes_its_session_is_not_taken_for_done(
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert ledger.effects() == ["attempt 2"]
     assert heard.of(sent) == [Retry()]

@@ -133,13 +133,11 @@ async def test_for_what_a_middleware_raises_the_retry_policy_is_asked(make: Make
         assert waiting.attempts == 1
 
 
-# ── verdicts that could not be written ────────────────────────────────────────────────────────────────────
+# ── decisions that could not be written ────────────────────────────────────────────────────────────────────
 
 
 @in_memory
-async def test_a_verdict_that_met_somebodys_lock_is_written_when_that_is_gone(
-    make: Make, heard: Heard
-) -> None:
+async def test_a_decision_that_met_a_lock_is_written_when_that_is_gone(make: Make, heard: Heard) -> None:
     async with make() as broker:
         msg, asked = await taken(broker), []
         settle = broker.store.settle
@@ -157,7 +155,7 @@ async def test_a_verdict_that_met_somebodys_lock_is_written_when_that_is_gone(
 
 
 @in_memory
-async def test_a_verdict_that_could_not_be_written_can_be_given_again(make: Make) -> None:
+async def test_a_decision_that_could_not_be_written_can_be_made_again(make: Make) -> None:
     async with make() as broker:
         msg = await taken(broker)
         settle = broker.store.settle
@@ -175,7 +173,7 @@ async def test_a_verdict_that_could_not_be_written_can_be_given_again(make: Make
 
 
 @in_memory
-async def test_after_a_verdict_that_could_not_be_written_another_may_be_given(make: Make) -> None:
+async def test_after_a_decision_that_could_not_be_written_another_may_be_made(make: Make) -> None:
     async with make() as broker:
         msg = await taken(broker)
         settle = broker.store.settle
@@ -206,7 +204,7 @@ async def test_a_nack_after_an_acknowledgement_that_was_rolled_back_is_written(
 
         (waiting,) = await broker.pending("q")
         assert (waiting.id, waiting.attempts) == (msg.id, 1)
-        assert heard.promises == [msg.id]
+        assert heard.acked == [msg.id]
         assert heard.of(msg.id) == [Retry(MINUTE)]
         assert (await broker.stats())["q"].running == 0
 
@@ -225,7 +223,7 @@ async def test_a_nack_after_an_acknowledgement_that_was_committed_is_no_lost_lea
         await msg.nack()
 
         assert await broker.stats() == {}
-        assert (heard.promises, heard.uncertainties, heard.lost) == ([msg.id], [msg.id], [])
+        assert (heard.acked, heard.uncertainties, heard.lost) == ([msg.id], [msg.id], [])
     assert await ledger.effects() == ["tea"]
 
 
@@ -242,7 +240,7 @@ async def test_an_acknowledgement_in_a_transaction_is_told_once(
             await msg.ack(session=session)
             await session.commit()
 
-        assert (heard.promises, heard.outcomes) == ([msg.id], [])
+        assert (heard.acked, heard.outcomes) == ([msg.id], [])
 
 
 # ── policies that raise when there is no error ────────────────────────────────────────────────────────────

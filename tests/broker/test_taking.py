@@ -55,7 +55,7 @@ async def test_when_none_comes_there_is_none(make: Make) -> None:
         assert await broker.subscriber("q").get_one(timeout=0) is None
 
 
-async def test_every_verdict_is_written_at_once(make: Make) -> None:
+async def test_every_decision_is_written_at_once(make: Make) -> None:
     async with make(retry=AT_ONCE) as broker:
         subscriber = broker.subscriber("q")
         await broker.publish("x", "q")
@@ -68,7 +68,7 @@ async def test_every_verdict_is_written_at_once(make: Make) -> None:
         await (third := await take()).postpone(0.1)
         fourth = await take()
         await fourth.reject("enough")
-        await fourth.ack()  # The first verdict has won.
+        await fourth.ack()  # The first decision counts.
 
         assert [msg.attempt for msg in (first, second, third, fourth)] == [1, 2, 3, 1]
         assert [letter.reason for letter in await broker.dead_letters("q")] == ["enough"]
@@ -188,7 +188,7 @@ class Everything(Heard):
 in_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
 
 
-async def test_observers_hear_of_the_claim_and_of_each_verdict_once_it_is_written(make: Make) -> None:
+async def test_observers_hear_of_the_claim_and_of_each_decision_once_it_is_written(make: Make) -> None:
     heard = Everything()
     async with make(observer=heard, retry=AT_ONCE) as broker:
         subscriber = broker.subscriber("q")
@@ -203,7 +203,7 @@ async def test_observers_hear_of_the_claim_and_of_each_verdict_once_it_is_writte
         await (await take()).postpone(0.1)
         last = await take()
         await last.ack()
-        await last.reject("too late")  # The first verdict has won.
+        await last.reject("too late")  # The first decision counts.
 
     assert heard.claims == [sent, sent, sent]
     assert heard.of(sent) == [Retry(timedelta(0)), Postpone(timedelta(milliseconds=100)), Done()]

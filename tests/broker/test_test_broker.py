@@ -21,7 +21,7 @@ from nightmail import (
 )
 from nightmail.annotations import OutboxMessage
 from nightmail.broker.config import OutboxBrokerConfig
-from nightmail.errors import NoVerdict, TimerExists
+from nightmail.errors import NoDecision, TimerExists
 from nightmail.testing import TestOutboxBroker
 from nightmail.testing.store import VirtualStore
 
@@ -144,12 +144,12 @@ async def test_what_a_handler_raises_comes_out_whatever_the_policy_makes_of_it(b
             await br.publish("tea", "acked")
         with pytest.raises(ValueError, match="rejected"):
             await br.publish("tea", "rejected")
-        with pytest.raises(NoVerdict):
+        with pytest.raises(NoDecision):
             await br.publish("tea", "manual")
         assert [letter.queue for letter in await tb.dead_letters()] == ["rejected"]
 
 
-async def test_a_verdict_that_a_handler_raises_is_no_error(broker: OutboxBroker) -> None:
+async def test_a_decision_that_a_handler_raises_is_no_error(broker: OutboxBroker) -> None:
     @broker.subscriber("q")
     async def handle(body: str) -> None:
         raise {

@@ -71,7 +71,7 @@ async def test_a_message_whose_acknowledgement_fails_at_the_end_is_tried_again(
     broker.store.ack = failing_once  # type: ignore[method-assign]
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
 
     assert heard.of(sent) == [Retry()]
     assert heard.errors == ["ConnectionError"]
@@ -95,7 +95,7 @@ async def test_of_a_batch_that_ends_with_one_lease_lost_the_others_go_again_at_o
 
     lost, *innocent = sent = await publish(broker, "a", "b", "c")
     async with started(broker):
-        await heard.until(lambda: sorted(heard.promises) == sent)
+        await heard.until(lambda: sorted(heard.acked) == sent)
 
     assert heard.lost == [lost]
     assert [heard.of(each) for each in innocent] == [[Release()], [Release()]]
@@ -104,16 +104,16 @@ async def test_of_a_batch_that_ends_with_one_lease_lost_the_others_go_again_at_o
 
 
 @on_sqlite
-@pytest.mark.parametrize("verdict", ["postpone", "reject"])
-async def test_a_verdict_whose_commit_fails_does_not_stand(
-    make: Make, heard: Heard, ledger: Ledger, verdict: str
+@pytest.mark.parametrize("decision", ["postpone", "reject"])
+async def test_a_decision_whose_commit_fails_does_not_stand(
+    make: Make, heard: Heard, ledger: Ledger, decision: str
 ) -> None:
     broker = make(session_factory=ledger.sessions, retry=IN_A_MINUTE)
 
     @broker.subscriber("q")
     async def handle(body: str, session: OutboxSession, msg: OutboxMessage) -> None:
         await ledger.write(session, body)
-        await (msg.postpone(3600) if verdict == "postpone" else msg.reject("no such customer"))
+        await (msg.postpone(3600) if decision == "postpone" else msg.reject("no such customer"))
         session.commit = gone_away  # type: ignore[method-assign]
 
     async with started(broker):
@@ -126,7 +126,7 @@ async def test_a_verdict_whose_commit_fails_does_not_stand(
 
 
 @on_sqlite
-async def test_a_verdict_whose_message_cannot_be_locked_at_the_end_does_not_stand(
+async def test_a_decision_whose_message_cannot_be_locked_at_the_end_does_not_stand(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:
     broker = make(session_factory=ledger.sessions, retry=IN_A_MINUTE)
@@ -161,14 +161,14 @@ async def test_an_answer_whose_commit_fails_is_not_sent(make: Make, heard: Heard
 
     async with started(broker):
         sent = await broker.publish("tea", "q", reply_to="answers")
-        await heard.until(lambda: heard.promises == [sent])
+        await heard.until(lambda: heard.acked == [sent])
         answers = [each.body for each in await broker.pending("answers")]
 
     assert answers == [b"answer 2"]
     assert await ledger.effects() == ["attempt 2"]
 
 
-# ── the handler fails after its verdict ───────────────────────────────────────────────────────────────────
+# ── the handler fails after its decision ───────────────────────────────────────────────────────────────────
 
 
 @on_sqlite
@@ -230,10 +230,10 @@ async def test_an_error_that_a_middleware_swallows_undoes_an_acknowledgement_in_
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: bool(heard.of(sent) or heard.promises))
+        await heard.until(lambda: bool(heard.of(sent) or heard.acked))
 
     assert heard.of(sent) == [Retry(MINUTE)]
-    assert heard.promises == []
+    assert heard.acked == []
     assert await ledger.effects() == []
 
 
@@ -241,7 +241,7 @@ async def test_an_error_that_a_middleware_swallows_undoes_an_acknowledgement_in_
 
 
 @on_sqlite
-async def test_raising_ack_message_commits_where_verdicts_are_the_handlers_own(
+async def test_raising_ack_message_commits_where_decisions_are_the_handlers_own(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:
     broker = make(session_factory=ledger.sessions, retry=IN_A_MINUTE)
@@ -253,7 +253,7 @@ async def test_raising_ack_message_commits_where_verdicts_are_the_handlers_own(
 
     async with started(broker):
         await broker.publish("tea", "q")
-        await heard.until(lambda: bool(heard.promises or heard.uncertainties or heard.outcomes))
+        await heard.until(lambda: bool(heard.acked or heard.uncertainties or heard.outcomes))
         assert await broker.stats() == {}
 
     assert heard.outcomes == []
@@ -261,7 +261,7 @@ async def test_raising_ack_message_commits_where_verdicts_are_the_handlers_own(
 
 
 @on_sqlite
-async def test_raising_ack_message_commits_a_batch_where_verdicts_are_the_handlers_own(
+async def test_raising_ack_message_commits_a_batch_where_decisions_are_the_handlers_own(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:
     broker = make(session_factory=ledger.sessions, retry=IN_A_MINUTE)
@@ -274,7 +274,7 @@ async def test_raising_ack_message_commits_a_batch_where_verdicts_are_the_handle
 
     await publish(broker, "a", "b")
     async with started(broker):
-        await heard.until(lambda: len(heard.promises + heard.uncertainties) + len(heard.outcomes) == 2)
+        await heard.until(lambda: len(heard.acked + heard.uncertainties) + len(heard.outcomes) == 2)
         assert await broker.stats() == {}
 
     assert heard.outcomes == []
@@ -285,7 +285,7 @@ async def test_raising_ack_message_commits_a_batch_where_verdicts_are_the_handle
 
 
 @in_memory
-async def test_a_verdict_that_was_given_before_the_time_was_up_stands(make: Make, heard: Heard) -> None:
+async def test_a_decision_that_was_made_before_the_time_was_up_stands(make: Make, heard: Heard) -> None:
     broker = make(retry=IN_A_MINUTE, handler_timeout=0.05)
 
     @broker.subscriber("q")
@@ -301,7 +301,7 @@ async def test_a_verdict_that_was_given_before_the_time_was_up_stands(make: Make
 
 
 @in_memory
-async def test_of_a_batch_whose_time_is_up_those_with_a_verdict_keep_it_and_the_others_are_tried_again(
+async def test_of_a_batch_whose_time_is_up_those_with_a_decision_keep_it_and_the_others_are_tried_again(
     make: Make, heard: Heard
 ) -> None:
     broker = make(retry=IN_A_MINUTE, handler_timeout=0.05)

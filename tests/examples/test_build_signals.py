@@ -86,7 +86,7 @@ async def test_accepted_twice_running_thrice_then_succeeded_takes_six_polls_and_
     async with stages(url, runner, observer=heard) as builds:
         await request(builds)
         await until_nothing_is_left(builds)
-        await heard.until(lambda: len(heard.promises) == 4)
+        await heard.until(lambda: len(heard.acked) == 4)
 
         assert runner.triggered == [(["a"], ["b", "c"])]
         assert runner.polls(BUILD) == 6

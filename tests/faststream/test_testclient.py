@@ -253,7 +253,7 @@ async def test_a_model_is_answered_with_a_model(make: Make) -> None:
         assert publisher.mock.call_count == 2
 
 
-# ── a handler that is cancelled has no verdict ─────────────────────────────────────────────────────────────
+# ── a handler that is cancelled has no decision ─────────────────────────────────────────────────────────────
 
 every_policy = pytest.mark.parametrize(
     "policy", [AckPolicy.ACK, AckPolicy.REJECT_ON_ERROR, AckPolicy.NACK_ON_ERROR, AckPolicy.MANUAL]

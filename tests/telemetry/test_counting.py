@@ -51,7 +51,7 @@ def test_a_settlement_counts_by_its_outcome(
 @pytest.mark.parametrize(
     ("tell", "ending"),
     [
-        (lambda metrics: metrics.promised(ONE), "promised"),
+        (lambda metrics: metrics.acked_in_transaction(ONE), "acked_in_transaction"),
         (lambda metrics: metrics.uncertain(Settlement(ONE, Done())), "uncertain"),
         (lambda metrics: metrics.settled([Settlement(delivery(superseded=True), Done())]), "superseded"),
     ],

@@ -232,8 +232,10 @@ async def test_what_must_not_run_is_left_out_of_the_batch(
     assert seen.of(expired) == [Dead("expired", ran=False)]
 
 
-async def test_a_suspect_runs_in_a_batch_of_one(store: FaultyStore, clock: ManualClock, seen: Seen) -> None:
-    [suspect] = await publish(store)
+async def test_a_quarantined_message_runs_in_a_batch_of_one(
+    store: FaultyStore, clock: ManualClock, seen: Seen
+) -> None:
+    [quarantined] = await publish(store)
     for _ in range(2):
         await take(store, lease=timedelta(seconds=1))
         clock.advance(timedelta(seconds=2))
@@ -242,7 +244,7 @@ async def test_a_suspect_runs_in_a_batch_of_one(store: FaultyStore, clock: Manua
 
     await run_once(store, seen, handler)
 
-    assert handler.seen == [innocents, [suspect]]
+    assert handler.seen == [innocents, [quarantined]]
 
 
 @pytest.mark.parametrize("limit", [0, -1])

@@ -1,4 +1,4 @@
-"""Renewals that are kept out, and promises that nothing but the lease protects."""
+"""Renewals that are kept out, and acknowledgements that nothing but the lease protects."""
 
 from __future__ import annotations
 
@@ -113,20 +113,22 @@ class WithoutLocks(FaultyStore):
         return replace(super().capabilities, locks_rows=False)
 
 
-async def test_a_promise_keeps_its_lease_where_no_lock_stands_in_for_it(data: MemoryData, seen: Seen) -> None:
+async def test_what_was_acked_keeps_its_lease_where_no_lock_stands_in_for_it(
+    data: MemoryData, seen: Seen
+) -> None:
     store, other = WithoutLocks(MemoryStore(data)), MemoryStore(data)
-    promised, go_on = asyncio.Event(), asyncio.Event()
+    acked, go_on = asyncio.Event(), asyncio.Event()
 
     async def handle(delivery: Delivery) -> None:
-        current.promise([delivery])
-        promised.set()
+        current.acked_in_transaction([delivery])
+        acked.set()
         await go_on.wait()
 
     [published] = await publish(store)
     settings = WorkerSettings(lease=timedelta(milliseconds=450))
     worker = Worker(store, handle, queues=[QUEUE], settings=settings, observer=seen)
     async with at_work(worker):
-        await soon(promised.wait())
+        await soon(acked.wait())
         renewals = store.calls["extend"]
         await store.until_called("extend", renewals + 3)
         assert store.renewing[0].id == published

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 
 import pytest
 
 from nightmail.engine import current
 from nightmail.engine.leases import Leases
+from nightmail.engine.result import Result
 from nightmail.engine.slot import HandlerSlot
 from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
@@ -79,14 +81,14 @@ async def test_a_task_that_the_handler_waits_for_belongs_to_it_and_one_it_leaves
 
 
 async def test_a_handler_that_failed_is_over_too(store: FaultyStore) -> None:
-    slot = HandlerSlot(asyncio.create_task(asyncio.sleep(0)), Leases(), delivery(timer_id="daily"))
-    assert slot.delivery is not None
-    current.enter(store, slot, slot.delivery)
-    assert daily(store) is slot.delivery
+    running, context = delivery(timer_id="daily"), copy_context()
+    slot = HandlerSlot(asyncio.create_task(asyncio.sleep(0)), Leases(), {running: Result()})
+    current.enter(context, store, slot)
+    assert context.run(daily, store) is running
 
-    slot.delivery = None
+    slot.results = {}
 
-    assert daily(store) is None
+    assert context.run(daily, store) is None
 
 
 async def test_handlers_beside_each_other_see_each_its_own(store: FaultyStore, seen: Seen) -> None:

@@ -309,7 +309,7 @@ async def test_a_letter_may_be_acknowledged_in_the_handlers_own_transaction(
     async def handle(delivery: Delivery) -> None:
         async with data.transaction() as transaction:
             await store.ack([delivery], transaction=transaction)
-            current.promise([delivery])
+            current.acked_in_transaction([delivery])
             if delivery.attempt == 1:
                 raise ConnectionError
 

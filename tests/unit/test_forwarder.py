@@ -533,7 +533,7 @@ async def test_a_publisher_in_the_same_database_may_acknowledge_by_itself(
     async def send(batch: Sequence[Delivery]) -> list[Exception | None]:
         async with data.transaction() as transaction:
             await store.ack(batch, transaction=transaction)
-            current.promise(batch)
+            current.acked_in_transaction(batch)
         return [None] * len(batch)
 
     await publish(store, 2)

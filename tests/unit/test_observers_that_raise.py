@@ -28,7 +28,7 @@ EVENTS = (
     "failed",
     "policy_failed",
     "settled",
-    "promised",
+    "acked_in_transaction",
     "superseded",
     "lease_lost",
     "uncertain",
@@ -85,10 +85,10 @@ class EventfulDay:
                 self._lost.add(delivery.id)
                 await self._another.settle([Settlement(delivery, Release())])
                 raise LeaseLost([delivery.id])
-            case b"promised":
+            case b"acked in a transaction":
                 async with self._data.transaction() as transaction:
                     await self._another.ack([delivery], transaction=transaction)
-                    current.promise([delivery])
+                    current.acked_in_transaction([delivery])
         self._end(delivery)
 
     def _end(self, delivery: Delivery) -> None:
@@ -123,7 +123,7 @@ async def test_whatever_an_observer_raises_at_every_message_ends_as_it_should(
     (running,) = await take(store)
     await publish_timer(store, "t", body=b"newer", on_conflict="replace")
     await store.settle([Settlement(running, Retry())])
-    todays = [b"plain", b"fails once", b"fails its policy", b"lost", b"promised"]
+    todays = [b"plain", b"fails once", b"fails its policy", b"lost", b"acked in a transaction"]
     for body in todays:
         await publish(store, body=body)
     store.upset("settle", lost_reply)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nightmail.engine import shutdown as stopping_module
-from nightmail.engine.quarantine import Quarantine, is_suspect
+from nightmail.engine.quarantine import Quarantine, is_quarantined
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
@@ -120,11 +120,11 @@ async def test_the_poison_is_buried_after_ten_crashes_and_no_innocent_with_it(
     assert machine.most_deliveries <= 3
 
 
-@pytest.mark.parametrize(("deliveries", "suspect"), [(1, False), (2, False), (3, True), (10, True)])
-def test_a_message_is_a_suspect_from_its_third_unexplained_delivery_on(
-    deliveries: int, suspect: bool
+@pytest.mark.parametrize(("deliveries", "quarantined"), [(1, False), (2, False), (3, True), (10, True)])
+def test_a_message_is_quarantined_from_its_third_unexplained_delivery_on(
+    deliveries: int, quarantined: bool
 ) -> None:
-    assert is_suspect(delivery(deliveries=deliveries)) is suspect
+    assert is_quarantined(delivery(deliveries=deliveries)) is quarantined
 
 
 async def lose_workers(store: FaultyStore, clock: ManualClock, times: int, limit: int = 100) -> None:
@@ -148,17 +148,17 @@ async def test_a_message_is_buried_unrun_after_the_tenth_loss_and_run_after_the_
     assert len(handler.deliveries) == (outcome == Done())
 
 
-async def test_a_suspect_starts_only_when_its_worker_has_nothing_else_in_hand(
+async def test_a_quarantined_message_starts_only_when_its_worker_has_nothing_else_in_hand(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
-    [suspect] = await publish(store)
+    [quarantined] = await publish(store)
     await lose_workers(store, clock, 2)
     innocents = await publish(store, 3)
     handler = Handler(held=True)
     in_hand: list[int] = []
 
     async def handle(delivery: Delivery) -> None:
-        if delivery.id == suspect:
+        if delivery.id == quarantined:
             in_hand.append(worker.in_hand)
         else:
             await handler(delivery)
@@ -167,15 +167,15 @@ async def test_a_suspect_starts_only_when_its_worker_has_nothing_else_in_hand(
     async with at_work(worker):
         await handler.until_running(3)
         await a_few_steps()
-        assert suspect not in seen.runs
+        assert quarantined not in seen.runs
         handler.let_go()
         await seen.until_settled(4)
 
-    assert seen.runs == [*innocents, suspect]
+    assert seen.runs == [*innocents, quarantined]
     assert in_hand == [1]
 
 
-async def test_nothing_is_claimed_while_a_suspect_waits_or_runs(
+async def test_nothing_is_claimed_while_a_quarantined_message_waits_or_runs(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     await publish(store)
@@ -192,7 +192,7 @@ async def test_nothing_is_claimed_while_a_suspect_waits_or_runs(
         await seen.until_settled(4)
 
 
-async def test_of_several_suspects_one_is_kept_and_the_others_go_back_uncounted(
+async def test_of_several_quarantined_messages_one_is_kept_and_the_others_go_back_uncounted(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     published = await publish(store, 3)
@@ -211,10 +211,10 @@ async def test_of_several_suspects_one_is_kept_and_the_others_go_back_uncounted(
     assert sorted(seen.runs) == published
 
 
-async def test_a_suspect_is_handed_back_when_the_worker_stops(
+async def test_a_quarantined_message_is_handed_back_when_the_worker_stops(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
-    [suspect] = await publish(store)
+    [quarantined] = await publish(store)
     await lose_workers(store, clock, 2)
     await publish(store)
     handler = Handler(held=True)
@@ -223,12 +223,12 @@ async def test_a_suspect_is_handed_back_when_the_worker_stops(
         await handler.until_running(1)
         stopping = asyncio.create_task(worker.stop())
         await seen.until_settled(1)
-        assert seen.outcomes == [(suspect, Release())]
+        assert seen.outcomes == [(quarantined, Release())]
         handler.let_go()
         await soon(stopping)
 
     [found] = await take(store)
-    assert (found.id, found.deliveries) == (suspect, 3)
+    assert (found.id, found.deliveries) == (quarantined, 3)
 
 
 # ── neighbours in one process ─────────────────────────────────────────────────────────────────────────────
@@ -243,10 +243,10 @@ def neighbours(store: FaultyStore, handle: Handler, seen: Seen) -> tuple[Worker,
     )
 
 
-async def test_a_suspect_waits_for_what_its_neighbours_have_in_hand(
+async def test_a_quarantined_message_waits_for_what_its_neighbours_have_in_hand(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
-    [suspect] = await publish(store, queue="mail")
+    [quarantined] = await publish(store, queue="mail")
     await lose_workers(store, clock, 2)
     [innocent] = await publish(store, queue="post")
     handler = Handler(held=True)
@@ -261,37 +261,37 @@ async def test_a_suspect_waits_for_what_its_neighbours_have_in_hand(
             handler.let_go()
             await seen.until_settled(2)
 
-    assert seen.runs == [innocent, suspect]
+    assert seen.runs == [innocent, quarantined]
 
 
-async def test_neighbours_claim_nothing_while_a_suspect_runs_and_go_on_afterwards(
+async def test_neighbours_claim_nothing_while_a_quarantined_message_runs_and_go_on_afterwards(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
-    [suspect] = await publish(store, queue="mail")
+    [quarantined] = await publish(store, queue="mail")
     await lose_workers(store, clock, 2)
     handler = Handler(held=True)
     first, second = neighbours(store, handler, seen)
 
     async with at_work(second):
-        # The neighbour sleeps, waiting for its bell: being woken must not make it forget the suspect.
+        # The neighbour sleeps, waiting for its bell: being woken must not make it forget the quarantined message.
         await store.until_called("claim")
         async with at_work(first):
             await handler.until_running(1)
             [innocent] = await publish(store, queue="post")
             await a_few_steps()
-            assert seen.runs == [suspect]
+            assert seen.runs == [quarantined]
             assert second.in_hand == 0
             assert seen.wakes == 1
             handler.let_go()
             await seen.until_settled(2)
 
-    assert seen.runs == [suspect, innocent]
+    assert seen.runs == [quarantined, innocent]
 
 
-async def test_a_suspect_waits_for_a_neighbours_claim_that_is_under_way(
+async def test_a_quarantined_message_waits_for_a_neighbours_claim_that_is_under_way(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
-    [suspect] = await publish(store, queue="mail")
+    [quarantined] = await publish(store, queue="mail")
     await lose_workers(store, clock, 2)
     [innocent] = await publish(store, queue="post")
     gate = store.upset("claim", Gate())
@@ -306,18 +306,18 @@ async def test_a_suspect_waits_for_a_neighbours_claim_that_is_under_way(
             gate.open()
             await seen.until_settled(2)
 
-    assert seen.runs == [innocent, suspect]
+    assert seen.runs == [innocent, quarantined]
 
 
 class Somebody:
     """Another worker of this process, with nothing in hand."""
 
     is_at_rest = True
-    has_only_its_suspect = True
+    has_only_its_quarantined = True
 
 
 class JustThen(Quarantine):
-    """A neighbour's suspect takes the process right after a worker has seen that it is free."""
+    """A neighbour's quarantined message takes the process right after a worker has seen that it is free."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,7 +332,7 @@ class JustThen(Quarantine):
 
 
 @pytest.mark.parametrize("run", [Worker.run, Worker.run_until_idle])
-async def test_a_suspect_that_comes_in_the_last_moment_is_still_left_alone(
+async def test_a_quarantined_message_that_comes_in_the_last_moment_is_still_left_alone(
     store: FaultyStore, seen: Seen, run: Callable[[Worker], Coroutine[Any, Any, None]]
 ) -> None:
     quarantine = JustThen()
@@ -350,7 +350,7 @@ async def test_a_suspect_that_comes_in_the_last_moment_is_still_left_alone(
     await soon(running)
 
 
-async def test_only_one_suspect_runs_in_a_process_at_a_time(
+async def test_only_one_quarantined_message_runs_in_a_process_at_a_time(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     [one] = await publish(store, queue="mail")
@@ -373,7 +373,7 @@ async def test_only_one_suspect_runs_in_a_process_at_a_time(
     assert {each.deliveries for each in handler.deliveries} == {3}
 
 
-async def test_working_until_idle_waits_for_a_neighbours_suspect_without_spinning(
+async def test_working_until_idle_waits_for_a_neighbours_quarantined_message_without_spinning(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     await publish(store, queue="mail")
@@ -393,11 +393,11 @@ async def test_working_until_idle_waits_for_a_neighbours_suspect_without_spinnin
     assert len(seen.runs) == 2
 
 
-async def test_a_neighbour_that_never_comes_to_rest_holds_a_suspect_up_for_a_while_only(
+async def test_a_neighbour_that_never_comes_to_rest_holds_a_quarantined_message_up_for_a_while_only(
     store: FaultyStore, clock: ManualClock, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nightmail.engine.quarantine.PATIENCE_SECONDS", 0.05)
-    [suspect] = await publish(store, queue="mail")
+    [quarantined] = await publish(store, queue="mail")
     await lose_workers(store, clock, 2)
     [innocent] = await publish(store, queue="post")
     handler = Handler(held=True)
@@ -407,11 +407,11 @@ async def test_a_neighbour_that_never_comes_to_rest_holds_a_suspect_up_for_a_whi
         await handler.until_running(1)
         async with at_work(first):
             await handler.until_running(2)
-            assert seen.runs == [innocent, suspect]
+            assert seen.runs == [innocent, quarantined]
             handler.let_go()
 
 
-async def test_a_suspect_that_stops_running_leaves_the_process_to_the_others(
+async def test_a_quarantined_message_that_stops_running_leaves_the_process_to_the_others(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     await publish(store, queue="mail")

@@ -40,7 +40,7 @@ async def lose_workers(
 # ── every message is started ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_suspect_is_started_by_a_worker_whose_only_runner_has_just_ended(
+async def test_a_quarantined_message_is_started_by_a_worker_whose_only_runner_has_just_ended(
     store: FaultyStore, data: MemoryData, clock: ManualClock, seen: Seen
 ) -> None:
     other = MemoryStore(data, clock=clock)
@@ -48,7 +48,7 @@ async def test_a_suspect_is_started_by_a_worker_whose_only_runner_has_just_ended
     async def acks_in_its_own_transaction(delivery: Delivery) -> None:
         async with data.transaction() as transaction:
             await store.ack([delivery], transaction=transaction)
-            current.promise([delivery])
+            current.acked_in_transaction([delivery])
 
     worker = Worker(
         store,
@@ -62,14 +62,14 @@ async def test_a_suspect_is_started_by_a_worker_whose_only_runner_has_just_ended
         await seen.until(lambda: len(seen.runs) == 5)  # From here on it fetches ahead.
         await a_few_steps()
         gate = store.upset("claim", Gate())
-        [suspect] = await publish(other)
+        [quarantined] = await publish(other)
         await lose_workers(other, clock)
         [innocent] = await publish(other)
         await soon(gate.reached.wait())
         gate.open()
         await seen.until(lambda: len(seen.runs) == 7)
 
-    assert seen.runs[5:] == [innocent, suspect]
+    assert seen.runs[5:] == [innocent, quarantined]
 
 
 async def test_what_comes_in_the_moment_in_which_the_last_runner_ends_is_started() -> None:
@@ -121,14 +121,14 @@ async def test_a_runner_that_died_is_replaced_while_anything_waits() -> None:
     assert started == [1, 2]
 
 
-async def test_a_runner_at_rest_does_not_start_a_suspect_before_its_neighbour_has_ended(
+async def test_a_runner_at_rest_does_not_start_a_quarantined_message_before_its_neighbour_has_ended(
     store: FaultyStore, data: MemoryData, clock: ManualClock, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Every runner rests after each message, and for long enough to meet the suspect.
+    # Every runner rests after each message, and for long enough to meet the quarantined message.
     monkeypatch.setattr(runners, "TURN_SECONDS", 0.0)
     monkeypatch.setattr(runners, "STEPS", 40)
     other = MemoryStore(data, clock=clock)
-    [suspect] = await publish(other, queue="mail")
+    [quarantined] = await publish(other, queue="mail")
     await lose_workers(other, clock)
     [innocent] = await publish(other, queue="mail")
     [long] = await publish(other, queue="post")
@@ -148,15 +148,15 @@ async def test_a_runner_at_rest_does_not_start_a_suspect_before_its_neighbour_ha
         async with at_work(worker):
             await seen.until(lambda: innocent in seen.runs)
             await a_few_steps()
-            assert suspect not in seen.runs
+            assert quarantined not in seen.runs
             handler.let_go()
-            await seen.until(lambda: suspect in seen.runs)
+            await seen.until(lambda: quarantined in seen.runs)
 
-    assert seen.runs == [long, innocent, suspect]
+    assert seen.runs == [long, innocent, quarantined]
 
 
 @pytest.mark.parametrize("shares", [False, True])
-async def test_a_suspect_waits_for_a_handler_that_has_acknowledged_its_message_and_still_runs(
+async def test_a_quarantined_message_waits_for_a_handler_that_has_acknowledged_its_message_and_still_runs(
     store: FaultyStore, data: MemoryData, clock: ManualClock, seen: Seen, shares: bool
 ) -> None:
     handler = Handler(held=True)
@@ -165,10 +165,10 @@ async def test_a_suspect_waits_for_a_handler_that_has_acknowledged_its_message_a
         if delivery.id == innocent:
             async with data.transaction() as transaction:
                 await store.ack([delivery], transaction=transaction)
-                current.promise([delivery])
+                current.acked_in_transaction([delivery])
             await handler(delivery)
 
-    [suspect] = await publish(store, queue="mail")
+    [quarantined] = await publish(store, queue="mail")
     await lose_workers(store, clock, times=1, queue="mail")
     await store.claim(["mail"], limit=1, lease=LEASE, token=delivery().token)
     shared = Quarantine()
@@ -184,15 +184,15 @@ async def test_a_suspect_waits_for_a_handler_that_has_acknowledged_its_message_a
         await publish(store, queue="mail")  # Wakes the worker up.
         await seen.until(lambda: shared.taken)
         await asyncio.sleep(0.05)
-        assert suspect not in seen.runs
+        assert quarantined not in seen.runs
         handler.let_go()
-        await seen.until(lambda: suspect in seen.runs)
+        await seen.until(lambda: quarantined in seen.runs)
 
 
 # ── what it costs ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_recovery_costs_one_claim_for_each_suspect(
+async def test_recovery_costs_one_claim_for_each_quarantined_message(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     published = await publish(store, 300)
@@ -208,10 +208,10 @@ async def test_recovery_costs_one_claim_for_each_suspect(
     assert [outcome for _, outcome in seen.outcomes].count(Done()) == 300
 
 
-async def test_suspects_between_innocents_do_not_send_them_round_and_round(
+async def test_quarantined_messages_between_innocents_do_not_send_them_round_and_round(
     store: FaultyStore, data: MemoryData, clock: ManualClock, seen: Seen
 ) -> None:
-    # Every other message is a suspect.
+    # Every other message is a quarantined message.
     for _ in range(60):
         await publish(store, queue="odd")
     await lose_workers(store, clock, queue="odd")
@@ -255,10 +255,10 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
     return clock
 
 
-async def test_a_long_handler_of_a_neighbour_holds_up_the_first_of_several_suspects_only(
+async def test_a_long_handler_of_a_neighbour_holds_up_the_first_of_several_quarantined_messages_only(
     store: FaultyStore, clock: ManualClock, seen: Seen, virtual: VirtualTime
 ) -> None:
-    suspects = await publish(store, 6, queue="mail")
+    quarantined = await publish(store, 6, queue="mail")
     await lose_workers(store, clock, queue="mail")
     [long] = await publish(store, queue="post")
     handler, shared, began = Handler(held=True), Quarantine(), virtual.now
@@ -270,15 +270,15 @@ async def test_a_long_handler_of_a_neighbour_holds_up_the_first_of_several_suspe
             await seen.until(lambda: len(seen.runs) == 7)
             handler.let_go()
 
-    assert seen.runs == [long, *suspects]
-    # Ten seconds for the first, and moments in which the suspect before is still being written.
+    assert seen.runs == [long, *quarantined]
+    # Ten seconds for the first, and moments in which the quarantined message before is still being written.
     assert 10 <= virtual.now - began <= 11
 
 
-async def test_a_third_subscriber_goes_on_while_a_suspect_waits_for_another(
+async def test_a_third_subscriber_goes_on_while_a_quarantined_message_waits_for_another(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
-    [suspect] = await publish(store, queue="mail")
+    [quarantined] = await publish(store, queue="mail")
     await lose_workers(store, clock, queue="mail")
     await publish(store, queue="post")
     held, handler, shared = Handler(held=True), Handler(), Quarantine()
@@ -294,12 +294,12 @@ async def test_a_third_subscriber_goes_on_while_a_suspect_waits_for_another(
             for number in (2, 3, 4):
                 await publish(store, queue="third")
                 await seen.until(lambda number=number: len(seen.runs) == number)  # type: ignore[misc]
-                assert suspect not in seen.runs
+                assert quarantined not in seen.runs
             held.let_go()
-            await seen.until(lambda: suspect in seen.runs)
+            await seen.until(lambda: quarantined in seen.runs)
 
 
-async def test_a_suspect_that_runs_for_long_does_not_stop_the_others_for_good(
+async def test_a_quarantined_message_that_runs_for_long_does_not_stop_the_others_for_good(
     store: FaultyStore, clock: ManualClock, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine, "ALONE_SECONDS", 0.05)
@@ -318,7 +318,7 @@ async def test_a_suspect_that_runs_for_long_does_not_stop_the_others_for_good(
         await seen.until_settled(3)
 
 
-async def test_no_second_suspect_starts_while_a_long_one_runs(
+async def test_no_second_quarantined_message_starts_while_a_long_one_runs(
     store: FaultyStore, clock: ManualClock, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine, "ALONE_SECONDS", 0.05)

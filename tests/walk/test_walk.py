@@ -71,12 +71,12 @@ async def _publish(url: str) -> None:
 
 @pytest.mark.postgres
 async def test_from_the_claim_to_the_deletion_on_postgres(postgres_url: str) -> None:
-    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=39)
+    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=34)
 
 
 @pytest.mark.redis
 async def test_from_the_claim_to_the_deletion_on_one_redis_server(redis_url: str) -> None:
-    assert_shown("claim to deletion, one Redis server", await _delivered(redis_url), at_most=38)
+    assert_shown("claim to deletion, one Redis server", await _delivered(redis_url), at_most=33)
 
 
 @pytest.mark.postgres

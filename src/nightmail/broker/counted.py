@@ -1,6 +1,6 @@
-"""What a verdict returns: it may be awaited, and need not be.
+"""What a decision returns: it may be awaited, and need not be.
 
-A handler may forget an `await`, and a `def` handler has none. A verdict is noted where it is given, so that neither
+A handler may forget an `await`, and a `def` handler has none. A decision is noted where it is made, so that neither
 changes what becomes of the message; only what needs the store has to be awaited, and says so if it was not.
 """
 
@@ -115,7 +115,7 @@ class Owed(Asked):
             "write `await msg.ack(session=...)`. It is retried."
         )
         for item in items:
-            item.failure = missing
+            item.result.refuse(missing)
 
     def _warn(self) -> None:
         """The failure says more."""
@@ -123,7 +123,7 @@ class Owed(Asked):
     def _begun(self) -> Coroutine[Any, Any, None]:
         if self._running is None:
             for item in self._items:
-                item.failure = None
+                item.result.error = None
         return super()._begun()
 
 

@@ -16,11 +16,13 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+from faststream.exceptions import AckMessage
 
 from nightmail.broker._upstream import CallModel, HandlerItem, declared, is_coroutine_callable
 from nightmail.broker.counted import Counted
 from nightmail.engine.current import current_slot
 from nightmail.errors import NotAwaited
+from nightmail.store import Blocking
 
 _ANYIO_THREADS: Final = 40
 
@@ -37,20 +39,32 @@ def in_own_thread(call: Callable[..., Any]) -> Callable[..., Any]:
     async def called(*args: Any, **kwargs: Any) -> Any:
         function = partial(call, *args, **kwargs)
         slot = current_slot()
-        # Shielded: anyio would cancel again at every step for as long as the thread runs.
-        with anyio.CancelScope(shield=True):
-            if slot is None or slot.threads is None:
-                returned = await anyio.to_thread.run_sync(function)
-            elif slot.threads.isolated:
-                returned = await slot.threads.run_in_child(
-                    slot, call_in_child, address, args, kwargs, prepare=partial(import_in_child, *address)
-                )
-            else:
-                returned = await slot.threads.run(slot, partial(_tidily, function))
-        return checked(returned)
+        try:
+            # Shielded: anyio would cancel again at every step for as long as the thread runs.
+            with anyio.CancelScope(shield=True):
+                if slot is None or slot.threads is None:
+                    returned = await anyio.to_thread.run_sync(function)
+                elif slot.threads.isolated:
+                    returned = await slot.threads.run_in_child(
+                        slot, call_in_child, address, args, kwargs, prepare=partial(import_in_child, *address)
+                    )
+                else:
+                    returned = await slot.threads.run(slot, partial(_tidily, function))
+        except AckMessage as said:
+            raise _blocking(said) from said.__cause__
+        if isinstance(returned, list | tuple) and any(isinstance(each, AckMessage) for each in returned):
+            return [_blocking(each) for each in returned]
+        return _blocking(checked(returned))
 
     called.__nightmail_blocking__ = call  # type: ignore[attr-defined]
     return called
+
+
+def _blocking(said: Any) -> Any:
+    """An acknowledgement that names its session, which is one of synchronous code: it is used on a thread only."""
+    if isinstance(said, AckMessage) and said.extra_options.get("session") is not None:
+        return AckMessage(**{**said.extra_options, "session": Blocking(said.extra_options["session"])})
+    return said
 
 
 def _tidily(function: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A verdict that a handler raises, in addition to FastStream's."""
+"""A decision that a handler raises, in addition to FastStream's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ class PostponeMessage(NackMessage):
     """Raise it to be called again after `delay`: not yet, which is no failure and costs no attempt."""
 
     def __init__(self, delay: Duration) -> None:
-        # FastStream hands these to the message's `nack`, as it does for every kind of `NackMessage`.
+        super().__init__()
         self.delay = as_delay(delay)
-        super().__init__(postpone_by=self.delay)
 
     def __reduce__(self) -> tuple[type[PostponeMessage], tuple[Duration]]:
         """As it is pickled: a handler in a process of its own may raise it."""

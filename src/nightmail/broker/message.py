@@ -12,15 +12,16 @@ from faststream.message import AckStatus, StreamMessage
 
 from nightmail.broker.at_once import at_once
 from nightmail.broker.counted import COUNTED, Asked, Given, Owed, is_synchronous_here
-from nightmail.broker.delays import as_delay
+from nightmail.broker.decisions import nack, postpone, reject
 from nightmail.broker.joining import check_session
-from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch, Verdict, refusing
+from nightmail.broker.received import Received, ReceivedBatch, ack_in, acking
 from nightmail.durations import Duration, as_positive
-from nightmail.engine.current import promise
+from nightmail.engine.current import acked_in_transaction
+from nightmail.engine.result import Decision
 from nightmail.engine.threads import current_call
 from nightmail.errors import HandlerTimeout, LeaseLost, Undecodable
 from nightmail.message import DeadDelivery, Delivery, check_name
-from nightmail.outcome import Dead, Done, Postpone, Reason, WriteResult
+from nightmail.outcome import Done, WriteResult
 from nightmail.store import Blocking
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class _Watching(Protocol):
 
 
 class OutboxMessage(StreamMessage[Received]):
-    """The message in a handler. Verdicts are recorded, and written after the handler has ended."""
+    """The message in a handler. Decisions are recorded, and written after the handler has ended."""
 
     @property
     def delivery(self) -> Delivery:
@@ -89,7 +90,7 @@ class OutboxMessage(StreamMessage[Received]):
         """Why it was given up, when, and as which message: for a subscriber of dead letters, otherwise `None`."""
         return self.delivery if isinstance(self.delivery, DeadDelivery) else None
 
-    # ── verdicts ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── decisions ──────────────────────────────────────────────────────────────────────────────────────────
 
     # Each counts when it is called. What it returns may be awaited, as in FastStream, but only `ack(session)` on an
     # event loop has to be: it asks the store.
@@ -107,21 +108,19 @@ class OutboxMessage(StreamMessage[Received]):
         if is_synchronous_here():
             at_once(self._ack_in(Blocking(session)))
             return COUNTED
-        return Owed([self.raw_message], lambda: self._ack_in(session))
+        return Owed(self.raw_message.unacked, lambda: self._ack_in(session))
 
-    def nack(self, delay: Duration | None = None, *, postpone_by: Duration | None = None) -> Given:
+    def nack(self, delay: Duration | None = None) -> Given:
         """Failed: try again after `delay`, or when the retry policy says."""
-        if postpone_by is not None:
-            return self.postpone(postpone_by)
-        return self._give(Nacked(None if delay is None else as_delay(delay)), AckStatus.NACKED)
+        return self._give(nack(delay), AckStatus.NACKED)
 
     def reject(self, reason: str | None = None) -> Given:
         """Given up: it goes to the dead letters."""
-        return self._give(Dead(reason or Reason.REJECTED), AckStatus.REJECTED)
+        return self._give(reject(reason), AckStatus.REJECTED)
 
     def postpone(self, delay: Duration) -> Given:
         """Not yet: look again after `delay`. Costs no attempt; both counters restart at 0."""
-        return self._give(Postpone(as_delay(delay)), AckStatus.NACKED)
+        return self._give(postpone(delay), AckStatus.NACKED)
 
     # ── ending in time ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -168,44 +167,32 @@ class OutboxMessage(StreamMessage[Received]):
             raise FeatureNotSupportedException(
                 f"transaction() is for Redis; on {store.capabilities.name} pass your session to ack(session=...)"
             )
-        with refusing([self.raw_message]):
+        with acking([self.raw_message]):
             async with store.transaction([self.delivery], client) as pipeline:
                 yield pipeline
                 # Before it is executed: if the reply is lost the message may be gone, and that is no lost lease.
-                promise([self.delivery])
-        self._promise()
+                acked_in_transaction([self.delivery])
+        self.raw_message.acked([self.delivery])
         self._note(AckStatus.ACKED)
 
-    def _give(self, verdict: Verdict, status: AckStatus) -> Given:
-        if self.raw_message.write is not None:
+    def _give(self, decision: Decision, status: AckStatus) -> Given:
+        if (write := self.raw_message.write) is not None:
             # No worker will write it afterwards, so the code that took the message must await it.
-            write = self.raw_message.write
-            return Asked(lambda: self._write(verdict, status, write))
-        self.raw_message.judge(verdict)
+            return Asked(lambda: self._write(decision, status, write))
+        self.raw_message.result.decide(decision)
         self._note(status)
         return COUNTED
 
     async def _write(
-        self, verdict: Verdict, status: AckStatus, write: Callable[[Verdict, bool], Awaitable[None]]
+        self, decision: Decision, status: AckStatus, write: Callable[[Decision], Awaitable[None]]
     ) -> None:
-        received = self.raw_message
-        before = received.verdict
-        received.judge(verdict)
-        if received.verdict is not before:
-            try:
-                await write(verdict, isinstance(before, Promised))
-            except BaseException:
-                received.verdict = before  # Perhaps nothing was written: the verdict can be given again.
-                raise
+        await write(decision)
         self._note(status)
 
     async def _ack_in(self, session: object) -> None:
-        if not self.raw_message.may_be_done:
-            return  # The first outcome wins, here too: what was rejected must not leave with this transaction.
-        with refusing([self.raw_message]):
-            await self.raw_message.store.ack([self.delivery], transaction=session)
-        self._promise()
-        self._note(AckStatus.ACKED)
+        await ack_in(self.raw_message, session)
+        if self.raw_message.result.acked_in_transaction:
+            self._note(AckStatus.ACKED)
 
     async def _extend(self, lease: timedelta) -> None:
         (result,) = await self.raw_message.store.extend([self.delivery], lease)
@@ -217,17 +204,13 @@ class OutboxMessage(StreamMessage[Received]):
         if self.committed is None:
             self.committed = status
 
-    def _promise(self) -> None:
-        promise([self.delivery])
-        self.raw_message.judge(Promised())
-
     def __repr__(self) -> str:
         # Neither body nor headers: this ends up in logs.
         return f"OutboxMessage(id={self.id}, queue={self.queue!r}, attempt={self.attempt})"
 
 
 class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
-    """Several messages in one handler. Each of `items` has its own verdicts; those here are for the rest."""
+    """Several messages in one handler. Each of `items` has its own decisions; those here are for the rest."""
 
     def __init__(
         self,
@@ -273,7 +256,7 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
         """FastStream sets them where they are not made from the messages."""
 
     def ack(self, session: object | None = None) -> Given:
-        """Handled, all that have no verdict yet. With `session`: all of them, or `LeaseLost` naming the lost ones.
+        """Handled, all that have no decision yet. With `session`: all of them, or `LeaseLost` naming the lost ones.
 
         With `session` it must be awaited, except in synchronous code.
         """
@@ -283,21 +266,19 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
         if is_synchronous_here():
             at_once(self._ack_in(Blocking(session)))
             return COUNTED
-        return Owed(self.raw_message.open, lambda: self._ack_in(session))
+        return Owed(self.raw_message.unacked, lambda: self._ack_in(session))
 
-    def nack(self, delay: Duration | None = None, *, postpone_by: Duration | None = None) -> Given:
-        """Failed, all that have no verdict yet: try again after `delay`, or when the retry policy says."""
-        if postpone_by is not None:
-            return self.postpone(postpone_by)
-        return self._give(Nacked(None if delay is None else as_delay(delay)), AckStatus.NACKED)
+    def nack(self, delay: Duration | None = None) -> Given:
+        """Failed, all that have no decision yet: try again after `delay`, or when the retry policy says."""
+        return self._give(nack(delay), AckStatus.NACKED)
 
     def reject(self, reason: str | None = None) -> Given:
-        """Given up, all that have no verdict yet: they go to the dead letters."""
-        return self._give(Dead(reason or Reason.REJECTED), AckStatus.REJECTED)
+        """Given up, all that have no decision yet: they go to the dead letters."""
+        return self._give(reject(reason), AckStatus.REJECTED)
 
     def postpone(self, delay: Duration) -> Given:
-        """Not yet, all that have no verdict yet: look again after `delay`."""
-        return self._give(Postpone(as_delay(delay)), AckStatus.NACKED)
+        """Not yet, all that have no decision yet: look again after `delay`."""
+        return self._give(postpone(delay), AckStatus.NACKED)
 
     @property
     def stopping(self) -> bool:
@@ -315,21 +296,15 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
         """
         return _held(self.raw_message, session)
 
-    def _give(self, verdict: Verdict, status: AckStatus) -> Given:
-        self.raw_message.judge(verdict)
+    def _give(self, decision: Decision, status: AckStatus) -> Given:
+        self.raw_message.result.decide(decision)
         self._note(status)
         return COUNTED
 
     async def _ack_in(self, session: object) -> None:
-        batch = self.raw_message
-        if batch.verdict is not None and not isinstance(batch.verdict, Done | Promised):
-            return
-        deliveries = [item.delivery for item in batch.open]
-        with refusing(batch.open):
-            await batch.store.ack(deliveries, transaction=session)
-        promise(deliveries)
-        batch.judge(Promised())
-        self._note(AckStatus.ACKED)
+        if self.raw_message.result.may_be_done:
+            await ack_in(self.raw_message, session)
+            self._note(AckStatus.ACKED)
 
     def _note(self, status: AckStatus) -> None:
         if self.committed is None:

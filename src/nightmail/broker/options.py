@@ -183,7 +183,7 @@ class PipelineOptions(TypedDict, total=False):
         AckPolicy,
         Option(
             AckPolicy.NACK_ON_ERROR,
-            "What happens to a message whose handler gave no verdict of its own.",
+            "What happens to a message whose handler made no decision of its own.",
         ),
     ]
 

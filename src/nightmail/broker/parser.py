@@ -83,14 +83,14 @@ async def _those_that_can(items: Sequence[Any], step: AsyncCallable, describe: D
         try:
             taken.append(await step(item))
         except SkipMessage as skipped:
-            received.fail(skipped)
+            received.result.void(skipped)
         except Undecodable as error:
             _bury(received, error, describe)
     return taken
 
 
 def _bury(received: Received, error: Exception, describe: Describe) -> None:
-    received.judge(Dead(Reason.UNDECODABLE, describe(error), ran=False))
+    received.result.decide(Dead(Reason.UNDECODABLE, describe(error), ran=False))
 
 
 async def decode_body(message: StreamMessage[Any]) -> Any:

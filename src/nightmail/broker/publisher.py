@@ -12,10 +12,10 @@ from nightmail.broker.call_assertions import PublisherWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand, correlation_from, merged
 from nightmail.broker.config import OutboxPublisherConfig
 from nightmail.broker.counted import must_be_awaited
+from nightmail.broker.decisions import is_answer
 from nightmail.broker.option_checks import check_options
 from nightmail.broker.option_help import lists_options
 from nightmail.broker.options import TimerOptions
-from nightmail.broker.received import is_answer
 from nightmail.broker.sessions import current_session
 from nightmail.broker.specification import OutboxPublisherSpecification
 

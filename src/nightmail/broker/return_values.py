@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from faststream.middlewares import BaseMiddleware
 from faststream.response import PublishCommand, ensure_response
 
-from nightmail.broker.received import Received, ReceivedBatch, is_answer
+from nightmail.broker.decisions import is_answer
+from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.relay import NATS_ID, as_text, is_command, relayed_id, system_of, without_envelope
 from nightmail.errors import LeaseLost, NotTaken
 from nightmail.message import DeadDelivery, Delivery
@@ -70,7 +71,7 @@ class ForeignPublish(BaseMiddleware):
         """Set an id, where the other system has a place for one, unless it has one already."""
         # A batch may be composed differently on redelivery, and a message that is to be redelivered is not finished: in
         # both cases what is published next must not be taken for this.
-        if isinstance(self._message, ReceivedBatch) or not self._message.may_be_done:
+        if isinstance(self._message, ReceivedBatch) or not self._message.result.may_be_done:
             return
         delivery = self._message.delivery
         match system_of(cmd):

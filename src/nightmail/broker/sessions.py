@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from faststream.exceptions import AckMessage
-from faststream.middlewares import BaseMiddleware
+from faststream.middlewares import AckPolicy, BaseMiddleware
 
 from nightmail.broker.closings import Closings
-from nightmail.broker.received import Nacked, Promised, Received, ReceivedBatch
+from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.sync_sessions import SyncSessionFactory, ThreadedSession, carried_out
-from nightmail.engine.current import current_slot, promise
-from nightmail.errors import NotAwaited, NoVerdict, SessionClosed
+from nightmail.engine.current import acked_in_transaction, current_slot
+from nightmail.engine.result import Nacked, Result
+from nightmail.errors import NoDecision, NotAwaited, SessionClosed
 from nightmail.outcome import Done, Release, Retry
 
 if TYPE_CHECKING:
@@ -60,17 +61,16 @@ class SessionFactories:
 class HandlersSession:
     """The session of one delivery or batch, if its handler asks for one."""
 
-    def __init__(
-        self, make: SessionFactories, received: Received | ReceivedBatch, *, failing_is_done: bool
-    ) -> None:
+    def __init__(self, make: SessionFactories, received: Received | ReceivedBatch, policy: AckPolicy) -> None:
         self._make = make
-        self.failing_is_done = failing_is_done
         self._received = received
+        self._policy = policy
         self._session: AsyncSession | ThreadedSession | None = None
         self._held = False
         self._is_over = False
         self._closings: Closings | None = None
-        self.handler_raised = False
+        self.must_undo = False
+        """Whether the handler raised, even if that was swallowed on its way here."""
 
     @property
     def session(self) -> AsyncSession | ThreadedSession | None:
@@ -111,32 +111,39 @@ class HandlersSession:
         return self._session
 
     async def conclude(self) -> None:
-        """Commit what the handler wrote, or undo it."""
+        """Commit what the handler wrote, with the acknowledgement, or undo it."""
         if self._session is None:
             return
-        received = self._received
-        for item in received.items:
-            if isinstance(item.failure, NotAwaited):
-                raise item.failure
-        if not self.handler_raised:
-            received.settle()
-        if self.handler_raised or not any(_went_well(item) for item in received.items):
+        items = self._received.items
+        for item in items:
+            if isinstance(item.result.error, NotAwaited):
+                raise item.result.error
+        if (
+            self.must_undo
+            or self._received.result.error is not None
+            or not any(_went_well(item.result) for item in items)
+        ):
             await self._session.rollback()
-            if not self.failing_is_done:
-                received.take_back()
+            for item in items:
+                # A message whose handler's writes are undone is not done either, unless its policy is to acknowledge
+                # failures. What is not understood is a mistake, and no policy applies to it.
+                if self._policy is not AckPolicy.ACK or isinstance(item.result.error, NoDecision):
+                    item.result.undo()
             return
         if self._closings is not None and self._closings.undid_writes:
             raise SessionClosed
-        done = [item for item in received.items if isinstance(item.verdict, Done)]
+        acked = [item for item in items if item.result.acked_in_transaction]
+        done = [
+            item.delivery
+            for item in items
+            if isinstance(item.result.decision, Done) and not item.result.acked_in_transaction
+        ]
         if done:
-            deliveries = [item.delivery for item in done]
-            transaction = self._session
-            await carried_out(transaction, lambda: received.store.ack(deliveries, transaction=transaction))
+            store, transaction = self._received.store, self._session
+            await carried_out(transaction, lambda: store.ack(done, transaction=transaction))
             # Before the commit: if its reply is lost, the messages may be gone, and that is no lost lease.
-            promise(deliveries)
-            for item in done:
-                item.verdict = Promised()
-        elif not self._held and not any(isinstance(item.verdict, Promised) for item in received.items):
+            acked_in_transaction(done)
+        elif not self._held and not acked:
             await self._hold()
         await self._session.commit()
 
@@ -160,31 +167,22 @@ _handlers: Final[ContextVar[HandlersSession | None]] = ContextVar("nightmail_han
 async def with_session(
     make: SessionFactories,
     received: AnyReceived,
-    process: Callable[[AnyReceived], Awaitable[Exception | None]],
-    *,
-    failing_is_done: bool,
-) -> Exception | None:
-    """Process a delivery whose handler may ask for a session; what went wrong, if anything did.
-
-    A message whose handler's writes are undone is not done either, unless its policy is to acknowledge failures.
-    """
-    mine = HandlersSession(make, received, failing_is_done=failing_is_done)
+    process: Callable[[AnyReceived], Awaitable[None]],
+    policy: AckPolicy,
+) -> None:
+    """Process a delivery whose handler may ask for a session, and then commit or undo that."""
+    mine = HandlersSession(make, received, policy)
     token = _handlers.set(mine)
     try:
-        error = await process(received)
-        if isinstance(error, NoVerdict):
-            # The policy was not applied: an unknown verdict is a mistake.
-            mine.failing_is_done = False
-        if isinstance(error, AckMessage) and not error.extra_options:
-            received.judge(Done())  # Under MANUAL nothing else reads it, and its ack must commit.
-        mine.handler_raised = mine.handler_raised or not (error is None or isinstance(error, AckMessage))
+        await process(received)
         await mine.conclude()
-        return error
     except Exception as concluding:  # noqa: BLE001 - a commit that failed is the handler's failure
-        received.fail(concluding)
-        return concluding
+        for item in received.items:
+            if item.was_handed_over:
+                item.result.void(concluding)
     except BaseException:
-        received.take_back()
+        for item in received.items:
+            item.result.undo()
         raise
     finally:
         _handlers.reset(token)
@@ -242,7 +240,7 @@ def _note(raised: BaseException) -> None:
     mine = _handlers.get()
     # `AckMessage` is the handler's way to say that all went well.
     if mine is not None and not isinstance(raised, AckMessage):
-        mine.handler_raised = True
+        mine.must_undo = True
 
 
 def _closed_by_its_thread(session: AsyncSession | ThreadedSession) -> bool:
@@ -260,5 +258,7 @@ def _closed_by_its_thread(session: AsyncSession | ThreadedSession) -> bool:
     )
 
 
-def _went_well(item: Received) -> bool:
-    return item.verdict is not None and not isinstance(item.verdict, _FAILED)
+def _went_well(result: Result) -> bool:
+    if result.decision is None:
+        return result.acked_in_transaction
+    return not isinstance(result.decision, _FAILED)

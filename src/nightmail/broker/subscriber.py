@@ -11,15 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
-from faststream.exceptions import (
-    AckMessage,
-    HandlerException,
-    StopConsume,
-)
+from faststream.exceptions import HandlerException, StopConsume
 from faststream.middlewares import AckPolicy
 
 from nightmail.broker._upstream import (
@@ -32,46 +27,33 @@ from nightmail.broker._upstream import (
     resolve_ack_policy,
     restore_direct_calls,
 )
-from nightmail.broker.acknowledging import failed, obey, succeeded
+from nightmail.broker.acknowledging import DONE, conclude, fail
 from nightmail.broker.applications import Shown, refuse_sessions
 from nightmail.broker.call_assertions import SubscriberWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
+from nightmail.broker.decisions import is_answer
 from nightmail.broker.def_handlers import as_written, in_own_thread, warn_of_shared_threads
-from nightmail.broker.logging import AccessLog
+from nightmail.broker.logging import AccessLog, log_of
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
 from nightmail.broker.parser import decode_batch, decode_body, marking, parse_batch, parse_delivery
-from nightmail.broker.received import (
-    Nacked,
-    Promised,
-    Received,
-    ReceivedBatch,
-    is_answer,
-    senseless,
-    verdict_in,
-)
+from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.return_values import relaying_middlewares
-from nightmail.broker.sessions import (
-    AnyReceived,
-    RecordHandlerError,
-    SessionFactories,
-    current_session,
-    with_session,
-)
+from nightmail.broker.sessions import RecordHandlerError, SessionFactories, current_session, with_session
 from nightmail.broker.specification import OutboxSubscriberSpecification
-from nightmail.broker.taking import settle, take_one
-from nightmail.describing import describe
-from nightmail.engine.attempt import Attempt, Batched, decide, is_own
-from nightmail.engine.current import was_interrupted
+from nightmail.broker.taking import take_one
+from nightmail.engine.attempt import Attempt, Batched
+from nightmail.engine.current import results_here, was_interrupted
 from nightmail.engine.dead_letters import DeadLetters
+from nightmail.engine.result import Result
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.shutdown import undisturbed
 from nightmail.engine.worker import Worker
-from nightmail.errors import HandlerDied, LeaseLost, NoVerdict, Undecodable
+from nightmail.errors import Undecodable
 from nightmail.message import Delivery
-from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Release, Retry
-from nightmail.store import FullStore, Settlement, Source
+from nightmail.outcome import Dead, Reason, Release
+from nightmail.store import FullStore, Source
 
 if TYPE_CHECKING:
     from faststream.message import StreamMessage
@@ -149,7 +131,8 @@ class OutboxSubscriber(SubscriberWithAssertions):
 
     @cached_property
     def _around_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
-        around: list[BrokerMiddleware[Any]] = [AccessLog(self._outer_config.logger)]
+        logger = self._outer_config.logger
+        around: list[BrokerMiddleware[Any]] = [] if log_of(logger) is None else [AccessLog(logger)]
         if contexts := self._broker_config.application_contexts:
             around.append(Shown(contexts))
         return around
@@ -225,170 +208,53 @@ class OutboxSubscriber(SubscriberWithAssertions):
         if isinstance(error, Exception):
             self._log(logging.CRITICAL, f"the worker of {', '.join(self.queues)} died", exc_info=error)
 
-    async def _deliver(self, delivery: Delivery) -> Outcome | None:
-        """Run one delivery through FastStream, and read the verdict it left."""
-        received = Received(delivery, self._store)
-        try:
-            if self._make_session is None:
-                error = await self._process(received)
-            else:
-                error = await self._handle(received)
-        except asyncio.CancelledError:
-            if not isinstance(received.verdict, OUTCOMES):
-                raise
-            return received.verdict  # It was given before the handler was cancelled.
-        return self._outcome(received, error)
-
-    async def _deliver_batch(self, batch: Sequence[Delivery]) -> Sequence[Outcome | Exception | None]:
-        """Run several through FastStream as one message, and read the verdict on each."""
-        store = self._store
-        received = ReceivedBatch([Received(delivery, store) for delivery in batch], store)
-        try:
-            error = await self._handle(received)
-        except asyncio.CancelledError:
-            verdicts = [received.verdict, *(item.verdict for item in received.items)]
-            if not any(isinstance(verdict, OUTCOMES) for verdict in verdicts):
-                raise
-            error = TimeoutError("the handler was cancelled before it had a verdict on this one")
-        own = {item for item in received.items if isinstance(item.verdict, OUTCOMES)}
-        if not isinstance(error, LeaseLost):
-            try:
-                received.settle()
-            except Exception as senseless:  # noqa: BLE001 - whatever is wrong with what it returned
-                error = error or senseless
-        return [
-            # A message's own verdict stands, whatever happened to the others.
-            self._answer(item, item.failure if item in own else error, batch)
-            for item in received.items
-        ]
-
-    def _answer(
-        self, item: Received, error: Exception | None, batch: Sequence[Delivery]
-    ) -> Outcome | Exception | None:
-        if error is None and item.failure is None and type(item.verdict) is Done:
-            return None
-        cause = item.failure or error
-        if (
-            isinstance(cause, LeaseLost)
-            and not is_own(cause, item.delivery)
-            and any(is_own(cause, each) for each in batch)
-        ):
-            # The batch was all or nothing: this one did not fail and may be redelivered at once.
-            return Release()
-        try:
-            return self._outcome(item, item.failure or error)
-        except Exception as failure:  # noqa: BLE001 - the worker's retry policy decides what it means
-            return failure
-
-    async def _handle(self, received: AnyReceived) -> Exception | None:
+    async def _deliver(self, delivery: Delivery) -> Result:
+        """Run one delivery through FastStream, and set its result."""
+        result = results_here()[delivery]
+        received = Received(delivery, self._store, result)
         if self._make_session is None:
-            return await self._process(received)
-        return await with_session(
-            self._make_session, received, self._process, failing_is_done=self.ack_policy is AckPolicy.ACK
-        )
+            await self._process(received)
+        else:
+            await with_session(self._make_session, received, self._process, self.ack_policy)
+        return result
 
-    async def _process(self, received: Received | ReceivedBatch) -> Exception | None:
-        """Run it through FastStream, and judge it by the policy; what went wrong, if anything did."""
+    async def _deliver_batch(self, batch: Sequence[Delivery]) -> dict[Delivery, Result]:
+        """Run several through FastStream as one message, and set the result of each."""
+        results, store = results_here(), self._store
+        received = ReceivedBatch([Received(each, store, results[each]) for each in batch], store)
+        if self._make_session is None:
+            await self._process_batch(received)
+        else:
+            await with_session(self._make_session, received, self._process_batch, self.ack_policy)
+        return results
+
+    async def _process_batch(self, batch: ReceivedBatch) -> None:
+        try:
+            await self._process(batch)
+        finally:
+            batch.share()
+
+    async def _process(self, received: Received | ReceivedBatch) -> None:
+        """Run it through FastStream, and note how it ended."""
         try:
             response = await self.process_message(received)
-        except HandlerException as raised:
-            return await self._obey(received, raised)
         except (StopConsume, SystemExit) as ending:
-            failed(received, self.ack_policy)
-            self._stop_soon()
+            fail(received, None, self.ack_policy)
+            # A task of its own: stopping waits for running handlers, and we are inside one.
+            self._stopping = asyncio.create_task(self.stop())
             if isinstance(ending, SystemExit) and (app := self._outer_config.context.get("app")):
                 app.exit()
         except Exception as error:
-            if await was_interrupted():
+            if not isinstance(error, HandlerException) and await was_interrupted():
                 # It timed out, or the shutdown came, whatever a driver or a task group raised instead: no policy may
                 # delete it or give it up for that.
                 raise asyncio.CancelledError from error
-            failed(received, self.ack_policy)
-            return error
+            await conclude(received, error, self.ack_policy, self._described)
         else:
             if response.body is not None:
-                return await self._returned(received, response.body)
-            succeeded(received, self.ack_policy)
-        return None
-
-    async def _returned(self, received: Received | ReceivedBatch, returned: Any) -> Exception | None:
-        """It returned something: an outcome, or else only what it wants published."""
-        if isinstance(returned, HandlerException):
-            return await self._obey(received, returned)
-        if isinstance(returned, Exception):
-            failed(received, self.ack_policy)
-            return returned
-        if isinstance(returned, OUTCOMES):
-            received.judge(returned)
-            return None
-        if isinstance(received, ReceivedBatch) and not isinstance(returned, type):
-            received.returned = returned
-        elif (wrong := senseless(returned)) is not None:
-            return NoVerdict(f"{wrong}. The message is retried")
-        succeeded(received, self.ack_policy)
-        return None
-
-    async def _obey(self, received: Received | ReceivedBatch, raised: HandlerException) -> Exception | None:
-        if self.ack_policy is AckPolicy.MANUAL:
-            return raised
-        try:
-            await obey(received, raised)
-        except LeaseLost as lost:
-            return lost
-        except Exception as error:  # noqa: BLE001 - a verdict that cannot be carried out is none
-            why = "" if error is raised else f" ({describe(error)})"
-            failure = NoVerdict(f"{type(raised).__name__} cannot be obeyed{why}: the message is retried")
-            failure.__cause__ = error
-            return failure
-        return None
-
-    def _stop_soon(self) -> None:
-        # A task of its own: stopping waits for running handlers, and we are inside one.
-        self._stopping = asyncio.create_task(self.stop())
-
-    def _outcome(self, received: Received, error: Exception | None) -> Outcome:
-        """What the verdict means. None at all is never taken for success."""
-        if error is None and received.failure is None and type(received.verdict) is Done:
-            return received.verdict  # The common case.
-        if isinstance(error, HandlerDied) or (
-            isinstance(error, LeaseLost) and is_own(error, received.delivery)
-        ):
-            raise error
-        if isinstance(error, Undecodable):
-            return Dead(Reason.UNDECODABLE, self._described(error), ran=False)
-        if error is not None and received.failure is error:
-            raise error  # No policy may treat a refused acknowledgement as done.
-        verdict = received.verdict or verdict_in(error)
-        if received.failure is not None and isinstance(verdict, Done):
-            raise received.failure  # Nor may a handler that swallowed it.
-        match verdict:
-            case Dead(error=None) if error is not None and not isinstance(
-                error, HandlerException | NoVerdict
-            ):
-                self._broker_config.observer.failed(received.delivery, error)
-                return replace(verdict, error=self._described(error))
-            case Done() | Retry() | Postpone() | Dead() | Release():
-                if (
-                    error is not None
-                    and not isinstance(error, HandlerException)
-                    and type(verdict) is not Dead
-                ):
-                    observer = self._broker_config.observer
-                    observer.overruled(received.delivery, self._described(error), verdict)
-                return verdict
-            case Promised() if error is None or isinstance(error, AckMessage):
-                return Done()
-            case Nacked(delay=timedelta()):
-                if error is not None:
-                    self._broker_config.observer.failed(received.delivery, error)
-                return verdict.outcome(
-                    decide(self.settings, self._broker_config.observer, received.delivery, error)
-                )
-        if error is not None:
-            raise error
-        if not isinstance(verdict, Nacked):
-            raise NoVerdict
-        return verdict.outcome(decide(self.settings, self._broker_config.observer, received.delivery, None))
+                await conclude(received, response.body, self.ack_policy, self._described)
+            elif self.ack_policy is not AckPolicy.MANUAL:
+                received.result.decide(DONE)
 
     def _described(self, error: Exception) -> str | None:
         # `Undecodable` is described by what the decoder raised.
@@ -429,7 +295,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
     async def get_one(self, *, timeout: float = 5.0) -> OutboxMessage | None:  # type: ignore[override]
         """Take the next message by hand, waiting for one as long as `timeout`; `None` if none came.
 
-        A verdict is written when you give it. The lease is not renewed: call `extend` if you take longer.
+        A decision is written when you make it. The lease is not renewed: call `extend` if you take longer.
         """
         if self.calls:
             raise RuntimeError(
@@ -456,15 +322,14 @@ class OutboxSubscriber(SubscriberWithAssertions):
                 ),
             )
         except BaseException as error:
-            # The caller never got it, so no verdict will come.
-            outcome: Outcome = Release()
+            # The caller never got it, so no decision will come.
             if isinstance(error, Undecodable):
-                outcome = Dead(Reason.UNDECODABLE, settings.described(error.__cause__ or error), ran=False)
+                taken.result.decide(Dead(Reason.UNDECODABLE, self._described(error), ran=False))
             elif isinstance(error, Exception):
-                outcome = decide(settings, self._broker_config.observer, taken.delivery, error)
-            settling = asyncio.create_task(
-                settle(source, self._broker_config.observer, Settlement(taken.delivery, outcome))
-            )
+                taken.result.void(error)
+            else:
+                taken.result.decide(Release())
+            settling = asyncio.create_task(taken.settle())
             await undisturbed(settling)
             settling.result()
             raise

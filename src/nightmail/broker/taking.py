@@ -1,6 +1,6 @@
 """Messages taken by hand, one at a time, instead of being delivered to a handler.
 
-No worker is involved: a verdict is written when it is given, and the lease is not renewed. A caller that takes longer
+No worker is involved: a decision is written when it is made, and the lease is not renewed. A caller that takes longer
 calls `extend`. Observers get the same events as from a worker, except those of a handler.
 """
 
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Sequence
 from uuid import uuid4
 
-from nightmail.broker.received import Nacked, Promised, Received, Verdict
-from nightmail.engine.attempt import Attempt, decide
+from nightmail.broker.received import Received
+from nightmail.engine.attempt import Attempt
+from nightmail.engine.result import Decision
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.shutdown import undisturbed
 from nightmail.engine.worker import BUSY_SECONDS
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.observe import Observer
-from nightmail.outcome import Outcome, Release, WriteResult
+from nightmail.outcome import Release, WriteResult
 from nightmail.store import Claimed, FullStore, Settlement, Source
 
 
@@ -32,7 +32,7 @@ async def take_one(
     settings: WorkerSettings,
     timeout: float,
     observer: Observer,
-) -> Received | None:
+) -> Taken | None:
     """The next message of these queues, waiting for one as long as `timeout`; `None` if none came."""
     until = time.monotonic() + timeout
     with source.listen(queues) as bell:
@@ -41,12 +41,7 @@ async def take_one(
             claimed = await _claimed(source, queues, settings, observer)
             for delivery in claimed.deliveries:
                 if (skipped := attempt.skip_outcome(delivery)) is None:
-                    return Taken(
-                        delivery,
-                        store,
-                        write=partial(_write, source, settings, observer, delivery),
-                        observer=observer,
-                    )
+                    return Taken(delivery, store, source, attempt, observer)
                 await settle(source, observer, Settlement(delivery, skipped))
             left = until - time.monotonic()
             if left <= 0:
@@ -62,22 +57,44 @@ class Taken(Received):
     """A delivery that was taken by hand."""
 
     def __init__(
-        self,
-        delivery: Delivery,
-        store: FullStore,
-        *,
-        write: Callable[[Verdict, bool], Awaitable[None]],
-        observer: Observer,
+        self, delivery: Delivery, store: FullStore, source: Source, attempt: Attempt, observer: Observer
     ) -> None:
-        super().__init__(delivery, store, write=write)
+        super().__init__(delivery, store, write=self._decide)
+        self._source = source
+        self._attempt = attempt
         self._observer = observer
 
-    def judge(self, verdict: Verdict) -> None:
-        """See `Received`. `Promised` is reported at once: nothing will report the end of the work."""
-        before = self.verdict
-        super().judge(verdict)
-        if isinstance(self.verdict, Promised) and not isinstance(before, Promised):
-            self._observer.promised(self.delivery)
+    def acked(self, deliveries: Sequence[Delivery]) -> None:
+        """See `Received`. It is reported at once: nothing will report the end of the work."""
+        if not self.result.acked_in_transaction:
+            self.result.acked_in_transaction = True
+            self._observer.acked_in_transaction(self.delivery)
+
+    async def _decide(self, decision: Decision) -> None:
+        """Write this decision, unless there is one already."""
+        result = self.result
+        before = result.decision
+        result.error = None  # The caller has seen it, and decides now.
+        result.decide(decision)
+        if result.decision is before:
+            return
+        try:
+            if await self.settle() is WriteResult.LOST:
+                raise LeaseLost([self.delivery.id])
+        except BaseException:
+            result.decision = before  # Perhaps nothing was written: the decision can be made again.
+            raise
+
+    async def settle(self) -> WriteResult | None:
+        """Write its result, for as long as its row is locked again; `None` if there is nothing to write."""
+        settlement = self._attempt.settlement(self.delivery, self.result)
+        if settlement is None:
+            return None
+        result = await settle(self._source, self._observer, settlement)
+        while result is WriteResult.BUSY:
+            await asyncio.sleep(BUSY_SECONDS)
+            result = await settle(self._source, self._observer, settlement)
+        return result
 
 
 async def settle(source: Source, observer: Observer, settlement: Settlement) -> WriteResult:
@@ -117,28 +134,3 @@ def _told(deliveries: Sequence[Delivery], observer: Observer) -> Sequence[Delive
     if deliveries:
         observer.claimed(deliveries)
     return deliveries
-
-
-async def _write(
-    source: Source,
-    settings: WorkerSettings,
-    observer: Observer,
-    delivery: Delivery,
-    verdict: Verdict,
-    repeated: bool,
-) -> None:
-    outcome: Outcome
-    match verdict:
-        case Promised():
-            return  # Its transaction has written it.
-        case Nacked():
-            outcome = verdict.outcome(decide(settings, observer, delivery, None))
-        case _:
-            outcome = verdict
-    settlement = Settlement(delivery, outcome, repeated)
-    result = await settle(source, observer, settlement)
-    while result is WriteResult.BUSY:
-        await asyncio.sleep(BUSY_SECONDS)
-        result = await settle(source, observer, settlement)
-    if result is WriteResult.LOST:
-        raise LeaseLost([delivery.id])

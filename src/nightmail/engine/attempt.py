@@ -1,4 +1,4 @@
-"""One handler run, and the outcome of its deliveries. Nothing unknown ever ends in `Done`."""
+"""One handler run, and what to write for its results. Nothing unknown ever ends in `Done`."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from nightmail.engine.context import InContext
 from nightmail.engine.current import enter
+from nightmail.engine.result import Nacked, Result
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.slot import HandlerSlot
-from nightmail.errors import HandlerDied, LeaseLost
+from nightmail.errors import HandlerDied, LeaseLost, NoDecision
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
-from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Reason, Release, Retry
+from nightmail.outcome import OUTCOMES, Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.store import Settlement, Source
 
-Handler: TypeAlias = Callable[[Delivery], Awaitable[Outcome | None]]
-"""What a worker calls with each delivery. `None` is `Done`; what it raises is for the retry policy."""
+Handler: TypeAlias = Callable[[Delivery], Awaitable[Outcome | Result | None]]
+"""What a worker calls with each delivery. `None` is `Done`; what it raises is for the retry policy.
 
-BatchHandler: TypeAlias = Callable[
-    [Sequence[Delivery]], Awaitable[Sequence[Outcome | Exception | None] | None]
-]
+One that has set its `Result` itself returns that.
+"""
+
+Answers: TypeAlias = Sequence[Outcome | Exception | None]
+BatchHandler: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[Answers | dict[Delivery, Result] | None]]
 """What a worker calls with several at once.
 
 It answers for each in order: an outcome, `None` for `Done`, or an exception for the retry policy. `None` alone means
-that all are done; what it raises applies to all.
+that all are done; what it raises applies to all. One that has set their results itself returns those.
 """
 
 
@@ -47,10 +50,6 @@ class Batched:
 # An error, not a hand-back: a handler that cancels itself would otherwise be retried at full speed, forever.
 CANCELLED_ITSELF: Final = "the handler raised CancelledError by itself"
 _DONE: Final = Done()
-
-
-class Interrupted(Exception):
-    """The shutdown cancelled the handler. Never leaves this module."""
 
 
 class Attempt:
@@ -85,115 +84,118 @@ class Attempt:
         return None
 
     async def one(self, delivery: Delivery, slot: HandlerSlot) -> Settlement | None:
-        """What to write after one handler run, in this task; `None` when there is nothing to write.
-
-        That is so when the lease was lost, and when the handler acknowledged in a transaction of its own.
-        """
+        """What to write after one handler run, in this task; `None` when there is nothing to write."""
         context = copy_context()
-        context.run(enter, self._source, slot, delivery)
+        enter(context, self._source, slot)
+        result = slot.results[delivery]
         self._observer.started(delivery)
-        error: Exception | None = None  # None when cancelled: we know the cause better.
         try:
-            result = await InContext(context, self._handler(delivery))
-            return self._ended(delivery, _DONE if result is None else checked(result), slot)
-        except asyncio.CancelledError:
-            pass
-        except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
-            error = raised
-        if isinstance(error, LeaseLost) and is_own(error, delivery):
-            self._observer.lease_lost(delivery)
-            return None
-        cause = await self._cause(error, slot)
-        if isinstance(cause, HandlerDied):
-            self._observer.failed(delivery, cause)
-            return None  # As if we had died with it: redelivered, and counted, when its lease ends.
-        return self._ended(delivery, self._failed(delivery, cause), slot)
+            returned = await InContext(context, self._handler(delivery))
+            if not isinstance(returned, Result):
+                result.decide(_DONE if returned is None else checked(returned))
+            if result.error is not None:
+                await self._explain(slot)
+        except (asyncio.CancelledError, Exception) as raised:  # noqa: BLE001 - the policy decides what an error means
+            await self._explain(slot, raised)
+        return self.settlement(delivery, result)
 
     async def many(self, batch: Sequence[Delivery], slot: HandlerSlot) -> list[Settlement]:
         """What to write after one handler run with all of these."""
         context = copy_context()
-        context.run(enter, self._source, slot, batch[0])
+        enter(context, self._source, slot)
+        results = slot.results
         for delivery in batch:
             self._observer.started(delivery)
-        answers: Sequence[Outcome | Exception | None]
         try:
-            answers = _one_each(await InContext(context, self._batch_handler(batch)), len(batch))
-        except asyncio.CancelledError:
-            answers = [await self._cause(None, slot)] * len(batch)
-        except LeaseLost as lost:
-            # The batch was all or nothing: the others did not fail and may be redelivered at once.
-            named = any(is_own(lost, each) for each in batch)
-            answers = [Release() if named and not is_own(lost, each) else lost for each in batch]
-        except Exception as raised:  # noqa: BLE001 - the policy decides what any error means
-            answers = [await self._cause(raised, slot)] * len(batch)
-        else:
-            if slot.task.cancelling():
-                answers = [
-                    await self._cause(answer, slot) if isinstance(answer, Exception) else answer
-                    for answer in answers
-                ]
-        settlements = [
-            Settlement(delivery, _DONE)
-            if answer is None and not slot.promised
-            else self._answered(delivery, answer, slot)
-            for delivery, answer in zip(batch, answers, strict=True)
-        ]
+            answers = await InContext(context, self._batch_handler(batch))
+            if not isinstance(answers, dict):
+                _read(answers, list(results.values()))
+            await self._explain(slot)
+        except (asyncio.CancelledError, Exception) as raised:  # noqa: BLE001 - the policy decides what an error means
+            await self._explain(slot, raised)
+        settlements = [self.settlement(delivery, result, batch) for delivery, result in results.items()]
         return [settlement for settlement in settlements if settlement is not None]
 
-    def _answered(
-        self, delivery: Delivery, answer: Outcome | Exception | None, slot: HandlerSlot
+    async def _explain(self, slot: HandlerSlot, raised: BaseException | None = None) -> None:
+        """Give each its error, or what its handler raised. If we cancelled it that is why, whatever was raised instead.
+
+        An outcome that was decided before stands.
+        """
+        for result in slot.results.values():
+            error = result.error or raised
+            if error is None or isinstance(result.decision, OUTCOMES):
+                continue
+            if isinstance(error, LeaseLost) and any(is_own(error, each) for each in slot.results):
+                result.error = error
+            elif not await slot.was_interrupted():
+                result.error = error if isinstance(error, Exception) else RuntimeError(CANCELLED_ITSELF)
+            elif slot.overdue:
+                result.void(self._timed_out(error))
+            else:
+                # The shutdown interrupted it: no failure.
+                result.decision, result.error = Release(), None
+
+    def settlement(
+        self, delivery: Delivery, result: Result, batch: Sequence[Delivery] = ()
     ) -> Settlement | None:
-        if isinstance(answer, LeaseLost) and is_own(answer, delivery):
+        """What to write for this result, the only place that reads one; `None` when there is nothing to write.
+
+        That is so when the lease was lost, and when the handler acknowledged in a transaction of its own.
+        """
+        decision, error, acked = result.decision, result.error, result.acked_in_transaction
+        if error is None and not acked and type(decision) is Done:
+            return Settlement(delivery, decision)  # The common case.
+        if isinstance(error, HandlerDied):
+            self._observer.failed(delivery, error)
+            return None  # As if we had died with it: redelivered, and counted, when its lease ends.
+        if isinstance(error, LeaseLost) and is_own(error, delivery):
             self._observer.lease_lost(delivery)
             return None
-        if isinstance(answer, HandlerDied):
-            self._observer.failed(delivery, answer)
+        outcome: Outcome
+        match decision:
+            case _ if isinstance(error, LeaseLost) and any(is_own(error, each) for each in batch):
+                # The batch was all or nothing: this one did not fail and may be redelivered at once.
+                outcome = Release()
+            case Dead(error=None) if error is not None and not isinstance(error, NoDecision):
+                self._observer.failed(delivery, error)
+                outcome = replace(decision, error=self._settings.described(error))
+            case Done() | Retry() | Postpone() | Dead() | Release():
+                if error is not None and not isinstance(decision, Dead):
+                    self._observer.overruled(delivery, self._settings.described(error), decision)
+                outcome = decision
+            case None if acked and error is None:
+                outcome = _DONE
+            case None:
+                outcome = self._retry(delivery, error or NoDecision())
+            case Nacked():
+                outcome = self._retry(delivery, error, decision.delay)
+        if acked and isinstance(outcome, Done):
+            self._observer.acked_in_transaction(delivery)
             return None
-        if isinstance(answer, Exception):
-            return self._ended(delivery, self._failed(delivery, answer), slot)
-        return self._ended(delivery, _DONE if answer is None else checked(answer), slot)
+        # What a transaction acknowledged may be gone, if that committed all the same: then it is no lost lease.
+        return Settlement(delivery, outcome, repeated=acked)
 
-    def _ended(self, delivery: Delivery, outcome: Outcome, slot: HandlerSlot) -> Settlement | None:
-        if delivery not in slot.promised:
-            return Settlement(delivery, outcome)
-        if isinstance(outcome, Done):
-            self._observer.promised(delivery)
-            return None
-        # Its transaction may have committed all the same: then a missing message is no lost lease.
-        return Settlement(delivery, outcome, repeated=True)
+    def _retry(self, delivery: Delivery, error: Exception | None, delay: timedelta | None = None) -> Outcome:
+        """What the retry policy makes of a failed run, with the handler's `delay`; the only place that asks it."""
+        if error is not None:
+            self._observer.failed(delivery, error)
+        try:
+            # Unlike a handler's, a policy's `None` is a forgotten branch.
+            outcome = checked(self._settings.retry(delivery, error))
+        except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
+            self._observer.policy_failed(delivery, broken)
+            return Dead(Reason.POLICY_ERROR, self._settings.described(broken))
+        if isinstance(outcome, Dead | Retry) and outcome.error is None and error is not None:
+            outcome = replace(outcome, error=self._settings.described(error))
+        if isinstance(outcome, Retry) and delay is not None:
+            outcome = replace(outcome, after=delay)
+        return outcome
 
-    async def _cause(self, error: Exception | None, slot: HandlerSlot) -> Exception:
-        """Why it failed. If we cancelled it, that is the cause, whatever the handler or a driver raised instead."""
-        if await slot.was_interrupted():
-            return self._timed_out(error) if slot.overdue else Interrupted()
-        return error or RuntimeError(CANCELLED_ITSELF)
-
-    def _failed(self, delivery: Delivery, error: Exception) -> Outcome:
-        if isinstance(error, Interrupted):
-            return Release()  # The shutdown interrupted it: no failure.
-        self._observer.failed(delivery, error)
-        return decide(self._settings, self._observer, delivery, error)
-
-    def _timed_out(self, cause: Exception | None) -> TimeoutError:
+    def _timed_out(self, instead: BaseException) -> TimeoutError:
         seconds = self._settings.handler_timeout.total_seconds()
         error = TimeoutError(f"the handler ran longer than {seconds:g} seconds")
-        error.__cause__ = cause
+        error.__cause__ = instead if isinstance(instead, Exception) else None
         return error
-
-
-def decide(
-    settings: WorkerSettings, observer: Observer, delivery: Delivery, error: Exception | None
-) -> Outcome:
-    """What the retry policy makes of a failed run."""
-    try:
-        # Unlike a handler's, a policy's `None` is a forgotten branch.
-        outcome = checked(settings.retry(delivery, error))
-    except Exception as broken:  # noqa: BLE001 - a broken policy must not decide by crashing
-        observer.policy_failed(delivery, broken)
-        return Dead(Reason.POLICY_ERROR, settings.described(broken))
-    if isinstance(outcome, Dead | Retry) and outcome.error is None and error is not None:
-        return replace(outcome, error=settings.described(error))
-    return outcome
 
 
 def is_own(lost: LeaseLost, delivery: Delivery) -> bool:
@@ -215,18 +217,22 @@ def this_task() -> asyncio.Task[Any]:
     return task
 
 
-def _one_each(
-    answers: Sequence[Outcome | Exception | None] | None, count: int
-) -> Sequence[Outcome | Exception | None]:
-    """The answers of a batch handler; raises unless there is one for each."""
+def _read(answers: Answers | None, results: Sequence[Result]) -> None:
+    """Note what a batch handler answered; raises unless there is a valid answer for each."""
     if answers is None:
-        return [None] * count
-    if len(answers) != count:
-        raise TypeError(f"a batch of {count} needs as many answers, got {len(answers)}")
+        for result in results:
+            result.decide(_DONE)
+        return
+    if len(answers) != len(results):
+        raise TypeError(f"a batch of {len(results)} needs as many answers, got {len(answers)}")
     for answer in answers:
         if answer is not None and not isinstance(answer, Exception):
             checked(answer)
-    return answers
+    for answer, result in zip(answers, results, strict=True):
+        if isinstance(answer, Exception):
+            result.error = answer
+        else:
+            result.decide(_DONE if answer is None else answer)
 
 
 def _begun(delivery: Delivery) -> datetime:
@@ -238,5 +244,5 @@ async def _takes_batches(_delivery: Delivery) -> Outcome | None:
     raise TypeError("this handler takes batches")
 
 
-async def _takes_one(_batch: Sequence[Delivery]) -> Sequence[Outcome | Exception | None] | None:
+async def _takes_one(_batch: Sequence[Delivery]) -> Answers | None:
     raise TypeError("this handler takes one delivery at a time")

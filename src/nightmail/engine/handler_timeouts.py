@@ -38,7 +38,7 @@ class HandlerTimeouts:
         now = time.monotonic()
         next_look = self._limit
         for slot in self._slots:
-            if slot.delivery is None or slot.overdue:
+            if not slot.results or slot.overdue:
                 continue
             left = slot.begun + self._limit - now
             if left > 0:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from nightmail.engine.result import Result
 from nightmail.engine.slot import HandlerSlot
 from nightmail.message import Delivery
 
@@ -57,7 +58,9 @@ class InFlight:
 
     def start_next(self, slot: HandlerSlot, now: float) -> Delivery:
         """Start the next one in this slot."""
-        slot.delivery = delivery = self._pop()
+        delivery = self._waiting.popleft()
+        self.waiting_bytes -= size_of(delivery)
+        slot.results = {delivery: Result()}
         slot.begun = now
         slot.overdue = False
         self.running += 1
@@ -72,10 +75,11 @@ class InFlight:
         """
         attempts = self._waiting[0].attempts
         size = max(limit >> 3 * min(attempts, 10), 1)
-        batch = [self._pop()]
+        batch = [self._waiting.popleft()]
         while len(batch) < size and self._waiting and self._waiting[0].attempts == attempts:
-            batch.append(self._pop())
-        slot.delivery, slot.batch = batch[0], batch
+            batch.append(self._waiting.popleft())
+        self.waiting_bytes -= sum(map(size_of, batch))
+        slot.results = {delivery: Result() for delivery in batch}
         slot.begun = now
         slot.overdue = False
         self.running += len(batch)
@@ -84,17 +88,16 @@ class InFlight:
 
     def narrow(self, slot: HandlerSlot, held: Sequence[Delivery]) -> None:
         """Keep only these of the batch in this slot, at least one: the others were lost before they could start."""
-        self.running -= len(slot.batch) - len(held)
-        slot.delivery, slot.batch = held[0], held
+        self.running -= len(slot.results) - len(held)
+        slot.results = {delivery: slot.results[delivery] for delivery in held}
 
     def finish(self, slot: HandlerSlot) -> None:
         """What ran in this slot has ended."""
-        self.running -= len(slot.batch) or 1
+        self.running -= len(slot.results)
         self.handlers -= 1
-        slot.delivery, slot.batch = None, ()
-        if slot.promised:
-            slot.promised = set()
-        self._note()
+        slot.results = {}
+        if not self.running or self._alone is not None:
+            self._note()
 
     def give_back(self, keep: int = 0) -> list[Delivery]:
         """What has not started, except for the `keep` that would start next."""
@@ -114,24 +117,17 @@ class InFlight:
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """The tasks in which handlers run."""
-        return [slot.task for slot in self.slots if slot.delivery is not None]
+        return [slot.task for slot in self.slots if slot.results]
 
     async def wait_empty(self) -> None:
         """Until nothing waits and nothing runs."""
         await self._empty.wait()
-
-    def _pop(self) -> Delivery:
-        delivery = self._waiting.popleft()
-        self.waiting_bytes -= size_of(delivery)
-        return delivery
 
     def _note(self) -> None:
         if not self._waiting and not self.running:
             self._empty.set()
         if self._alone is not None:
             delivery, ended = self._alone
-            if delivery not in self._waiting and all(
-                delivery is not slot.delivery and delivery not in slot.batch for slot in self.slots
-            ):
+            if delivery not in self._waiting and all(delivery not in slot.results for slot in self.slots):
                 self._alone = None
                 ended()

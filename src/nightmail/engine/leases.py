@@ -65,6 +65,10 @@ class Leases:
         """Whether no other worker can have taken this message over yet."""
         return now < self._until.get(delivery, now)  # A single read needs no lock.
 
+    def surely_held(self, deliveries: Sequence[Delivery], now: float) -> list[Delivery]:
+        """Those of these of which that is so."""
+        return [delivery for delivery in deliveries if now < self._until.get(delivery, now)]
+
     def ending_before(self, moment: float) -> list[Delivery]:
         """What must be renewed to outlive that moment."""
         with self._lock:

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from nightmail.message import Delivery
 
-SUSPECT_FROM: Final = 3
+QUARANTINED_FROM: Final = 3
 PATIENCE_SECONDS: Final = 10.0
 """How long a quarantined message waits for others at most: one long handler must not keep it waiting forever."""
 CLOSED_SECONDS: Final = 0.25
@@ -30,9 +30,9 @@ ALONE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.005
 
 
-def is_suspect(delivery: Delivery) -> bool:
+def is_quarantined(delivery: Delivery) -> bool:
     """Whether workers were lost with this message often enough to quarantine it."""
-    return delivery.deliveries >= SUSPECT_FROM
+    return delivery.deliveries >= QUARANTINED_FROM
 
 
 class Peer(Protocol):
@@ -44,7 +44,7 @@ class Peer(Protocol):
         ...
 
     @property
-    def has_only_its_suspect(self) -> bool:
+    def has_only_its_quarantined(self) -> bool:
         """Whether the quarantined message that it is about to start is all that is leased to it."""
         ...
 
@@ -147,4 +147,4 @@ class Quarantine:
         return busy - self._waited_for
 
     def _rests(self, worker: Peer) -> bool:
-        return worker.has_only_its_suspect if worker is self._occupant else worker.is_at_rest
+        return worker.has_only_its_quarantined if worker is self._occupant else worker.is_at_rest

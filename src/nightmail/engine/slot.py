@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from nightmail.engine.leases import Leases
+from nightmail.engine.result import Result
 from nightmail.message import Delivery
 
 if TYPE_CHECKING:
@@ -24,12 +25,8 @@ class HandlerSlot:
     task: asyncio.Task[Any]
     leases: Leases
     """The leases of its worker."""
-    delivery: Delivery | None = None
-    """What it runs now; the first of a batch."""
-    batch: Sequence[Delivery] = ()
-    """The whole batch, where handlers take batches."""
-    promised: set[Delivery] = field(default_factory=set)
-    """What the handler has acknowledged in its own transaction: we never learn whether that commits."""
+    results: dict[Delivery, Result] = field(default_factory=dict)
+    """What it runs now, one delivery or a batch, each with its result."""
     begun: float = 0.0
     """When its handler started, by the monotonic clock."""
     overdue: bool = False
@@ -42,11 +39,6 @@ class HandlerSlot:
     """The call that runs there now, if any."""
     left_behind: bool = False
     """Its worker has stopped, and its thread still runs: its messages may be neither settled nor handed back."""
-
-    @property
-    def deliveries(self) -> Sequence[Delivery]:
-        """All that it runs now."""
-        return self.batch or (() if self.delivery is None else (self.delivery,))
 
     async def was_interrupted(self) -> bool:
         """Whether we cancelled its handler: it timed out, or its worker is stopping."""
@@ -62,9 +54,12 @@ class HandlerSlot:
                 await asyncio.sleep(0)
         return self.stopping.is_set()
 
-    def promise(self, deliveries: Iterable[Delivery], *, locked: bool) -> None:
+    def acked_in_transaction(self, deliveries: Iterable[Delivery], *, locked: bool) -> None:
         """These are acknowledged in the handler's transaction, which keeps them `locked`, or does not."""
-        self.promised.update(deliveries)
+        acked = list(deliveries)
+        for delivery in acked:
+            if (result := self.results.get(delivery)) is not None:
+                result.acked_in_transaction = True
         if locked:
             # A renewal would meet those locks, or make the commit fail where a row may not have changed since.
-            self.leases.drop(self.promised)
+            self.leases.drop(acked)

@@ -28,7 +28,7 @@ from nightmail.engine.in_flight import InFlight
 from nightmail.engine.leases import Keeper, Leases
 from nightmail.engine.next_look import Alarm, next_look
 from nightmail.engine.prefetch import MOST_AHEAD, ClaimSize, Prefetch
-from nightmail.engine.quarantine import Quarantine, is_suspect
+from nightmail.engine.quarantine import Quarantine, is_quarantined
 from nightmail.engine.retry_loop import RetryLoop, Step, happens_before
 from nightmail.engine.runners import Runners
 from nightmail.engine.settings import WorkerSettings
@@ -91,7 +91,7 @@ class Worker:
         self._prefetch = Prefetch(self._batch)
         self._claim_size = ClaimSize()
         self._alarm = Alarm()
-        self._suspect: Delivery | None = None
+        self._quarantined: Delivery | None = None
         self._most: int | None = None
         """How many to claim at most, after a claim brought a quarantined message: more of them would be handed back."""
         self._unconfirmed: tuple[UUID, float] | None = None
@@ -140,13 +140,15 @@ class Worker:
         return not self.in_hand and self._in_flight.is_empty and self._unconfirmed is None
 
     @property
-    def has_only_its_suspect(self) -> bool:
+    def has_only_its_quarantined(self) -> bool:
         """Whether nothing is in flight except a quarantined message that has not started."""
         return self.in_hand <= 1 and self._in_flight.is_empty and not self._finished
 
     def run(self) -> Coroutine[Any, Any, None]:
         """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
-        return self._begin(self._claim_until_stopped)
+        return self._begin(
+            lambda: self._retry_loop.repeat(self._claim, when=self._work_expected, until=self._stopping.asked)
+        )
 
     def run_until_idle(self) -> Coroutine[Any, Any, None]:
         """Work until nothing is due any more and nothing is in flight."""
@@ -245,9 +247,6 @@ class Worker:
 
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _claim_until_stopped(self) -> None:
-        await self._retry_loop.repeat(self._claim, when=self._work_expected, until=self._stopping.asked)
-
     async def _claim_until_idle(self) -> None:
         while await happens_before(self._come_to_rest(), self._stopping.asked):
             self._looked = False
@@ -257,16 +256,16 @@ class Worker:
 
     async def _come_to_rest(self) -> None:
         """Until nothing is in flight, and claims are allowed."""
-        if self._suspect is not None:
-            await self._run_suspect()
+        if self._quarantined is not None:
+            await self._run_quarantined()
         await self._in_flight.wait_empty()
         await self._finished.wait_none()
-        await self._wait_for_suspects()
+        await self._wait_for_quarantined()
 
     async def _work_expected(self) -> None:
         """Until there is room, something may be due (woken, or the time has come), and claims are allowed."""
-        if self._suspect is not None:
-            await self._run_suspect()
+        if self._quarantined is not None:
+            await self._run_quarantined()
         await self._wait_for_room()
         while seconds := self._alarm.seconds_from(time.monotonic()):
             if await self._bell.wait(min(seconds, REVIEW_SECONDS) if self._in_flight.waiting else seconds):
@@ -274,9 +273,9 @@ class Worker:
                 break
             self._review()
         # Last: another worker may have quarantined a message while we waited for the rest.
-        await self._wait_for_suspects()
+        await self._wait_for_quarantined()
 
-    async def _wait_for_suspects(self) -> None:
+    async def _wait_for_quarantined(self) -> None:
         """Until claims are allowed; and if this worker gets quarantined messages, until no other worker runs one."""
         await self._quarantine.wait_open()
         if self._most is not None:
@@ -356,7 +355,7 @@ class Worker:
     def _take(self, deliveries: Sequence[Delivery], until: float, *, full: bool) -> None:
         self._leases.add(deliveries, until)
         ready: list[Delivery] = []
-        suspects: list[Delivery] = []
+        quarantined: list[Delivery] = []
         broken: Exception | None = None
         for delivery in deliveries:
             try:
@@ -367,11 +366,11 @@ class Worker:
                 continue
             if skipped is not None:
                 self._finished.put(Settlement(delivery, skipped))
-            elif is_suspect(delivery) and not self._settings.isolated:
-                suspects.append(delivery)
+            elif is_quarantined(delivery) and not self._settings.isolated:
+                quarantined.append(delivery)
             else:
                 ready.append(delivery)
-        self._sort_out(suspects, full=full)
+        self._sort_out(quarantined, full=full)
         if self._stopping.asked.is_set():
             self._hand_back(ready)
         elif ready:
@@ -384,26 +383,26 @@ class Worker:
         if broken is not None:
             raise broken
 
-    def _sort_out(self, suspects: Sequence[Delivery], *, full: bool) -> None:
+    def _sort_out(self, quarantined: Sequence[Delivery], *, full: bool) -> None:
         """Keep one quarantined message, hand the others back. While they come, claim singly, then gradually more."""
-        if suspects:
+        if quarantined:
             self._most = 1
-            if self._suspect is None and not self._quarantine.taken and not self._stopping.asked.is_set():
-                self._suspect, *suspects = suspects
-            self._hand_back(suspects)
+            if self._quarantined is None and not self._quarantine.taken and not self._stopping.asked.is_set():
+                self._quarantined, *quarantined = quarantined
+            self._hand_back(quarantined)
         elif self._most is not None:
             self._most = self._most * 2 if full and self._most < MOST_AHEAD else None
 
-    async def _run_suspect(self) -> None:
+    async def _run_quarantined(self) -> None:
         """Run the quarantined message when nothing else is in flight; if another worker runs one, hand it back."""
         alone = await self._quarantine.take(self)
-        suspect, self._suspect = self._suspect, None
-        if suspect is None:
+        message, self._quarantined = self._quarantined, None
+        if message is None:
             self._quarantine.free(self)
         elif not alone:
-            self._hand_back([suspect])
+            self._hand_back([message])
         else:
-            self._in_flight.take_alone(suspect, ended=partial(self._quarantine.free, self))
+            self._in_flight.take_alone(message, ended=partial(self._quarantine.free, self))
             self._runners.start()
             await self._quarantine.wait_open()
             if self._quarantine.taken:
@@ -414,7 +413,8 @@ class Worker:
     async def _handle_one(self, in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
         """Run the next message; when it has ended."""
         delivery = in_flight.start_next(slot, now)
-        self._note_room()
+        if self._lacks_bytes:
+            self._note_room()
         settlement: Settlement | None = None
         ended = now
         self._prefetch.started(now, in_flight.handlers)
@@ -444,9 +444,11 @@ class Worker:
     async def _handle_batch(self, in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
         """Run the next messages together; when they have ended."""
         batch = in_flight.start_batch(slot, now, self._batch)
-        self._note_room()
-        held = [delivery for delivery in batch if self._leases.surely_holds(delivery, now)]
-        self._hand_back(each for each in batch if each not in held)
+        if self._lacks_bytes:
+            self._note_room()
+        held = self._leases.surely_held(batch, now)
+        if len(held) < len(batch):
+            self._hand_back(each for each in batch if each not in held)
         settlements: list[Settlement] = []
         ended = now
         self._prefetch.started(now, in_flight.handlers, len(batch))
@@ -474,7 +476,7 @@ class Worker:
 
     def _note_room(self) -> None:
         """A started message frees its bytes: a claim that had no room for bytes can go now."""
-        if self._lacks_bytes and self._bytes_left() >= FEWEST_BYTES:
+        if self._bytes_left() >= FEWEST_BYTES:
             self._lacks_bytes = False
             self._room.set()
 
@@ -508,40 +510,32 @@ class Worker:
         except BaseException:
             self._finished.ask_again(batch)
             raise
-        busy = [each for each, result in zip(batch, results, strict=True) if result is WriteResult.BUSY]
+        answers = list(zip(batch, results, strict=True))
+        busy = [settlement for settlement, result in answers if result is WriteResult.BUSY]
+        settled = [settlement for settlement, result in answers if result is WriteResult.WRITTEN]
         self._finished.drop_first(len(batch))
         self._finished.put_back(busy)
+        self._leases.drop({each.delivery for each in batch}.difference(each.delivery for each in busy))
         # With nothing in flight any more, no handler is left to signal that there is room again.
         self._room.set()
-        self._report(batch, results)
-        if busy:
-            await asyncio.sleep(BUSY_SECONDS)
-
-    def _report(self, batch: Sequence[Settlement], results: Sequence[WriteResult]) -> None:
-        """Drop what the store has answered for, and report the write results."""
-        answered = [
-            (each, result)
-            for each, result in zip(batch, results, strict=True)
-            if result is not WriteResult.BUSY
-        ]
-        self._leases.drop([settlement.delivery for settlement, _ in answered])
-        settled = [settlement for settlement, result in answered if result is WriteResult.WRITTEN]
         if settled:
             self._observer.settled(settled)
-        for settlement, result in answered:
+        for settlement, result in answers:
             if result is WriteResult.LOST:
                 self._observer.lease_lost(settlement.delivery)
             elif result is WriteResult.UNKNOWN:
                 self._observer.uncertain(settlement)
+        if busy:
+            await asyncio.sleep(BUSY_SECONDS)
 
     # ── drain ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _drain(self, claims: asyncio.Task[None]) -> None:
         """Hand back what has not started, finish what runs, past the grace period cancel it; then the last writes."""
         self._hand_back(self._in_flight.give_back())
-        if self._suspect is not None:
-            self._hand_back([self._suspect])
-            self._suspect = None
+        if self._quarantined is not None:
+            self._hand_back([self._quarantined])
+            self._quarantined = None
         confirming = asyncio.create_task(self._confirm(claims))
         await self._finish_running()
         await ends_by(self._stopping.ends, confirming)
@@ -572,7 +566,7 @@ class Worker:
         for slot in self._in_flight.slots:
             if (call := slot.call) is None or call.is_over:
                 continue
-            kept = [delivery for delivery in slot.deliveries if delivery not in slot.promised]
+            kept = [each for each, result in slot.results.items() if not result.acked_in_transaction]
             self._left_behind += kept
             slot.left_behind = True
             call.leave_behind(partial(self._leases.drop, kept))
@@ -583,7 +577,7 @@ class Worker:
 
     def _report_overdue(self, slot: HandlerSlot) -> None:
         """A thread does not end although it was told to."""
-        for delivery in slot.deliveries:
+        for delivery in slot.results:
             self._observer.overdue(delivery, time.monotonic() - slot.begun)
 
 

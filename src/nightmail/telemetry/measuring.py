@@ -101,8 +101,8 @@ class Measuring(Observer):
                 # A handler's own reason may be any text, and any text must not become a label.
                 queue.reasons[outcome.reason if outcome.reason in queue.reasons else OTHER] += 1
 
-    def promised(self, delivery: Delivery) -> None:
-        self._of(delivery).endings[Ending.PROMISED] += 1
+    def acked_in_transaction(self, delivery: Delivery) -> None:
+        self._of(delivery).endings[Ending.ACKED_IN_TRANSACTION] += 1
 
     def uncertain(self, settlement: Settlement) -> None:
         self._of(settlement.delivery).endings[Ending.UNCERTAIN] += 1

@@ -29,7 +29,7 @@ class Ending(StrEnum):
     """How a delivery ended, unless it was lost."""
 
     DONE = "done"
-    PROMISED = "promised"
+    ACKED_IN_TRANSACTION = "acked_in_transaction"
     RETRIED = "retried"
     POSTPONED = "postponed"
     DEAD = "dead"

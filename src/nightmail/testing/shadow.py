@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from faststream.exceptions import IgnoredException
 
 from nightmail.broker._upstream import BrokerConfig, resolve_ack_policy
-from nightmail.broker.received import Received, ReceivedBatch, verdict_in
+from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.engine.settings import WorkerSettings
 from nightmail.message import Delivery
@@ -68,7 +68,7 @@ class Shadow(OutboxSubscriber):
         try:
             response = await super().process_message(msg)
         except IgnoredException:
-            raise  # A verdict, and no failure.
+            raise  # A decision, and no failure.
         except Exception as error:
             # Reported here: an acknowledgement policy may hide it from everything else.
             self._raised(error)
@@ -94,8 +94,8 @@ def shadow_of(
     outer = subscriber._broker_config
 
     def failed(delivery: Delivery, error: BaseException) -> None:
-        # Also what no handler raised: a verdict that was never given, time that ran out.
-        if isinstance(error, Exception) and verdict_in(error) is None:
+        # Also what no handler raised: a decision that was never made, time that ran out.
+        if isinstance(error, Exception):
             raised(error)
         outer.observer.failed(delivery, error)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nightmail.engine.current import promise
+from nightmail.engine.current import acked_in_transaction
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.redis
 async def test_the_lease_is_renewed_until_the_multi_is_executed(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    promised = threading.Event()
+    acked = threading.Event()
     handled: list[Delivery] = []
     renewals: list[WriteResult] = []
     extend, execute = Settling.extend, WatchingPipeline.execute
@@ -36,7 +36,7 @@ async def test_the_lease_is_renewed_until_the_multi_is_executed(
         settling: Settling, lane: Any, deliveries: Sequence[Delivery], lease: timedelta
     ) -> list[WriteResult]:
         results = await extend(settling, lane, deliveries, lease)
-        if promised.is_set():
+        if acked.is_set():
             # Not those of a delivery that came after the lease of this one had ended.
             renewals.extend(
                 result
@@ -64,8 +64,8 @@ async def test_the_lease_is_renewed_until_the_multi_is_executed(
             handled.append(delivery)
             async with transaction(store, [delivery], own) as pipe:
                 pipe.set("theirs", "written")
-                promise([delivery])
-                promised.set()
+                acked_in_transaction([delivery])
+                acked.set()
             ended.set_result(None)
 
         worker = Worker(store, handle, queues=[QUEUE], settings=WorkerSettings(lease=timedelta(seconds=1)))

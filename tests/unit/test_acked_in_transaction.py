@@ -56,7 +56,7 @@ class Bank:
         """Acknowledge these in one transaction, which is rolled back if it is to fail."""
         async with self._data.transaction() as transaction:
             await self._store.ack(deliveries, transaction=transaction)
-            current.promise(deliveries)
+            current.acked_in_transaction(deliveries)
             if failing:
                 raise Crash
 
@@ -95,10 +95,10 @@ async def test_it_is_told_of_that_there_was_nothing_to_write(store: FaultyStore,
     class Listener(Seen):
         def __init__(self) -> None:
             super().__init__()
-            self.promises: list[int] = []
+            self.acked: list[int] = []
 
-        def promised(self, delivery: Delivery) -> None:
-            self.promises.append(delivery.id)
+        def acked_in_transaction(self, delivery: Delivery) -> None:
+            self.acked.append(delivery.id)
 
     async def handle(delivery: Delivery) -> None:
         if delivery.id == 2:
@@ -108,7 +108,7 @@ async def test_it_is_told_of_that_there_was_nothing_to_write(store: FaultyStore,
     await publish(store, 2)
     await run_once(store, seen, handle)
 
-    assert seen.promises == [2]
+    assert seen.acked == [2]
     assert seen.outcomes == [(1, Done())]
 
 
@@ -191,7 +191,7 @@ async def test_an_ack_that_finds_the_lease_lost_writes_nothing_and_costs_nothing
     store: FaultyStore, bank: Bank, seen: Seen
 ) -> None:
     async def handle(delivery: Delivery) -> None:
-        current.promise([delivery])
+        current.acked_in_transaction([delivery])
         raise LeaseLost([delivery.id])
 
     await publish(store)
@@ -202,7 +202,7 @@ async def test_an_ack_that_finds_the_lease_lost_writes_nothing_and_costs_nothing
     assert seen.failures == []
 
 
-async def test_what_was_promised_is_no_longer_in_hand_and_its_lease_is_not_renewed(
+async def test_what_was_acked_is_no_longer_in_hand_and_its_lease_is_not_renewed(
     store: FaultyStore, bank: Bank, seen: Seen
 ) -> None:
     async def handle(delivery: Delivery) -> None:
@@ -218,13 +218,13 @@ async def test_what_was_promised_is_no_longer_in_hand_and_its_lease_is_not_renew
     assert in_hand == [1, 0]
 
 
-async def test_the_keeper_asks_for_none_that_was_promised(data: MemoryData, seen: Seen) -> None:
+async def test_the_keeper_asks_for_none_that_was_acked(data: MemoryData, seen: Seen) -> None:
     store = FaultyStore(MemoryStore(data))
     hold = asyncio.Event()
 
     async def handle(delivery: Delivery) -> None:
         if delivery.id == 1:
-            current.promise([delivery])
+            current.acked_in_transaction([delivery])
         await hold.wait()
 
     settings = WorkerSettings(max_workers=2, lease=timedelta(milliseconds=450))
@@ -235,7 +235,7 @@ async def test_the_keeper_asks_for_none_that_was_promised(data: MemoryData, seen
         hold.set()
 
 
-async def test_a_worker_whose_handler_promised_is_not_at_rest_while_it_runs(
+async def test_a_worker_whose_handler_has_acked_is_not_at_rest_while_it_runs(
     store: FaultyStore, bank: Bank, seen: Seen
 ) -> None:
     async def handle(delivery: Delivery) -> None:
@@ -251,14 +251,14 @@ async def test_a_worker_whose_handler_promised_is_not_at_rest_while_it_runs(
     assert worker.is_at_rest
 
 
-async def test_what_was_promised_is_nobodys_own_delivery_any_more(
+async def test_what_was_acked_is_no_handlers_own_delivery_any_more(
     store: FaultyStore, data: MemoryData, seen: Seen
 ) -> None:
     async def handle(delivery: Delivery) -> None:
         own.append(current.own_delivery(store, QUEUE, "daily"))
         async with data.transaction() as transaction:
             await store.ack([delivery], transaction=transaction)
-            current.promise([delivery])
+            current.acked_in_transaction([delivery])
             own.append(current.own_delivery(store, QUEUE, "daily"))
             # So the next one is a plain publish: the name is free already.
             again = Message(queue=QUEUE, body=b"again", due=LATER, timer_id="daily")
@@ -279,7 +279,7 @@ async def test_what_was_promised_is_nobodys_own_delivery_any_more(
     assert [(each.id, each.timer_id) for each in await store.peek(QUEUE)] == [(2, "daily")]
 
 
-async def test_a_promise_ends_with_its_handler(store: FaultyStore, bank: Bank, seen: Seen) -> None:
+async def test_an_ack_counts_for_its_own_delivery_only(store: FaultyStore, bank: Bank, seen: Seen) -> None:
     async def handle(delivery: Delivery) -> None:
         if delivery.id == 1:
             await bank.commit(delivery)
@@ -290,17 +290,17 @@ async def test_a_promise_ends_with_its_handler(store: FaultyStore, bank: Bank, s
     assert seen.outcomes == [(2, Done()), (3, Done())]
 
 
-async def test_a_runner_forgets_what_it_was_promised_when_the_handler_ends() -> None:
+async def test_a_runner_forgets_what_was_acked_when_the_handler_ends() -> None:
     in_flight, slot = InFlight(), HandlerSlot(asyncio.create_task(asyncio.sleep(0)), Leases())
     in_flight.take([delivery(id=1)])
 
-    slot.promise([in_flight.start_next(slot, 0.0)], locked=True)
+    slot.acked_in_transaction([in_flight.start_next(slot, 0.0)], locked=True)
     in_flight.finish(slot)
 
-    assert slot.promised == set()
+    assert slot.results == {}
 
 
-async def test_a_promise_of_a_task_that_its_handler_left_behind_means_nothing(
+async def test_an_ack_of_a_task_that_its_handler_left_behind_means_nothing(
     store: FaultyStore, seen: Seen
 ) -> None:
     over = asyncio.Event()
@@ -308,7 +308,7 @@ async def test_a_promise_of_a_task_that_its_handler_left_behind_means_nothing(
 
     async def late(delivery: Delivery) -> None:
         await over.wait()
-        current.promise([delivery])
+        current.acked_in_transaction([delivery])
 
     async def handle(delivery: Delivery) -> None:
         tasks.append(asyncio.create_task(late(delivery)))
@@ -328,11 +328,11 @@ async def test_a_promise_of_a_task_that_its_handler_left_behind_means_nothing(
     assert seen.outcomes == [(1, Done())]
 
 
-async def test_a_promise_outside_of_a_handler_is_nobodys_business(store: FaultyStore) -> None:
+async def test_an_ack_outside_of_a_handler_does_nothing(store: FaultyStore) -> None:
     await publish(store)
     [taken] = await take(store)
 
-    current.promise([taken])
+    current.acked_in_transaction([taken])
 
 
 async def test_a_handler_that_is_cancelled_by_a_stop_within_its_transaction_is_handed_back(
@@ -343,7 +343,7 @@ async def test_a_handler_that_is_cancelled_by_a_stop_within_its_transaction_is_h
     async def handle(delivery: Delivery) -> None:
         async with data.transaction() as transaction:
             await store.ack([delivery], transaction=transaction)
-            current.promise([delivery])
+            current.acked_in_transaction([delivery])
             inside.set()
             await asyncio.Event().wait()
 
@@ -370,7 +370,7 @@ async def test_a_handler_whose_time_is_up_within_its_transaction_is_retried(
     async def handle(delivery: Delivery) -> None:
         async with data.transaction() as transaction:
             await store.ack([delivery], transaction=transaction)
-            current.promise([delivery])
+            current.acked_in_transaction([delivery])
             await asyncio.Event().wait()
 
     settings = WorkerSettings(max_workers=1, retry=POLICY, handler_timeout=timedelta(milliseconds=50))
@@ -386,7 +386,7 @@ async def test_a_handler_whose_time_is_up_within_its_transaction_is_retried(
 # ── batches ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_of_a_batch_only_what_was_not_promised_is_written(
+async def test_of_a_batch_only_what_was_not_acked_is_written(
     store: FaultyStore, bank: Bank, seen: Seen
 ) -> None:
     async def handle(batch: Sequence[Delivery]) -> None:
@@ -403,7 +403,7 @@ async def test_of_a_batch_only_what_was_not_promised_is_written(
     assert await store.stats() == {}
 
 
-async def test_a_batch_that_fails_after_its_commit_is_uncertain_where_promised_and_retried_elsewhere(
+async def test_a_batch_that_fails_after_its_commit_is_uncertain_where_acked_and_retried_elsewhere(
     store: FaultyStore, bank: Bank, seen: Seen
 ) -> None:
     async def handle(batch: Sequence[Delivery]) -> None:
@@ -439,7 +439,7 @@ async def test_of_a_batch_whose_transaction_found_a_lease_lost_the_others_go_aga
     async def handle(batch: Sequence[Delivery]) -> None:
         batches.append(ids(batch))
         async with data.transaction() as transaction:
-            current.promise(batch)
+            current.acked_in_transaction(batch)
             if len(batches) == 1:
                 # Somebody cancelled it, whose lease had ended for the store and not for us.
                 raise LeaseLost([2])
@@ -455,7 +455,7 @@ async def test_of_a_batch_whose_transaction_found_a_lease_lost_the_others_go_aga
     assert ids(await take(store, 10)) == []
 
 
-async def test_of_a_batch_what_was_promised_is_nobodys_own_and_the_others_still_are(
+async def test_of_a_batch_what_was_acked_is_no_own_delivery_and_the_others_still_are(
     store: FaultyStore, bank: Bank, seen: Seen
 ) -> None:
     async def handle(batch: Sequence[Delivery]) -> None:

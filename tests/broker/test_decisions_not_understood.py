@@ -1,4 +1,4 @@
-"""Verdicts that cannot be carried out, and answers that make no sense: nothing of that ends in Done."""
+"""Decisions that cannot be carried out, and answers that make no sense: nothing of that ends in Done."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ async def test_a_decoder_may_fall_back_when_the_original_cannot_read_the_body(
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_a_verdict_that_cannot_be_carried_out_is_logged_with_what_is_wrong(
+async def test_a_decision_that_cannot_be_carried_out_is_logged_with_what_is_wrong(
     heard: Heard, caplog: pytest.LogCaptureFixture, batch: bool
 ) -> None:
-    logger = logging.getLogger("tests.a_verdict_that_cannot_be_carried_out")
+    logger = logging.getLogger("tests.a_decision_that_cannot_be_carried_out")
     broker = OutboxBroker("memory://", logger=logger, observer=heard, retry=IN_A_MINUTE)
 
     @broker.subscriber("q", batch=batch)
@@ -122,7 +122,7 @@ async def test_a_refused_acknowledgement_is_not_made_good_by_raising_one(
 
 @on_sqlite
 @pytest.mark.parametrize("raised", [Unheard(), AckMessage(forever=True), NackMessage(dellay=3)])
-async def test_what_was_acknowledged_and_undone_by_a_verdict_nobody_understands_is_tried_again(
+async def test_what_was_acknowledged_and_undone_by_a_decision_that_is_not_understood_is_tried_again(
     make: Make, heard: Heard, ledger: Ledger, raised: Exception
 ) -> None:
     broker = make(session_factory=ledger.sessions, retry=IN_A_MINUTE)
@@ -135,15 +135,15 @@ async def test_what_was_acknowledged_and_undone_by_a_verdict_nobody_understands_
 
     async with started(broker):
         sent = await broker.publish("tea", "q")
-        await heard.until(lambda: bool(heard.of(sent) or heard.promises))
+        await heard.until(lambda: bool(heard.of(sent) or heard.acked))
 
     # Either both or neither: it would also do to commit what was acknowledged.
-    assert (await ledger.effects() == ["tea"]) == (heard.promises == [sent])
+    assert (await ledger.effects() == ["tea"]) == (heard.acked == [sent])
     assert Done() not in heard.of(sent)
 
 
 @in_memory
-async def test_a_senseless_answer_for_one_of_a_batch_does_not_undo_the_verdicts_on_the_others(
+async def test_a_senseless_answer_for_one_of_a_batch_does_not_undo_the_decisions_on_the_others(
     make: Make, heard: Heard
 ) -> None:
     broker = make(retry=IN_A_MINUTE)

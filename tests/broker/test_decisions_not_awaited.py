@@ -1,4 +1,4 @@
-"""A verdict counts when it is called, awaited or not; what does I/O and was not awaited is never taken for done."""
+"""A decision counts when it is called, awaited or not; what does I/O and was not awaited is never taken for done."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from tests.broker.support import Heard, Make, started
 on_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
 LATER = timedelta(hours=1)
 
-VERDICTS = {
+DECISIONS = {
     "ack": (lambda msg: msg.ack(), Done()),
     "nack": (lambda msg: msg.nack(delay=LATER), Retry(LATER)),
     "reject": (lambda msg: msg.reject("bad"), Dead("bad")),
     "postpone": (lambda msg: msg.postpone(LATER), Postpone(LATER)),
-    "nack by postponing": (lambda msg: msg.nack(postpone_by=LATER), Postpone(LATER)),
 }
-every_verdict = pytest.mark.parametrize(("give", "meant"), VERDICTS.values(), ids=VERDICTS)
+every_decision = pytest.mark.parametrize(("give", "meant"), DECISIONS.values(), ids=DECISIONS)
 
 
-@every_verdict
+@every_decision
 @on_memory
-async def test_a_verdict_in_a_def_handler_counts(make: Make, heard: Heard, give: Any, meant: Outcome) -> None:
+async def test_a_decision_in_a_def_handler_counts(
+    make: Make, heard: Heard, give: Any, meant: Outcome
+) -> None:
     broker = make()
 
     @broker.subscriber("q")
@@ -44,9 +45,9 @@ async def test_a_verdict_in_a_def_handler_counts(make: Make, heard: Heard, give:
     assert heard.of(sent) == [meant]
 
 
-@every_verdict
+@every_decision
 @on_memory
-async def test_a_verdict_that_was_not_awaited_counts(
+async def test_a_decision_that_was_not_awaited_counts(
     make: Make, heard: Heard, give: Any, meant: Outcome
 ) -> None:
     broker = make()
@@ -63,9 +64,9 @@ async def test_a_verdict_that_was_not_awaited_counts(
     assert heard.of(sent) == [meant]
 
 
-@every_verdict
+@every_decision
 @on_memory
-async def test_a_verdict_may_still_be_awaited_gathered_or_made_a_task(
+async def test_a_decision_may_still_be_awaited_gathered_or_made_a_task(
     make: Make, heard: Heard, give: Any, meant: Outcome
 ) -> None:
     broker, ways = make(), iter(["await", "gather", "task"])
@@ -87,10 +88,10 @@ async def test_a_verdict_may_still_be_awaited_gathered_or_made_a_task(
     assert [heard.of(each) for each in sent] == [[meant]] * 3
 
 
-@every_verdict
+@every_decision
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @on_memory
-async def test_a_verdict_on_a_batch_counts_without_being_awaited(
+async def test_a_decision_on_a_batch_counts_without_being_awaited(
     make: Make, heard: Heard, give: Any, meant: Outcome, kind: str
 ) -> None:
     broker = make()
@@ -227,7 +228,7 @@ async def test_a_def_handler_that_returns_a_coroutine_has_failed(make: Make, hea
 
 
 @on_memory
-async def test_a_def_handler_may_return_what_a_verdict_returns(make: Make, heard: Heard) -> None:
+async def test_a_def_handler_may_return_what_a_decision_returns(make: Make, heard: Heard) -> None:
     broker = make()
 
     @broker.subscriber("q")
@@ -257,7 +258,7 @@ async def test_a_def_handler_extends_its_lease_at_once(make: Make, heard: Heard)
 
 
 @on_memory
-async def test_a_bad_verdict_raises_where_it_is_given(make: Make, heard: Heard) -> None:
+async def test_a_bad_decision_raises_where_it_is_made(make: Make, heard: Heard) -> None:
     broker, errors = make(), []
 
     @broker.subscriber("q")
