@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
 from nightmail import OutboxBroker
@@ -19,7 +20,7 @@ from nightmail.telemetry.opentelemetry import OpenTelemetryObserver
 from nightmail.telemetry.prometheus import PrometheusObserver
 from nightmail.testing.clock import ManualClock
 from tests.broker.support import Heard, Make
-from tests.telemetry.support import PatientReader, Read, Samples, opentelemetry_samples, prometheus_samples
+from tests.telemetry.support import Read, Samples, opentelemetry_samples, prometheus_samples
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def exporter(request: pytest.FixtureRequest) -> tuple[Measuring, Callable[[], Sa
     if request.param == "prometheus":
         registry = CollectorRegistry()
         return PrometheusObserver(registry=registry), lambda: prometheus_samples(registry)
-    reader = PatientReader()
+    reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     return OpenTelemetryObserver(meter_provider=provider), lambda: opentelemetry_samples(reader)
 

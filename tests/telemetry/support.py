@@ -32,13 +32,6 @@ def prometheus_samples(registry: CollectorRegistry) -> Samples:
     }
 
 
-class PatientReader(InMemoryMetricReader):
-    """Collects however busy the machine is: by default ten seconds are the end of it."""
-
-    def collect(self, timeout_millis: float = 600_000) -> None:
-        super().collect(timeout_millis)
-
-
 def opentelemetry_samples(reader: InMemoryMetricReader) -> Samples:
     """Everything that a reader collects now, under the names that OpenTelemetry's own translation gives."""
     collected = reader.get_metrics_data()
