@@ -13,7 +13,7 @@ import pytest
 from asyncmy.errors import OperationalError
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.outcome import Dead, Done, Retry, WriteResult
+from nightmail.outcome import Dead, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.errors import TooLarge
@@ -265,23 +265,6 @@ async def test_a_locked_table_makes_settlements_and_claims_unavailable_and_hangs
         await execute(own, "unlock tables")
 
         assert await done(store, deliveries) == [WriteResult.WRITTEN]
-
-
-async def test_a_batch_with_a_locked_row_settles_the_others(mysql_url: str) -> None:
-    async with open_store(mysql_url) as store, connection(mysql_url) as own:
-        await store.publish_batch([message(b"%d" % n) for n in range(20)])
-        deliveries = await claim(store, limit=20)
-        await own.begin()
-        await execute(own, f"select 1 from nightmail_messages where id = {deliveries[7].id} for update")
-
-        results = await store.settle(
-            [Settlement(delivery, Done() if n % 2 else Retry()) for n, delivery in enumerate(deliveries)]
-        )
-        await own.rollback()
-
-        assert [n for n, result in enumerate(results) if result is not WriteResult.WRITTEN] == [7]
-        assert results[7] is WriteResult.BUSY
-        assert await store.settle([Settlement(deliveries[7], Done())]) == [WriteResult.WRITTEN]
 
 
 # ------------------------------------------------------------------------------------ servers refused

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from nightmail.errors import StoreUnavailable
-from nightmail.message import Delivery
-from nightmail.outcome import Done, Retry, WriteResult
-from nightmail.store import Settlement
+from nightmail.outcome import WriteResult
 from nightmail.testing.conformance.build import message
 from tests.stores.postgres.support import PostgresBackend, backends, connection, open_store
 from tests.stores.shared.lost_replies import LostReplies, What
@@ -86,22 +84,6 @@ async def test_a_locked_table_makes_settlements_busy_and_claims_unavailable(post
                 await claim(store)
 
         assert await done(store, deliveries) == [WriteResult.WRITTEN]
-
-
-async def test_a_batch_with_a_locked_row_settles_the_others(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store, connection(postgres_url) as own:
-        await store.publish_batch([message(b"%d" % n) for n in range(20)])
-        deliveries: list[Delivery] = await claim(store, limit=20)
-        async with own.transaction():
-            await own.execute("select 1 from nightmail_messages where id = $1 for update", deliveries[7].id)
-
-            results = await store.settle(
-                [Settlement(delivery, Done() if n % 2 else Retry()) for n, delivery in enumerate(deliveries)]
-            )
-
-        assert [n for n, result in enumerate(results) if result is not WriteResult.WRITTEN] == [7]
-        assert results[7] is WriteResult.BUSY
-        assert await store.settle([Settlement(deliveries[7], Done())]) == [WriteResult.WRITTEN]
 
 
 async def test_a_read_only_server_is_unavailable_and_left(postgres_url: str) -> None:
