@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -24,28 +24,11 @@ from nightmail.message import Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Done, Release, WriteResult
 from nightmail.store import Extend, FullStore, Lingers, Settlement
-from testkit.pytest_plugin import on_ci, turns
-from testkit.servers.errors import ServerUnavailable
+from testkit.pytest_plugin import provide
 from testkit.servers.galera import Galera
 from testkit.servers.redis_cluster import RedisCluster
 
-AnyCluster = TypeVar("AnyCluster", Galera, RedisCluster)
-
 _NEVER = datetime.max.replace(tzinfo=UTC)
-
-
-@contextmanager
-def provide(cluster: AnyCluster) -> Iterator[AnyCluster]:
-    """The cluster, started, for as long as the block lasts; skips the test if it is unavailable here."""
-    try:
-        with turns.mine():
-            cluster.start()
-    except ServerUnavailable as error:
-        if on_ci():
-            raise
-        pytest.skip(str(error))
-    with cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +43,15 @@ def redis_cluster() -> Iterator[RedisCluster]:
     """Six Redis nodes for the whole session. A test that may find them damaged by an earlier one revives them."""
     with provide(RedisCluster.from_environment()) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(redis_cluster: RedisCluster) -> Iterator[RedisCluster]:
+    """The same, empty and complete."""
+    redis_cluster.revive()
+    redis_cluster.flush()
+    yield redis_cluster
+    redis_cluster.revive()
 
 
 class Ledger:

@@ -18,10 +18,11 @@ from typing import Any, Final, TypeVar
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # It brings no types.
 
-from testkit.servers import NotOurs, Postgres, Server, ServerUnavailable
+from testkit.servers import NotOurs, Postgres, ServerUnavailable
+from testkit.servers.lifecycle import StartsAndCloses
 from testkit.tracing import is_traced, untraced
 
-AnyServer = TypeVar("AnyServer", bound=Server)
+AnyServer = TypeVar("AnyServer", bound=StartsAndCloses)
 
 TOGETHER: Final = {
     "clusters": (
@@ -82,7 +83,7 @@ def on_ci() -> bool:
 
 @contextmanager
 def provide(server: AnyServer) -> Iterator[AnyServer]:
-    """The server, started, for as long as the block lasts; skips the test if it is unavailable here."""
+    """The server or cluster, started, for as long as the block lasts; skips the test if it is unavailable here."""
     with _skip_on(ServerUnavailable), turns.mine():
         server.start()
     with server:

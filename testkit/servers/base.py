@@ -18,11 +18,10 @@ import signal
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 from testkit.processes import Process
@@ -30,6 +29,7 @@ from testkit.servers import cleanup
 from testkit.servers.account import Account
 from testkit.servers.errors import NotOurs, NotReady, ServerFailed, ServerUnavailable
 from testkit.servers.install import Package, program
+from testkit.servers.lifecycle import StartsAndCloses
 from testkit.servers.ports import free_port
 from testkit.servers.supervised import Supervised
 
@@ -49,7 +49,7 @@ class _Home:
     port: int
 
 
-class Server(ABC):
+class Server(StartsAndCloses):
     """One server of some kind: ours, or, with `url`, one of the user's that is only ever used."""
 
     name: ClassVar[str]
@@ -102,7 +102,7 @@ class Server(ABC):
     def private_url(self) -> str:
         """The URL of the server we run."""
 
-    def discard(self) -> None:  # noqa: B027 - not abstract: most kinds have nothing to give back
+    def discard(self) -> None:
         """Give back what would outlive both the processes and the directory. Called by `close`."""
 
     # Whose it is
@@ -216,17 +216,6 @@ class Server(ABC):
         cleanup.remove(self._home.directory)
         self._home = None
         atexit.unregister(self.close)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # For subclasses
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
 from asyncmy.errors import MySQLError
 
 from testkit.servers.errors import NotReady, ServerFailed, ServerUnavailable
+from testkit.servers.lifecycle import StartsAndCloses
 from testkit.servers.mariadb import MariaDB
 from testkit.servers.ports import free_port
 from testkit.waiting import wait_until
@@ -136,7 +136,7 @@ class GaleraNode(MariaDB):
         path.write_text(path.read_text().replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1"))
 
 
-class Galera:
+class Galera(StartsAndCloses):
     """A cluster of MariaDB servers, ours, or, with `urls`, one of the user's that is only ever used.
 
     The life of a cluster is that of a server (see `base`); single nodes are killed and restarted by number.
@@ -216,17 +216,6 @@ class Galera:
         """End it and remove every trace. Does nothing to a cluster of the user's, or a second time."""
         for node in self.nodes:
             node.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # Databases
 

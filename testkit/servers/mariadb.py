@@ -1,11 +1,9 @@
 """A private MariaDB, and cheap databases on any MariaDB or MySQL."""
 
 import asyncio
-import secrets
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -14,15 +12,15 @@ import asyncmy
 from asyncmy.errors import MySQLError
 
 from testkit.servers.base import Server
-from testkit.servers.errors import NotReady, ServerFailed
+from testkit.servers.databases import Databases
+from testkit.servers.errors import NotReady
 from testkit.servers.install import Package
 
-_DATABASE_PREFIX = "nightmail_test_"
 _CONNECT_SECONDS = 5
 _STATEMENT_SECONDS = 30.0
 
 
-class MariaDB(Server):
+class MariaDB(Server, Databases):
     """MariaDB for tests. What was committed survives `kill`, durable or not.
 
     `durable` is for benchmarks, where a commit must cost what it costs, and for tests of crashes.
@@ -109,26 +107,10 @@ class MariaDB(Server):
 
     # Databases
 
-    @contextmanager
-    def fresh_database(self) -> Iterator[str]:
-        """The URL of an empty database, for as long as the block lasts."""
-        url = self.create_database()
-        try:
-            yield url
-        finally:
-            self.drop_database(url)
-
-    def create_database(self) -> str:
-        """Create an empty database with a name of its own, and return its URL."""
-        name = _DATABASE_PREFIX + secrets.token_hex(8)
+    def create(self, name: str) -> None:
         self.sql(f"create database `{name}` character set utf8mb4")
-        return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
-    def drop_database(self, url: str) -> None:
-        """Drop a database made by `create_database`, even if clients are still connected to it."""
-        name = urlsplit(url).path.removeprefix("/")
-        if not name.startswith(_DATABASE_PREFIX) or "`" in name:
-            raise ServerFailed(f"database {name!r} was not made by a test, so it is not dropped")
+    def drop(self, name: str) -> None:
         # A transaction left open would keep its tables locked.
         for (thread,) in self.sql(f"select id from information_schema.processlist where db = '{name}'"):
             self.sql(f"kill {int(thread)}", unless_gone=True)

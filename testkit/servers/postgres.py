@@ -1,28 +1,26 @@
 """A private Postgres, and cheap databases on any."""
 
 import asyncio
-import secrets
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import urlsplit
 
 import asyncpg
 
 from testkit.servers.base import Server
-from testkit.servers.errors import NotReady, ServerFailed
+from testkit.servers.databases import Databases
+from testkit.servers.errors import NotReady
 from testkit.servers.install import Package
 
-_DATABASE_PREFIX = "nightmail_test_"
 _CONNECT_SECONDS = 5.0
 _STATEMENT_SECONDS = 30.0
 
 
-class Postgres(Server):
+class Postgres(Server, Databases):
     """Postgres for tests. What was committed survives `kill`, durable or not.
 
     `durable` is for benchmarks, where a commit must cost what it costs, and for tests of crashes.
@@ -111,27 +109,11 @@ class Postgres(Server):
 
     # Databases
 
-    @contextmanager
-    def fresh_database(self) -> Iterator[str]:
-        """The URL of an empty database, for as long as the block lasts."""
-        url = self.create_database()
-        try:
-            yield url
-        finally:
-            self.drop_database(url)
-
-    def create_database(self) -> str:
-        """Create an empty database with a name of its own, and return its URL."""
-        name = _DATABASE_PREFIX + secrets.token_hex(8)
+    def create(self, name: str) -> None:
         # Not template1: that cannot be copied while anyone is connected to it.
         self.sql(f'create database "{name}" template template0')
-        return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
-    def drop_database(self, url: str) -> None:
-        """Drop a database made by `create_database`, even if clients are still connected to it."""
-        name = urlsplit(url).path.removeprefix("/")
-        if not name.startswith(_DATABASE_PREFIX) or '"' in name:
-            raise ServerFailed(f"database {name!r} was not made by a test, so it is not dropped")
+    def drop(self, name: str) -> None:
         self.sql(f'drop database if exists "{name}" with (force)')
 
     def sql(self, statement: str) -> None:

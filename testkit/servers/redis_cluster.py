@@ -8,13 +8,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import redis
 
 from testkit.servers.errors import NotOurs, ServerFailed
+from testkit.servers.lifecycle import StartsAndCloses
 from testkit.servers.ports import free_port
 from testkit.servers.redis import Redis
 from testkit.waiting import wait_until
@@ -144,7 +144,7 @@ class RedisNode(Redis):
         )
 
 
-class RedisCluster:
+class RedisCluster(StartsAndCloses):
     """Three masters and three replicas, ours, or, with `urls`, a cluster of the user's that is only ever used.
 
     The life of a cluster is that of a server (see `base`); single nodes are killed and restarted.
@@ -230,17 +230,6 @@ class RedisCluster:
         for node in self.nodes:
             node.close()
         self._joined = False
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # Who is who
 

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from testkit.cluster_fixtures import provide
 from testkit.processes import Process, descendants
+from testkit.pytest_plugin import provide
 from testkit.servers import NotOurs, ServerFailed, ServerUnavailable, install
 from testkit.servers.galera import Galera, GaleraNode
 from testkit.servers.redis_cluster import SLOTS, RedisCluster, RedisNode

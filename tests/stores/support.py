@@ -11,7 +11,8 @@ from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, WriteResult
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import FullStore, Settlement
-from nightmail.testing.conformance.build import QUEUE, MessageOptions, claim_all, message
+from nightmail.testing.conformance import StoreConformance
+from nightmail.testing.conformance.build import QUEUE, Capability, MessageOptions, claim_all, message
 
 AnyStore = TypeVar("AnyStore", bound=FullStore)
 
@@ -60,3 +61,11 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: floa
             if await holds if isinstance(holds, Awaitable) else holds:
                 return
             await asyncio.sleep(0.01)
+
+
+def only_those_that_need(suite: type[StoreConformance], *capabilities: Capability) -> None:
+    """Leave out of this suite what needs none of these: it is the same with every other caller."""
+    for name in dir(suite):
+        needed = getattr(getattr(suite, name), "needs", ())
+        if name.startswith("test_") and not set(capabilities) & set(needed):
+            setattr(suite, name, None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import ClassVar
 
 import aiomysql  # type: ignore[import-untyped]
 import pytest
@@ -11,14 +13,9 @@ import pytest_asyncio
 from nightmail.testing.conformance import Harness, StoreConformance
 from testkit.servers.mariadb import MariaDB
 from tests.stores.documented_rights import ROLES
-from tests.stores.mysql.support import (
-    DriverHarness,
-    MySQLHarness,
-    SqlalchemyHarness,
-    make_tables,
-    user,
-)
+from tests.stores.mysql.support import DriverHarness, MySQLHarness, SqlalchemyHarness, make_tables, user
 from tests.stores.mysql.sync import BlockingSqlalchemyHarness, DjangoHarness
+from tests.stores.support import only_those_that_need
 
 pytestmark = pytest.mark.mysql
 
@@ -39,59 +36,49 @@ async def database(owner: str) -> AsyncIterator[str]:
         yield url
 
 
-async def emptied(harness: MySQLHarness) -> Harness:
-    await harness.make_empty()
-    return harness
+class OneDatabase(StoreConformance):
+    """The database of this module, emptied, with a harness of this kind."""
+
+    kind: ClassVar[Callable[..., MySQLHarness]]
+
+    @pytest_asyncio.fixture
+    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
+        harness = type(self).kind(database, owner=owner)
+        await harness.make_empty()
+        return harness
 
 
-class TestMySQL(StoreConformance):
+class TestMySQL(OneDatabase):
     """With a caller who uses asyncmy."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
-        return await emptied(DriverHarness(database, owner=owner))
+    kind = DriverHarness
 
 
-class TestMySQLWithAiomysql(StoreConformance):
+class TestMySQLWithAiomysql(OneDatabase):
     """With a caller who uses aiomysql: those tests in which there is a caller."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
-        return await emptied(DriverHarness(database, aiomysql, owner=owner))
+    kind = partial(DriverHarness, driver=aiomysql)
 
 
-class TestMySQLWithSqlalchemy(StoreConformance):
+class TestMySQLWithSqlalchemy(OneDatabase):
     """With a caller who uses SQLAlchemy: those tests in which there is a caller."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
-        return await emptied(SqlalchemyHarness(database, owner=owner))
+    kind = SqlalchemyHarness
 
 
-class TestMySQLBlockingSqlalchemy(StoreConformance):
+class TestMySQLBlockingSqlalchemy(OneDatabase):
     """With synchronous code that uses SQLAlchemy: those tests in which there is such code."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
-        return await emptied(BlockingSqlalchemyHarness(database, owner=owner))
+    kind = BlockingSqlalchemyHarness
 
 
-class TestMySQLBlockingDjango(StoreConformance):
+class TestMySQLBlockingDjango(OneDatabase):
     """With synchronous code that uses Django: those tests in which there is such code."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
-        return await emptied(DjangoHarness(database, owner=owner))
+    kind = DjangoHarness
 
 
-_ONLY_THOSE_WITH = {
-    TestMySQLWithAiomysql: "transactions",
-    TestMySQLWithSqlalchemy: "transactions",
-    TestMySQLBlockingSqlalchemy: "blocking",
-    TestMySQLBlockingDjango: "blocking",
-}
-for _name in dir(StoreConformance):
-    if _name.startswith("test_"):
-        for _class, _need in _ONLY_THOSE_WITH.items():
-            if _need not in getattr(getattr(StoreConformance, _name), "needs", ()):
-                setattr(_class, _name, None)
+only_those_that_need(TestMySQLWithAiomysql, "transactions")
+only_those_that_need(TestMySQLWithSqlalchemy, "transactions")
+only_those_that_need(TestMySQLBlockingSqlalchemy, "blocking")
+only_those_that_need(TestMySQLBlockingDjango, "blocking")

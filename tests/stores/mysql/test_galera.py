@@ -30,7 +30,7 @@ from nightmail.testing.conformance import Harness, StoreConformance
 from nightmail.testing.conformance.fixtures import StoreFixtures
 from testkit.cluster_fixtures import Ledger, LedgerObserver
 from testkit.servers.galera import Galera
-from tests.stores.mysql.support import DriverHarness
+from tests.stores.mysql.support import DriverHarness, open_store
 
 pytestmark = [pytest.mark.mysql, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]
@@ -58,17 +58,6 @@ def database(galera: Galera) -> Iterator[list[str]]:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[MySQLStore]:
-    store = MySQLStore(url)
-    await store.open()
-    try:
-        await store.migrate()
-        yield store
-    finally:
-        await store.close()
-
-
-@asynccontextmanager
 async def at_work(urls: list[str], ledger: Ledger) -> AsyncIterator[list[tuple[MySQLStore, LedgerObserver]]]:
     """A worker on each node; stopped at the end."""
 
@@ -78,7 +67,7 @@ async def at_work(urls: list[str], ledger: Ledger) -> AsyncIterator[list[tuple[M
         ledger.ran(delivery)
 
     async with AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(opened(url)) for url in urls]
+        stores = [await stack.enter_async_context(open_store(url)) for url in urls]
         observers = [ledger.observer() for _ in stores]
         workers = [
             Worker(
@@ -227,7 +216,7 @@ async def behind(galera: Galera, database: list[str]) -> AsyncIterator[Callable[
 async def test_a_name_that_was_freed_on_one_node_can_be_taken_on_another_at_once(
     galera: Galera, database: list[str], behind: Callable[[], Awaitable[None]]
 ) -> None:
-    async with opened(database[0]) as here, opened(database[1]) as elsewhere:
+    async with open_store(database[0]) as here, open_store(database[1]) as elsewhere:
         timer = Message(queue="names", body=b"", due=timedelta(hours=1), timer_id="reminder")
         await here.publish(timer)
         assert await elsewhere.publish(timer) is None
@@ -241,7 +230,7 @@ async def test_a_name_that_was_freed_on_one_node_can_be_taken_on_another_at_once
 async def test_a_timer_that_was_published_on_one_node_can_be_cancelled_on_another_at_once(
     galera: Galera, database: list[str], behind: Callable[[], Awaitable[None]]
 ) -> None:
-    async with opened(database[0]) as here, opened(database[1]) as elsewhere:
+    async with open_store(database[0]) as here, open_store(database[1]) as elsewhere:
         await elsewhere.ping()
         assert not await elsewhere.cancel("names", "alarm")
         await behind()
@@ -260,7 +249,7 @@ async def nodes(galera: Galera, database: list[str]) -> AsyncIterator[list[MySQL
     galera.revive()
     await GaleraHarness(database).make_empty()
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(opened(url)) for url in database]
+        yield [await stack.enter_async_context(open_store(url)) for url in database]
 
 
 async def taken(store: FullStore, *, lease: timedelta = LEASE) -> list[Delivery]:
@@ -336,7 +325,7 @@ async def test_workers_on_three_nodes_lose_one_of_them_and_no_message(
 ) -> None:
     galera.revive()
     ledger = Ledger(LEASE)
-    async with opened(database[0]) as store:
+    async with open_store(database[0]) as store:
         bodies = await published(store)
         async with at_work(database, ledger) as workers:
             await ledger.until(lambda: len(ledger.runs) >= MESSAGES // 3, within=PATIENCE)

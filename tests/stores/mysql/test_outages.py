@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
 from asyncmy.errors import OperationalError
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.outcome import Dead, Done, Retry, WriteResult
+from nightmail.outcome import Dead, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.errors import TooLarge
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql.support import (
+    Interference,
+    MySQLBackend,
     connection,
     execute,
     once,
@@ -27,10 +30,28 @@ from tests.stores.mysql.support import (
     waits_for_a_lock,
     watched_store,
 )
+from tests.stores.shared.lost_replies import LostReplies, What
 from tests.stores.shared.outages import Outages
 from tests.stores.support import claim, done, until
 
 pytestmark = pytest.mark.mysql
+
+
+class TestLostReplies(LostReplies):
+    carried_out = True
+    words: ClassVar[dict[What, str]] = {
+        "publish": "insert",
+        "timer": "commit",
+        "claim": "commit",
+        "settle": "delete",
+    }
+
+    @asynccontextmanager
+    async def reply_lost(self, backend: MySQLBackend, what: What) -> AsyncIterator[None]:
+        interference = Interference()
+        interference.after = once(ConnectionResetError("gone"), when=self.words[what])
+        async with interference.at_work():
+            yield
 
 
 class TestOutages(Outages):
@@ -75,25 +96,6 @@ every_publish = pytest.mark.parametrize(
 
 
 @every_publish
-async def test_a_publish_whose_reply_was_lost_is_uncertain_and_stored(
-    mysql_url: str,
-    verb: Callable[[MySQLStore], Awaitable[Any]],
-) -> None:
-    async with watched_store(mysql_url) as (store, interference):
-        await verb(store)
-        # A timer is committed by a statement of its own, a message without one by the one that stores it.
-        last = "commit" if interference.packets[-1] == ("commit",) else "insert"
-        await run(mysql_url, "delete from nightmail_messages")
-        interference.after = once(ConnectionResetError("gone"), when=last)
-
-        with pytest.raises(PublishUncertain):
-            await verb(store)
-
-        assert len(await store.peek()) == 1
-        assert await store.publish(message(b"and on")) is not None
-
-
-@every_publish
 async def test_a_publish_whose_connection_was_killed_meanwhile_is_uncertain_and_not_stored(
     mysql_url: str,
     verb: Callable[[MySQLStore], Awaitable[Any]],
@@ -113,34 +115,6 @@ async def test_a_publish_whose_connection_was_killed_meanwhile_is_uncertain_and_
         assert await store.peek() == []
 
 
-async def test_publishers_that_shared_a_commit_are_each_told_that_it_is_uncertain(
-    mysql_url: str,
-) -> None:
-    async with watched_store(mysql_url) as (store, interference):
-        interference.after = once(ConnectionResetError("gone"), when="insert")
-
-        publishers = (store.publish(message()) for _ in range(5))
-        results = await asyncio.gather(*publishers, return_exceptions=True)
-
-        assert [type(result) for result in results] == [PublishUncertain] * 5
-        assert len({id(result) for result in results}) == 5
-
-
-async def test_a_claim_whose_reply_was_lost_can_be_recalled(mysql_url: str) -> None:
-    async with watched_store(mysql_url) as (store, interference):
-        await store.publish_batch([message(b"a"), message(b"b")])
-        token = uuid4()
-        interference.after = once(ConnectionResetError("gone"), when="commit")
-
-        with pytest.raises(StoreUnavailable):
-            await store.claim([QUEUE], limit=2, lease=LEASE, token=token)
-
-        assert await store.recall([QUEUE], token) == 2
-        again = await claim(store)
-        assert [(delivery.body, delivery.deliveries) for delivery in again] == [(b"a", 1), (b"b", 1)]
-        assert await done(store, again) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
-
-
 async def test_a_claim_whose_commit_fails_hands_nothing_out(mysql_url: str) -> None:
     async with watched_store(mysql_url) as (store, interference):
         await store.publish(message())
@@ -152,21 +126,6 @@ async def test_a_claim_whose_commit_fails_hands_nothing_out(mysql_url: str) -> N
 
         assert await store.recall([QUEUE], token) == 0
         assert len(await claim(store)) == 1
-
-
-async def test_a_settlement_repeated_after_a_lost_reply_is_unknown_and_not_lost(
-    mysql_url: str,
-) -> None:
-    async with watched_store(mysql_url) as (store, interference):
-        await store.publish_batch([message(b"a"), message(b"b")])
-        a, b = await claim(store)
-        interference.after = once(ConnectionResetError("gone"), when="delete")
-        with pytest.raises(StoreUnavailable):
-            await done(store, [a])
-
-        again = [Settlement(a, Done(), repeated=True), Settlement(b, Retry(), repeated=True)]
-
-        assert await store.settle(again) == [WriteResult.UNKNOWN, WriteResult.WRITTEN]
 
 
 # ------------------------------------------------------------------------------ refused for the moment
@@ -306,39 +265,6 @@ async def test_a_locked_table_makes_settlements_and_claims_unavailable_and_hangs
         await execute(own, "unlock tables")
 
         assert await done(store, deliveries) == [WriteResult.WRITTEN]
-
-
-async def test_a_batch_with_a_locked_row_settles_the_others(mysql_url: str) -> None:
-    async with open_store(mysql_url) as store, connection(mysql_url) as own:
-        await store.publish_batch([message(b"%d" % n) for n in range(20)])
-        deliveries = await claim(store, limit=20)
-        await own.begin()
-        await execute(own, f"select 1 from nightmail_messages where id = {deliveries[7].id} for update")
-
-        results = await store.settle(
-            [Settlement(delivery, Done() if n % 2 else Retry()) for n, delivery in enumerate(deliveries)]
-        )
-        await own.rollback()
-
-        assert [n for n, result in enumerate(results) if result is not WriteResult.WRITTEN] == [7]
-        assert results[7] is WriteResult.BUSY
-        assert await store.settle([Settlement(deliveries[7], Done())]) == [WriteResult.WRITTEN]
-
-
-async def test_one_row_that_the_server_refuses_does_not_fail_its_neighbours(mysql_url: str) -> None:
-    async with open_store(mysql_url) as store:
-        await store.publish_batch([message(b"%d" % n) for n in range(8)])
-        deliveries = await claim(store)
-        await run(
-            mysql_url,
-            "create trigger refuse before delete on nightmail_messages for each row "
-            f"if old.id = {deliveries[3].id} then signal sqlstate '45000'; end if",
-        )
-
-        results = await done(store, deliveries)
-
-        assert [n for n, result in enumerate(results) if result is not WriteResult.WRITTEN] == [3]
-        assert results[3] is WriteResult.BUSY
 
 
 # ------------------------------------------------------------------------------------ servers refused

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import ClassVar
 
 import pytest
 import pytest_asyncio
 
 from nightmail.testing.conformance import Harness, StoreConformance
-from nightmail.testing.conformance.blocking import BlockingConformance
-from nightmail.testing.conformance.blocking_leases import BlockingLeasesConformance
-from nightmail.testing.conformance.fixtures import StoreFixtures
 from testkit.servers import Postgres
 from tests.stores.documented_rights import ROLES
 from tests.stores.postgres.support import (
     AsyncpgHarness,
+    PostgresHarness,
     PsycopgHarness,
     SqlalchemyHarness,
     make_tables,
     user,
 )
 from tests.stores.postgres.sync import DjangoHarness
+from tests.stores.support import only_those_that_need
 
 pytestmark = pytest.mark.postgres
 
@@ -41,51 +41,42 @@ async def database(owner: str) -> AsyncIterator[str]:
         yield url
 
 
-class TestPostgres(StoreConformance):
+class OneDatabase(StoreConformance):
+    """The database of this module, emptied, with a harness of this kind."""
+
+    kind: ClassVar[type[PostgresHarness]]
+
+    @pytest_asyncio.fixture
+    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
+        harness = self.kind(database, owner=owner)
+        await harness.make_empty()
+        return harness
+
+
+class TestPostgres(OneDatabase):
     """With a caller who uses asyncpg."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
-        harness = AsyncpgHarness(database, owner=owner)
-        await harness.make_empty()
-        return harness
+    kind = AsyncpgHarness
 
 
-class TestPostgresWithSqlalchemy(StoreConformance):
+class TestPostgresWithSqlalchemy(OneDatabase):
     """With a caller who uses SQLAlchemy: those tests in which there is a caller."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
-        harness = SqlalchemyHarness(database, owner=owner)
-        await harness.make_empty()
-        return harness
+    kind = SqlalchemyHarness
 
 
-class TestPostgresWithPsycopg(StoreConformance):
+class TestPostgresWithPsycopg(OneDatabase):
     """With a caller who uses psycopg: those tests in which there is a caller."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str, owner: str) -> Harness:  # type: ignore[override]
-        harness = PsycopgHarness(database, owner=owner)
-        await harness.make_empty()
-        return harness
+    kind = PsycopgHarness
 
 
-class TestPostgresWithDjango(BlockingConformance, BlockingLeasesConformance, StoreFixtures):
-    """With a synchronous caller who uses Django."""
+class TestPostgresWithDjango(OneDatabase):
+    """With a synchronous caller who uses Django: those tests in which there is such code."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str, owner: str, monkeypatch: pytest.MonkeyPatch) -> Harness:  # type: ignore[override]
-        # Django refuses to be used where an event loop runs. The suite does it on purpose.
-        monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-        harness = DjangoHarness(database, owner=owner)
-        await harness.make_empty()
-        return harness
+    kind = DjangoHarness
 
 
-for _name in dir(StoreConformance):
-    _needs = set(getattr(getattr(StoreConformance, _name), "needs", ()))
-    if _name.startswith("test_") and not _needs & {"transactions", "blocking"}:
-        setattr(TestPostgresWithSqlalchemy, _name, None)
-    if _name.startswith("test_") and "transactions" not in _needs:
-        setattr(TestPostgresWithPsycopg, _name, None)
+only_those_that_need(TestPostgresWithSqlalchemy, "transactions", "blocking")
+only_those_that_need(TestPostgresWithPsycopg, "transactions")
+only_those_that_need(TestPostgresWithDjango, "blocking")

@@ -105,27 +105,3 @@ async def test_publishers_at_the_same_time_share_their_commits(postgres_url: str
         assert len(await watch.sent()) <= 5
         pending = {found.id: found.body for found in await store.peek(limit=300)}
         assert [pending[id_] for id_ in ids if id_] == [b"%d" % n for n in range(200)]
-
-
-async def test_one_that_the_server_refuses_does_not_fail_those_published_with_it(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store, connection(postgres_url) as own:
-        await own.execute("alter table nightmail_messages add check (body <> 'bad')")
-
-        results = await asyncio.gather(
-            *(store.publish(message(body)) for body in (b"a", b"bad", b"c")), return_exceptions=True
-        )
-
-        assert [type(result).__name__ for result in results] == ["int", "Refused", "int"]
-        assert [delivery.body for delivery in await claim(store)] == [b"a", b"c"]
-
-
-async def test_one_that_the_server_refuses_does_not_fail_those_settled_with_it(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store, connection(postgres_url) as own:
-        await store.publish_batch([message(b"%d" % n) for n in range(8)])
-        deliveries = await claim(store)
-        await own.execute("alter table nightmail_dead add check (body <> '5')")
-
-        results = await store.settle([Settlement(delivery, Dead("rejected")) for delivery in deliveries])
-
-        held, busy = WriteResult.WRITTEN, WriteResult.BUSY
-        assert results == [held, held, held, held, held, busy, held, held]

@@ -51,27 +51,23 @@ def _always_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claiming.Claims, "_cuts_short", lambda claims, wanted: True)
 
 
+class InThisDatabase(StoreFixtures):
+    @pytest_asyncio.fixture
+    async def harness(self, database: str) -> Harness:  # type: ignore[override]
+        harness = AsyncpgHarness(database)
+        await harness.make_empty()
+        return harness
+
+
 @pytest.mark.usefixtures("_always_asking")
 class TestWithANarrowWindow(
-    OrderingConformance, PriorityConformance, LookingConformance, ClaimConformance, StoreFixtures
+    InThisDatabase, OrderingConformance, PriorityConformance, LookingConformance, ClaimConformance
 ):
     """What is about claims."""
 
-    @pytest_asyncio.fixture
-    async def harness(self, database: str) -> Harness:  # type: ignore[override]
-        harness = AsyncpgHarness(database)
-        await harness.make_empty()
-        return harness
 
-
-class TestLinesWithANarrowWindow(LinesConformance, StoreFixtures):
+class TestLinesWithANarrowWindow(InThisDatabase, LinesConformance):
     """Long lines."""
-
-    @pytest_asyncio.fixture
-    async def harness(self, database: str) -> Harness:  # type: ignore[override]
-        harness = AsyncpgHarness(database)
-        await harness.make_empty()
-        return harness
 
 
 async def drained(store: PostgresStore, *queues: str) -> tuple[list[Delivery], int]:

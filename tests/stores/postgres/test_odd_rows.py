@@ -9,16 +9,20 @@ import asyncpg
 import pytest
 
 from nightmail.errors import SchemaDrift
-from nightmail.outcome import Dead, Reason, Release, Retry, WriteResult
+from nightmail.outcome import Reason, Release
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from tests.stores.postgres.support import connection, open_store
+from tests.stores.shared.odd_rows import OddRows
 from tests.stores.support import claim, until
 
 pytestmark = pytest.mark.postgres
 
-MOST = 2**31 - 1
+
+class TestOddRows(OddRows):
+    """On this store."""
+
 
 INSERT = """
     insert into nightmail_messages (queue, priority, due_at, published_at, expires_at, attempts, headers, body)
@@ -58,29 +62,6 @@ async def test_a_negative_counter_is_refused(postgres_url: str) -> None:
             await own.execute(INSERT, "2020-01-01", "2020-01-01", None, -1)
 
 
-async def test_counters_stop_at_the_largest_number(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store, connection(postgres_url) as own:
-        await store.publish_batch([message(b"odd"), message(b"neighbour")])
-        await own.execute(
-            f"update nightmail_messages set attempts = {MOST}, deliveries = {MOST} where body = 'odd'"
-        )
-
-        odd, neighbour = sorted(await claim(store), key=lambda delivery: delivery.body, reverse=True)
-        assert (odd.deliveries, neighbour.deliveries) == (MOST, 1)
-        assert await store.settle([Settlement(odd, Retry())]) == [WriteResult.WRITTEN]
-        (odd,) = await claim(store)
-        assert (odd.attempts, odd.deliveries) == (MOST, 1)
-        assert await store.settle([Settlement(odd, Dead("rejected", ran=True))]) == [WriteResult.WRITTEN]
-
-        (letter,) = await store.dead(DeadFilter())
-        assert letter.attempts == MOST
-        await own.execute(f"update nightmail_dead set care_attempts = {MOST}, care_deliveries = {MOST}")
-        for outcome in (Release(), Retry(), Release()):
-            claimed = await store.claim_dead([QUEUE], limit=10, lease=LEASE, token=uuid4())
-            assert await store.settle([Settlement(claimed.deliveries[0], outcome)]) == [WriteResult.WRITTEN]
-        assert await own.fetchval("select care_attempts from nightmail_dead") == MOST
-
-
 async def test_tables_without_these_conditions_are_told_apart(postgres_url: str) -> None:
     async with open_store(postgres_url) as store, connection(postgres_url) as own:
         await store.check()
@@ -111,20 +92,6 @@ async def test_a_body_that_is_too_large_frees_its_ordering_key_and_rings(postgre
             assert await bell.wait(20)
         (letter,) = await reader.dead(DeadFilter(reason=Reason.TOO_LARGE))
         assert letter.ordering_key == "k"
-
-
-async def test_headers_that_are_too_large_are_given_up_unread(postgres_url: str) -> None:
-    async with open_store(postgres_url) as store, connection(postgres_url) as own:
-        await store.publish_batch([message(b"large", ordering_key="k"), message(b"next", ordering_key="k")])
-        await own.execute("update nightmail_messages set headers = repeat('x', 2000000) where body = 'large'")
-        await store.publish(message(b"other"))
-
-        found = [delivery.body for _ in range(2) for delivery in await claim(store)]
-
-        assert sorted(found) == [b"next", b"other"]
-        (letter,) = await store.dead(DeadFilter(reason=Reason.TOO_LARGE))
-        assert letter.body == b"large"
-        assert (await store.claim_dead([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries == ()
 
 
 async def test_recall_finds_what_was_claimed_before_the_clock_was_set_back(postgres_url: str) -> None:

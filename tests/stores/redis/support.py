@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NoReturn
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Delivery
@@ -54,6 +54,16 @@ class RedisHarness(Harness):
 async def client(url: str, **options: Any) -> AsyncIterator[Any]:
     """A client of somebody else's."""
     own = Redis.from_url(url, **options)
+    try:
+        yield own
+    finally:
+        await own.aclose()
+
+
+@asynccontextmanager
+async def cluster_client(url: str) -> AsyncIterator[Any]:
+    """A client of a cluster."""
+    own = RedisCluster.from_url(url.replace("redis+cluster://", "redis://"))
     try:
         yield own
     finally:

@@ -8,7 +8,7 @@ settled then is delivered again. Nothing else is lost, and nothing else comes tw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -23,12 +23,11 @@ from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, WriteResult
 from nightmail.records import QueueStats
 from nightmail.store import FullStore, Settlement
-from nightmail.stores.redis import RedisStore
 from nightmail.testing.conformance import Harness, StoreConformance
 from testkit.cluster_fixtures import Ledger, LedgerObserver
 from testkit.servers.redis_cluster import RedisCluster, RedisNode
 from testkit.waiting import wait_until
-from tests.stores.redis.support import RedisHarness
+from tests.stores.redis.support import RedisHarness, open_store
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]
@@ -41,25 +40,6 @@ LEASE: Final = timedelta(seconds=5)
 PATIENCE: Final = 45.0
 REPLICATION: Final = timedelta(seconds=1)
 """Longer than any write takes to reach a replica that is alive and connected."""
-
-
-@pytest.fixture
-def cluster(redis_cluster: RedisCluster) -> Iterator[RedisCluster]:
-    redis_cluster.revive()
-    redis_cluster.flush()
-    yield redis_cluster
-    redis_cluster.revive()
-
-
-@asynccontextmanager
-async def opened(cluster: RedisCluster) -> AsyncIterator[RedisStore]:
-    store = RedisStore(cluster.url)
-    await store.open()
-    try:
-        await store.migrate()
-        yield store
-    finally:
-        await store.close()
 
 
 @asynccontextmanager
@@ -75,7 +55,7 @@ async def at_work(cluster: RedisCluster, ledger: Ledger) -> AsyncIterator[list[L
         observers = [ledger.observer() for _ in range(WORKERS)]
         workers = [
             Worker(
-                ledger.watched(await stack.enter_async_context(opened(cluster))),
+                ledger.watched(await stack.enter_async_context(open_store(cluster.url))),
                 handle,
                 queues=[QUEUE],
                 settings=WorkerSettings(lease=LEASE, max_workers=HANDLERS),
@@ -142,7 +122,7 @@ async def test_a_busy_queue_moves_from_master_to_master_and_nothing_is_lost_or_h
     cluster: RedisCluster,
 ) -> None:
     ledger = Ledger(LEASE)
-    async with opened(cluster) as store:
+    async with open_store(cluster.url) as store:
         bodies = await published(store)
         slot = await busy_slot(cluster)
         async with at_work(cluster, ledger):
@@ -169,7 +149,7 @@ def move_to_next_master(cluster: RedisCluster, slot: int) -> None:
 
 
 async def test_what_is_published_while_its_slot_moves_is_there_afterwards(cluster: RedisCluster) -> None:
-    async with opened(cluster) as store:
+    async with open_store(cluster.url) as store:
         await published(store, 300)
         slot = await busy_slot(cluster)
         moving = asyncio.create_task(asyncio.to_thread(move_often, cluster, slot))
@@ -199,7 +179,7 @@ def move_often(cluster: RedisCluster, slot: int) -> None:
 
 
 async def test_a_clean_failover_loses_no_message_and_no_lease(cluster: RedisCluster) -> None:
-    async with opened(cluster) as store:
+    async with open_store(cluster.url) as store:
         await store.publish_batch([Message(queue=QUEUE, body=body) for body in (b"held", b"waiting")])
         [held] = (await store.claim([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries
 
@@ -214,7 +194,7 @@ async def test_a_clean_failover_loses_no_message_and_no_lease(cluster: RedisClus
 async def test_a_lease_lost_in_a_failover_is_fenced_and_its_message_is_delivered_again(
     cluster: RedisCluster,
 ) -> None:
-    async with opened(cluster) as store:
+    async with open_store(cluster.url) as store:
         await store.publish(Message(queue=QUEUE, body=b"survives"))
         slot = await busy_slot(cluster)
         master, replica = await asyncio.to_thread(pair, cluster, slot)
@@ -263,7 +243,7 @@ async def test_a_master_killed_at_work_loses_nothing_and_only_what_it_did_last_c
     cluster: RedisCluster,
 ) -> None:
     ledger = Ledger(LEASE)
-    async with opened(cluster) as store:
+    async with open_store(cluster.url) as store:
         bodies = await published(store)
         slot = await busy_slot(cluster)
         master, _ = await asyncio.to_thread(pair, cluster, slot)

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
-from redis.asyncio import RedisCluster as Client
 from redis.crc import key_slot
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.testing.conformance.build import LEASE, QUEUE, SECOND, message
 from testkit.servers.redis_cluster import RedisCluster
-from tests.stores.redis.support import open_store, transaction
+from tests.stores.redis.support import cluster_client, open_store, transaction
 from tests.stores.support import claim
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]
-
-
-@pytest.fixture
-def cluster(redis_cluster: RedisCluster) -> RedisCluster:
-    redis_cluster.revive()
-    redis_cluster.flush()
-    return redis_cluster
-
-
-@asynccontextmanager
-async def client(cluster: RedisCluster) -> AsyncIterator[Any]:
-    own = Client.from_url(cluster.url.replace("redis+cluster://", "redis://"))
-    try:
-        yield own
-    finally:
-        await own.aclose()
 
 
 @contextmanager
@@ -89,7 +71,7 @@ async def test_a_queue_on_its_way_does_not_hold_up_the_others(cluster: RedisClus
 async def test_a_transaction_whose_slot_moves_meanwhile_carries_out_nothing_and_can_be_repeated(
     cluster: RedisCluster,
 ) -> None:
-    async with open_store(cluster.url) as store, client(cluster) as own:
+    async with open_store(cluster.url) as store, cluster_client(cluster.url) as own:
         balance = f"{store.tag(QUEUE)}:balance"
         await store.publish(message())
         (delivery,) = await claim(store)
@@ -109,7 +91,7 @@ async def test_a_transaction_whose_slot_moves_meanwhile_carries_out_nothing_and_
 async def test_a_transaction_in_a_slot_that_is_on_its_way_is_refused_before_the_block_runs(
     cluster: RedisCluster,
 ) -> None:
-    async with open_store(cluster.url) as store, client(cluster) as own:
+    async with open_store(cluster.url) as store, cluster_client(cluster.url) as own:
         await store.publish(message())
         (delivery,) = await claim(store)
         with moving(cluster, store.tag(QUEUE)), pytest.raises(StoreUnavailable, match="being moved"):

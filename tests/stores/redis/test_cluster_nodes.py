@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from uuid import uuid4
 
@@ -21,28 +20,10 @@ from nightmail.stores.redis.nodes import ClusterNodes
 from nightmail.testing.conformance.build import LEASE
 from testkit.servers.redis import Redis
 from testkit.servers.redis_cluster import RedisCluster, RedisNode
+from tests.stores.redis.support import open_store
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]
-
-
-@pytest.fixture
-def cluster(redis_cluster: RedisCluster) -> Iterator[RedisCluster]:
-    redis_cluster.revive()
-    redis_cluster.flush()
-    yield redis_cluster
-    redis_cluster.revive()
-
-
-@asynccontextmanager
-async def opened(cluster: RedisCluster) -> AsyncIterator[RedisStore]:
-    store = RedisStore(cluster.url)
-    await store.open()
-    try:
-        await store.migrate()
-        yield store
-    finally:
-        await store.close()
 
 
 def queues_at(cluster: RedisCluster, store: RedisStore, node: RedisNode, wanted: int) -> list[str]:
@@ -68,7 +49,7 @@ def registry_node(cluster: RedisCluster) -> RedisNode:
 async def test_a_node_that_was_removed_does_not_make_the_client_lose_the_cluster(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(cluster) as store:
+    async with open_store(cluster.url) as store:
         await store.publish(Message(queue="a", body=b"before"))
         assert store._opened is not None
         nodes = store._opened.nodes
@@ -100,7 +81,7 @@ async def test_a_cluster_that_tells_no_endpoints_is_used_where_it_was_found(clus
             node.ask, "CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint"
         )
     try:
-        async with opened(cluster) as store:
+        async with open_store(cluster.url) as store:
             for queue in ("a", "b", "c", "d", "e"):
                 assert await store.publish(Message(queue=queue, body=b"found")) is not None
             # A node that is asked for what it does not have tells only the port of the one that has it.
@@ -145,7 +126,7 @@ async def test_a_known_node_that_does_not_answer_does_not_hold_up_learning_the_m
 async def test_while_one_node_does_not_answer_the_queues_of_the_others_are_served(
     cluster: RedisCluster, has_the_list: bool
 ) -> None:
-    async with opened(cluster) as store:
+    async with open_store(cluster.url) as store:
         registry = await asyncio.to_thread(registry_node, cluster)
         masters = await asyncio.to_thread(cluster.masters)
         another = next(node for node in masters if node is not registry)
@@ -193,7 +174,7 @@ async def test_while_one_node_does_not_answer_the_queues_of_the_others_are_serve
 async def test_while_one_node_refuses_the_leases_at_the_others_are_known_to_be_renewed(
     cluster: RedisCluster,
 ) -> None:
-    async with opened(cluster) as store:
+    async with open_store(cluster.url) as store:
         frozen, healthy, *_ = await asyncio.to_thread(cluster.masters)
         (bad,) = await asyncio.to_thread(queues_at, cluster, store, frozen, 1)
         (good,) = await asyncio.to_thread(queues_at, cluster, store, healthy, 1)

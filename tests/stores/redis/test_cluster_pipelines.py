@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from redis.asyncio import Redis
-from redis.asyncio import RedisCluster as Client
 from redis.asyncio.cluster import TransactionStrategy
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -21,31 +18,15 @@ from nightmail.stores.redis import RedisStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers.redis_cluster import RedisCluster
-from tests.stores.redis.support import open_store, transaction
+from tests.stores.redis.support import cluster_client, open_store, transaction
 from tests.stores.support import claim, until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]
 
 
-@pytest.fixture
-def cluster(redis_cluster: RedisCluster) -> RedisCluster:
-    redis_cluster.revive()
-    redis_cluster.flush()
-    return redis_cluster
-
-
-@asynccontextmanager
-async def client(cluster: RedisCluster) -> AsyncIterator[Any]:
-    own = Client.from_url(cluster.url.replace("redis+cluster://", "redis://"))
-    try:
-        yield own
-    finally:
-        await own.aclose()
-
-
 async def test_a_message_joins_the_commands_of_its_slot(cluster: RedisCluster) -> None:
-    async with open_store(cluster.url) as store, client(cluster) as own:
+    async with open_store(cluster.url) as store, cluster_client(cluster.url) as own:
         order = f"{store.tag(QUEUE)}:my-order"
         async with own.pipeline(transaction=True) as pipe:
             pipe.set(order, "1")
@@ -61,7 +42,7 @@ async def test_a_message_joins_the_commands_of_its_slot(cluster: RedisCluster) -
 async def test_commands_of_another_slot_are_refused_with_the_way_out(cluster: RedisCluster) -> None:
     async with (
         open_store(cluster.url) as store,
-        client(cluster) as own,
+        cluster_client(cluster.url) as own,
         own.pipeline(transaction=True) as pipe,
     ):
         pipe.set("my-order", "1")
@@ -73,7 +54,7 @@ async def test_commands_of_another_slot_are_refused_with_the_way_out(cluster: Re
 async def test_a_batch_over_several_slots_is_refused_in_a_pipeline(cluster: RedisCluster) -> None:
     async with (
         open_store(cluster.url) as store,
-        client(cluster) as own,
+        cluster_client(cluster.url) as own,
         own.pipeline(transaction=True) as pipe,
     ):
         with pytest.raises(CannotJoin, match="slot"):
@@ -82,14 +63,14 @@ async def test_a_batch_over_several_slots_is_refused_in_a_pipeline(cluster: Redi
 
 
 async def test_a_pipeline_without_multi_is_refused(cluster: RedisCluster) -> None:
-    async with open_store(cluster.url) as store, client(cluster) as own, own.pipeline() as pipe:
+    async with open_store(cluster.url) as store, cluster_client(cluster.url) as own, own.pipeline() as pipe:
         with pytest.raises(NotInTransaction, match="MULTI"):
             await store.publish(message(), transaction=pipe)
 
 
 async def test_a_client_is_a_source_and_several_queues_are_served_and_heard(cluster: RedisCluster) -> None:
     queues = [f"queue {number}" for number in range(6)]
-    async with client(cluster) as own, open_store(own) as store:
+    async with cluster_client(cluster.url) as own, open_store(own) as store:
         with store.listen(queues) as bell:
             await until(lambda: store.listening)
             for queue in queues:
@@ -114,7 +95,7 @@ async def running(store: RedisStore) -> Delivery:
 
 
 async def test_the_commands_and_the_end_of_the_message_go_together(cluster: RedisCluster) -> None:
-    async with open_store(cluster.url) as store, client(cluster) as own:
+    async with open_store(cluster.url) as store, cluster_client(cluster.url) as own:
         balance = f"{store.tag(QUEUE)}:balance"
         delivery = await running(store)
         async with transaction(store, [delivery], own) as pipe:
@@ -130,7 +111,7 @@ async def test_the_commands_and_the_end_of_the_message_go_together(cluster: Redi
 
 async def test_a_takeover_while_the_block_runs_leaves_nothing_of_its_commands(cluster: RedisCluster) -> None:
     clock = ManualClock()
-    async with open_store(cluster.url, clock=clock) as store, client(cluster) as own:
+    async with open_store(cluster.url, clock=clock) as store, cluster_client(cluster.url) as own:
         balance = f"{store.tag(QUEUE)}:balance"
         late = await running(store)
         with pytest.raises(LeaseLost) as lost:
@@ -145,7 +126,7 @@ async def test_a_takeover_while_the_block_runs_leaves_nothing_of_its_commands(cl
 
 
 async def test_a_block_that_raises_leaves_nothing(cluster: RedisCluster) -> None:
-    async with open_store(cluster.url) as store, client(cluster) as own:
+    async with open_store(cluster.url) as store, cluster_client(cluster.url) as own:
         balance = f"{store.tag(QUEUE)}:balance"
         delivery = await running(store)
         with pytest.raises(ZeroDivisionError):
@@ -161,7 +142,7 @@ async def test_a_connection_lost_in_the_block_carries_out_nothing_though_the_dri
     cluster: RedisCluster,
 ) -> None:
     clock = ManualClock()
-    async with open_store(cluster.url, clock=clock) as store, client(cluster) as own:
+    async with open_store(cluster.url, clock=clock) as store, cluster_client(cluster.url) as own:
         balance = f"{store.tag(QUEUE)}:balance"
         late = await running(store)
         with pytest.raises(StoreUnavailable):
@@ -180,7 +161,7 @@ async def test_a_connection_lost_while_executing_is_not_tried_again_without_what
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
-    async with open_store(cluster.url, clock=clock) as store, client(cluster) as own:
+    async with open_store(cluster.url, clock=clock) as store, cluster_client(cluster.url) as own:
         balance = f"{store.tag(QUEUE)}:balance"
         late = await running(store)
         execute = TransactionStrategy._execute_transaction
@@ -204,7 +185,7 @@ async def test_a_connection_lost_while_executing_is_not_tried_again_without_what
 
 
 async def test_keys_of_another_slot_are_refused_with_the_way_out(cluster: RedisCluster) -> None:
-    async with open_store(cluster.url) as store, client(cluster) as own:
+    async with open_store(cluster.url) as store, cluster_client(cluster.url) as own:
         delivery = await running(store)
         with pytest.raises(CannotJoin, match=r"store\.tag\(queue\)"):
             async with transaction(store, [delivery], own) as pipe:
@@ -218,7 +199,7 @@ async def test_keys_of_another_slot_are_refused_with_the_way_out(cluster: RedisC
 
 
 async def test_messages_of_several_slots_cannot_end_together(cluster: RedisCluster) -> None:
-    async with open_store(cluster.url) as store, client(cluster) as own:
+    async with open_store(cluster.url) as store, cluster_client(cluster.url) as own:
         await store.publish(message(queue="refunds"))
         deliveries = [await running(store), *await claim(store, queue="refunds")]
         with pytest.raises(CannotJoin, match="different slots"):

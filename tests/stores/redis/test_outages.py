@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -12,17 +12,27 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.outcome import Done, Retry, WriteResult
-from nightmail.store import Settlement
-from nightmail.stores.redis import RedisStore
+from nightmail.outcome import WriteResult
 from nightmail.stores.redis.link import Link
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers.redis import Redis
 from tests.stores.redis.support import RedisBackend, client, open_store
+from tests.stores.shared.lost_replies import LostReplies, What
 from tests.stores.shared.outages import Outages
 from tests.stores.support import claim, done, until
 
 pytestmark = pytest.mark.redis
+
+
+class TestLostReplies(LostReplies):
+    carried_out = True
+
+    @asynccontextmanager
+    async def reply_lost(self, backend: RedisBackend, what: What) -> AsyncIterator[None]:
+        script = "publish" if what == "timer" else what
+        with pytest.MonkeyPatch.context() as patch, replies_lost(patch, script) as lost:
+            yield
+        assert lost == [script]
 
 
 class TestOutages(Outages):
@@ -88,44 +98,6 @@ async def test_whatever_was_told_to_be_stored_survives_a_kill_in_the_middle_of_i
 # ------------------------------------------------------------------------------------ lost replies
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        pytest.param(lambda store: store.publish(message()), id="publish"),
-        pytest.param(lambda store: store.publish(message(timer_id="t")), id="timer"),
-        pytest.param(
-            lambda store: store.publish(message(timer_id="t", on_conflict="replace")), id="replacement"
-        ),
-        pytest.param(lambda store: store.publish_batch([message()]), id="batch"),
-    ],
-)
-async def test_a_publish_whose_reply_was_lost_is_uncertain_and_was_sent_once(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, verb: Callable[[RedisStore], Awaitable[Any]]
-) -> None:
-    async with open_store(redis_url) as store:
-        with replies_lost(monkeypatch, "publish") as lost, pytest.raises(PublishUncertain):
-            await verb(store)
-
-        assert lost == ["publish"]
-        assert len(await store.peek()) == 1
-        assert await store.publish(message(b"and on")) is not None
-
-
-async def test_what_a_claim_took_whose_reply_was_lost_is_recalled(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_store(redis_url) as store:
-        await store.publish_batch([message(b"a"), message(b"b"), message(b"c")])
-        token = uuid4()
-        with replies_lost(monkeypatch, "claim"), pytest.raises(StoreUnavailable):
-            await store.claim([QUEUE], limit=2, lease=LEASE, token=token)
-
-        assert await store.recall([QUEUE], token) == 2
-
-        found = await claim(store)
-        assert [(each.body, each.deliveries) for each in found] == [(b"a", 1), (b"b", 1), (b"c", 1)]
-
-
 async def test_a_claim_that_arrives_after_it_was_handed_back_takes_nothing(redis_url: str) -> None:
     async with open_store(redis_url) as store:
         await store.publish(message())
@@ -136,23 +108,6 @@ async def test_a_claim_that_arrives_after_it_was_handed_back_takes_nothing(redis
 
         assert not late.deliveries
         assert len(await claim(store)) == 1
-
-
-async def test_a_settlement_whose_reply_was_lost_is_unknown_when_it_is_repeated(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_store(redis_url) as store:
-        await store.publish_batch([message(b"done"), message(b"retried")])
-        finished, retried = await claim(store)
-        batch = [Settlement(finished, Done()), Settlement(retried, Retry())]
-        with replies_lost(monkeypatch, "settle"), pytest.raises(StoreUnavailable):
-            await store.settle(batch)
-
-        for settlement in batch:
-            settlement.repeated = True
-        assert await store.settle(batch) == [WriteResult.UNKNOWN, WriteResult.UNKNOWN]
-
-        assert [(delivery.body, delivery.attempts) for delivery in await claim(store)] == [(b"retried", 1)]
 
 
 async def test_a_cancelled_caller_does_not_tear_its_claim_in_half(

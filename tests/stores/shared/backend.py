@@ -11,6 +11,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from nightmail.errors import Refused
 from tests.stores.support import opened
 
 Begin: TypeAlias = Callable[[str], AbstractAsyncContextManager[Any]]
@@ -140,3 +141,16 @@ class SqlBackend(Backend):
 
     lock_letters: ClassVar[str]
     """The statement that locks the dead letters with these `{ids}`."""
+
+    refused: ClassVar[type[Exception]] = Refused
+    """What is raised for a row that the server refuses."""
+    own_errors_in_transactions: ClassVar[bool] = False
+    """Whether that is raised in a caller's transaction, too, and not the driver's own error."""
+    odd: ClassVar[str] = "'odd'"
+    """The body `odd` in a statement."""
+    letter_counters: ClassVar[tuple[str, str]]
+    """The columns that count a dead letter's own attempts and deliveries."""
+
+    async def write_oddly(self, statement: str) -> None:
+        """Write as other software does, which does not keep to our conditions."""
+        await self.run(statement)

@@ -1,4 +1,4 @@
-"""Two callers publish with the same timer id at the same time: the rules hold for whoever comes second."""
+"""Writers that meet at a row: the rules hold for who comes second, and nobody else waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from nightmail.message import Message, OnConflict
-from nightmail.store import FullStore
+from nightmail.outcome import Done, Retry, WriteResult
+from nightmail.store import FullStore, Settlement
 from nightmail.testing.conformance.build import HOUR, message
 from tests.stores.shared.backend import SqlBackend
 from tests.stores.support import claim, done, until
@@ -84,6 +85,26 @@ class Overtaking:
             assert [(found.id, found.body) for found in await store.peek(timer_id="t")] == [
                 (replaced, b"second")
             ]
+
+    async def test_a_batch_with_a_locked_row_settles_the_others(self, backend: SqlBackend) -> None:
+        async with backend.opened() as store:
+            await store.publish_batch([message(b"%d" % n) for n in range(20)])
+            deliveries = await claim(store, limit=20)
+            async with backend.transaction() as own:
+                await backend.execute(
+                    own, f"select id from nightmail_messages where id = {deliveries[7].id} for update"
+                )
+
+                results = await store.settle(
+                    [
+                        Settlement(delivery, Done() if n % 2 else Retry())
+                        for n, delivery in enumerate(deliveries)
+                    ]
+                )
+
+            assert [n for n, result in enumerate(results) if result is not WriteResult.WRITTEN] == [7]
+            assert results[7] is WriteResult.BUSY
+            assert await done(store, [deliveries[7]]) == [WriteResult.WRITTEN]
 
     async def test_a_deadlock_is_told_to_one_caller_and_the_other_goes_on(self, backend: SqlBackend) -> None:
         async with backend.opened() as store:

@@ -25,6 +25,7 @@ from nightmail.errors import SchemaMissing
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore
+from nightmail.stores.sqlite.errors import Refused
 from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.testing.conformance import Harness
 from tests.stores.shared.backend import Begin, BeginBlocking, SqlBackend
@@ -222,6 +223,10 @@ class SQLiteBackend(SqlBackend):
     django_engine = "sqlite3"
     new_identity = "UPDATE nightmail_meta SET identity = lower(hex(randomblob(16)))"
     no_tables = SchemaMissing
+    refused = Refused
+    own_errors_in_transactions = True
+    odd = "x'6f6464'"
+    letter_counters = ("care_attempts", "care_deliveries")
 
     def __init__(self, file: Path) -> None:
         super().__init__(f"sqlite:///{file}")
@@ -267,6 +272,10 @@ class SQLiteBackend(SqlBackend):
 
     async def waits_for_a_lock(self) -> bool:
         raise NotImplementedError("nobody but the waiting can tell")
+
+    async def write_oddly(self, statement: str) -> None:
+        with closing(unchecked(self.file)) as connection, connection:
+            connection.execute(statement)
 
     async def refuse(self, body: str, *, on: str = "insert", table: str = "messages") -> None:
         row = "new" if on == "insert" else "old"

@@ -11,16 +11,21 @@ from uuid import uuid4
 
 import pytest
 
-from nightmail.outcome import Dead, Reason, Retry
+from nightmail.outcome import Reason
 from nightmail.records import DeadFilter
 from nightmail.stores.sqlite import SQLiteStore
 from nightmail.stores.sqlite.claiming import SMALL
 from nightmail.testing.clock import ManualClock
-from nightmail.testing.conformance.build import AT_ONCE, HOUR, LEASE, QUEUE, bodies, claim_all, message
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, bodies, claim_all, message
+from tests.stores.shared.odd_rows import OddRows, UnreadableRows
 from tests.stores.sqlite.support import unchecked
-from tests.stores.support import settle
 
 pytestmark = pytest.mark.sqlite
+
+
+class TestOddRows(OddRows):
+    """On this store."""
+
 
 MOST = 2**31 - 1
 ODD = {
@@ -48,6 +53,19 @@ ODD = {
 }
 
 
+class TestUnreadableRows(UnreadableRows):
+    odd_letter = "published_at = 'then'"
+
+    @pytest.fixture(params=ODD.values(), ids=list(ODD))
+    def assignment(self, request: pytest.FixtureRequest) -> str:
+        assignment: str = request.param
+        return assignment
+
+    @pytest.fixture
+    def key(self) -> None:
+        """None: with one, a row whose due time or priority is odd holds up its line."""
+
+
 def change(file: Path, assignment: str, which: str = "body = x'6f6464'") -> None:
     with closing(unchecked(file)) as connection, connection:
         connection.execute(f"UPDATE nightmail_messages SET {assignment} WHERE {which}")
@@ -64,23 +82,7 @@ class TestColumns:
             connection.execute(f"UPDATE nightmail_messages SET {assignment}")
 
 
-class TestOddRows:
-    @pytest.mark.parametrize("assignment", ODD.values(), ids=ODD)
-    async def test_an_odd_row_becomes_a_letter_and_its_neighbours_go_on(
-        self, store: SQLiteStore, file: Path, assignment: str
-    ) -> None:
-        ids = [await store.publish(message(body)) for body in (b"before", b"odd", b"after")]
-        change(file, assignment)
-
-        assert bodies(await claim_all(store)) == [b"before", b"after"]
-
-        (letter,) = await store.dead(DeadFilter())
-        assert (letter.message_id, letter.queue, letter.body) == (ids[1], QUEUE, b"odd")
-        assert letter.reason == Reason.UNREADABLE
-        assert 0 <= letter.attempts <= MOST
-        # Nobody could do anything with it: it is not offered.
-        assert (await store.claim_dead([QUEUE], limit=10, lease=LEASE, token=uuid4())).deliveries == ()
-
+class TestOtherOddRows:
     @pytest.mark.parametrize("assignment", ODD.values(), ids=ODD)
     async def test_an_odd_row_hides_no_other_from_an_operator(
         self, store: SQLiteStore, file: Path, assignment: str
@@ -125,32 +127,6 @@ class TestOddRows:
 
         assert bodies(await claim_all(store)) == [b"sound"]
 
-    async def test_an_odd_letter_does_not_stop_the_others(self, store: SQLiteStore, file: Path) -> None:
-        await store.publish_batch([message(b"odd"), message(b"sound")])
-        await settle(store, await claim_all(store), Dead("rejected"))
-        with closing(unchecked(file)) as connection, connection:
-            connection.execute("UPDATE nightmail_dead SET published_at = 'then' WHERE body = x'6f6464'")
-
-        claimed = await store.claim_dead([QUEUE], limit=10, lease=LEASE, token=uuid4())
-
-        assert bodies(claimed.deliveries) == [b"sound"]
-        assert sorted(bodies(await store.dead(DeadFilter()))) == [b"odd", b"sound"]
-
-
-class TestCounters:
-    async def test_deliveries_stop_at_the_most_a_column_takes(
-        self, store: SQLiteStore, file: Path, clock: ManualClock
-    ) -> None:
-        await store.publish(message(b"odd"))
-        change(file, f"deliveries = {MOST}, attempts = {MOST}")
-
-        (delivery,) = await claim_all(store)
-        assert (delivery.deliveries, delivery.attempts) == (MOST, MOST)
-        await settle(store, [delivery], Retry(AT_ONCE))
-
-        (delivery,) = await claim_all(store)
-        assert (delivery.deliveries, delivery.attempts) == (1, MOST)
-
 
 class TestTooLarge:
     async def test_a_body_is_moved_to_the_letters_whole(
@@ -167,13 +143,6 @@ class TestTooLarge:
         assert letter.reason == Reason.TOO_LARGE
         assert letter.body == body
         await reader.close()
-
-    async def test_headers_that_are_too_large_are_given_up_too(self, store: SQLiteStore, file: Path) -> None:
-        await store.publish_batch([message(b"odd"), message(b"sound")])
-        change(file, "headers = printf('%.*c', 2000000, 'x')")
-
-        assert bodies(await claim_all(store)) == [b"sound"]
-        assert [letter.reason for letter in await store.dead(DeadFilter())] == [Reason.TOO_LARGE]
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
     def test_a_body_that_is_too_large_is_never_in_memory(self, file: Path) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from nightmail.errors import NightmailError, OtherDatabase
 from nightmail.stores.sqlite import SQLiteStore
-from nightmail.stores.sqlite.errors import Refused
 from nightmail.testing.conformance.build import bodies, message
 from tests.stores.shared.backend import Begin
 from tests.stores.shared.refusals import Refusals
-from tests.stores.sqlite.support import CALLERS, has_arrived, locked
+from tests.stores.sqlite.support import CALLERS
 
 pytestmark = pytest.mark.sqlite
 
@@ -61,48 +58,6 @@ class TestWhatIsRefused:
         await engine.dispose()
 
         assert bodies(await store.peek()) == [b"hello"]
-
-
-class TestSecrets:
-    async def test_an_error_in_a_session_does_not_show_the_message(
-        self, store: SQLiteStore, engine: AsyncEngine, file: Path
-    ) -> None:
-        connection = sqlite3.connect(file)
-        connection.execute(
-            "CREATE TRIGGER refuse BEFORE INSERT ON nightmail_messages BEGIN SELECT raise(ABORT, 'no'); END"
-        )
-        connection.close()
-
-        async with AsyncSession(engine) as session:
-            with pytest.raises(NightmailError) as raised:
-                await store.publish(
-                    message(b"s3cret body", headers={"key": "s3cret header"}), transaction=session
-                )
-
-        shown = repr(raised.value) + repr(raised.value.__cause__) + repr(raised.value.__context__)
-        assert "s3cret" not in shown
-
-
-class TestOthersInTheSameCommit:
-    @pytest.mark.parametrize("how", ["ABORT", "FAIL", "ROLLBACK"])
-    async def test_a_refused_message_fails_alone(self, store: SQLiteStore, file: Path, how: str) -> None:
-        connection = sqlite3.connect(file)
-        connection.execute(
-            f"CREATE TRIGGER refuse BEFORE INSERT ON nightmail_messages WHEN new.body = x'00'"
-            f" BEGIN SELECT raise({how}, 'no'); END"
-        )
-        connection.close()
-
-        with locked(file):
-            publishing = [
-                asyncio.create_task(store.publish(message(body))) for body in (b"a", b"\0", b"b", b"\0", b"c")
-            ]
-            await asyncio.sleep(0)
-            await has_arrived(store._runtime.writer)
-
-        answers = await asyncio.gather(*publishing, return_exceptions=True)
-        assert [isinstance(answer, Refused) for answer in answers] == [False, True, False, True, False]
-        assert bodies(await store.peek()) == [b"a", b"b", b"c"]
 
 
 class TestAPoolWhoseListenersBeginTransactions:

@@ -28,13 +28,6 @@ ELSEWHERE = "refunds"
 THIRD = "parcels"
 
 
-@pytest.fixture
-def cluster(redis_cluster: RedisCluster) -> RedisCluster:
-    redis_cluster.revive()
-    redis_cluster.flush()
-    return redis_cluster
-
-
 async def buried(store: RedisStore, body: bytes = b"hello", **options: Any) -> DeadLetter:
     await store.publish(message(body, **options))
     (delivery,) = await claim(store, queue=options.get("queue", QUEUE))
