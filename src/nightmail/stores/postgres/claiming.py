@@ -334,7 +334,12 @@ class Claims:
         handed_out: list[Delivery] = []
         for queue in wanted.queues:
             if taken := by_queue.get(queue):
-                handed_out += self._in_order(queue, taken)
+                # The share of the oldest first, then by priority. The sort is stable.
+                taken.sort(key=_AGE)
+                share = self._shares.reserved(queue, len(taken))
+                self._shares.claimed(queue, len(taken))
+                handed_out += taken[:share]
+                handed_out += sorted(taken[share:], key=_PRIORITY, reverse=True)
         self._marks.found((taken.queue, taken.priority, (taken.due_at, taken.id)) for taken in handed_out)
         self._looked(wanted, full=full)
         if full:
@@ -345,14 +350,6 @@ class Claims:
     def _looked(self, wanted: Wanted, *, full: bool) -> None:
         if not full:
             self._marks.looked(wanted.queues, (self._looked_at, 0))
-
-    def _in_order(self, queue: str, taken: list[Delivery]) -> list[Delivery]:
-        """The share of the oldest first, then by priority."""
-        taken.sort(key=_AGE)
-        share = self._shares.reserved(queue, len(taken))
-        self._shares.claimed(queue, len(taken))
-        # The sort is stable.
-        return taken[:share] + sorted(taken[share:], key=_PRIORITY, reverse=True)
 
     def _seconds(self) -> float:
         now = self._clock.now()

@@ -67,5 +67,5 @@ class TableIdentity:
     def refuse_others(self) -> Verb[None]:
         """Raise unless a caller's session sees our tables. For statements that do not compare the identity."""
         found = yield self._read
-        if not found or found[0]["identity"] != self.identity:
+        if not found or self.identity not in (None, found[0]["identity"]):
             raise OtherDatabase

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from nightmail.errors import OtherDatabase
 from nightmail.stores.postgres.blocking import BlockingJoined, joined_blocking
-from nightmail.stores.postgres.callers import AsyncJoined, joined
+from nightmail.stores.postgres.callers import AsyncJoined, Joined, joined
 from nightmail.stores.postgres.errors import chain, is_undefined, without_data
 from nightmail.stores.postgres.identity import TableIdentity
 from nightmail.stores.postgres.requests import CustomPlan, FirstAsk
@@ -71,16 +71,21 @@ class Joining:
             raise
 
     async def _send(self, session: AsyncJoined, request: Any) -> Any:
-        if not isinstance(request, FirstAsk | CustomPlan) and session.connection not in self._seen_from:
+        if self._is_unseen(session, request):
             await carry_out(self._tables.refuse_unseen(), session.send)
-            self._seen_from.add(session.connection)
-        return await session.send(request)
+        reply = await session.send(request)
+        self._seen_from.add(session.connection)
+        return reply
 
     def _send_blocking(self, session: BlockingJoined, request: Any) -> Any:
-        if not isinstance(request, FirstAsk | CustomPlan) and session.connection not in self._seen_from:
+        if self._is_unseen(session, request):
             carry_out_blocking(self._tables.refuse_unseen(), session.send)
-            self._seen_from.add(session.connection)
-        return session.send(request)
+        reply = session.send(request)
+        self._seen_from.add(session.connection)
+        return reply
+
+    def _is_unseen(self, session: Joined, request: Any) -> bool:
+        return session.connection not in self._seen_from and not isinstance(request, FirstAsk | CustomPlan)
 
 
 def _meaning(error: Exception) -> Exception:

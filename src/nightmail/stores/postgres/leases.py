@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 from uuid import UUID
@@ -40,23 +39,13 @@ def lease_values(deliveries: Sequence[Delivery]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The names of the statements for one kind of delivery."""
-
-    what: str
-    recall: str
-    lock: str
-    still_leased: str
-    extend: str
-    hold: str
-    ack: str
-
-
 class UnderLease(ABC):
     """Settle, extend, hold, ack and recall for one kind of delivery."""
 
-    names: ClassVar[Names]
+    what: ClassVar[str]
+    """What is under these leases, for logs."""
+    suffix: ClassVar[str]
+    """At the end of the names of the statements."""
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._statements = statements
@@ -91,7 +80,7 @@ class UnderLease(ABC):
     def recall(self, queues: Sequence[str], token: UUID) -> Verb[Change[int]]:
         """See `Store.recall`."""
         values = {"queues": list(queues), "token": token, "most": PASSED_OVER}
-        (row,) = yield self._ask(self.names.recall, values)
+        (row,) = yield self._ask("recall", values)
         return Change(row["many"])
 
     def _settle(self, batch: Sequence[Settlement]) -> Verb[list[WriteResult]]:
@@ -118,9 +107,7 @@ class UnderLease(ABC):
             first = yield from self._settle(batch[:half])
             second = yield from self._settle(batch[half:])
             return [*first, *second]
-        logger.error(
-            "Postgres refuses to settle %s %d: %s", self.names.what, batch[0].delivery.id, error.sqlstate
-        )
+        logger.error("Postgres refuses to settle %s %d: %s", self.what, batch[0].delivery.id, error.sqlstate)
         return [WriteResult.BUSY]
 
     def _settle_unlocked(self, batch: Sequence[Settlement]) -> Verb[set[int]]:
@@ -134,7 +121,7 @@ class UnderLease(ABC):
 
     def _lock_and_settle(self, batch: Sequence[Settlement]) -> Verb[set[int]]:
         leases = lease_values([settlement.delivery for settlement in batch])
-        locked = {row["id"] for row in (yield self._ask(self.names.lock, leases))}
+        locked = {row["id"] for row in (yield self._ask("lock_leased", leases))}
         free = [settlement for settlement in batch if settlement.delivery.id in locked]
         if not free:
             return set()
@@ -145,11 +132,11 @@ class UnderLease(ABC):
         """Queried with a new snapshot: within one statement a row that changes meanwhile can be missed."""
         if not missing:
             return set()
-        return {row["id"] for row in (yield self._ask(self.names.still_leased, lease_values(missing)))}
+        return {row["id"] for row in (yield self._ask("still_leased", lease_values(missing)))}
 
     def _extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Verb[list[WriteResult]]:
         values = {**lease_values(deliveries), "lease": duration(lease), "now": self._clock.now()}
-        held = {row["id"] for row in (yield self._ask(self.names.extend, values))}
+        held = {row["id"] for row in (yield self._ask("extend", values))}
         leased = yield from self._still_leased(
             [delivery for delivery in deliveries if delivery.id not in held]
         )
@@ -163,17 +150,17 @@ class UnderLease(ABC):
         ]
 
     def _ask(self, name: str, values: Mapping[str, Any]) -> Ask:
-        return Ask(self._statements[name], values)
+        return Ask(self._statements[name + self.suffix], values)
 
     # ------------------------------------------------------------------ in the caller's transaction
 
     def hold(self, deliveries: Sequence[Delivery]) -> Verb[Change[None]]:
         """See `Store.hold`."""
-        return self._all_or_none(self.names.hold, deliveries, {})
+        return self._all_or_none("hold", deliveries, {})
 
     def ack(self, deliveries: Sequence[Delivery]) -> Verb[Change[None]]:
         """See `Store.ack`."""
-        return self._all_or_none(self.names.ack, deliveries, self._ack_values())
+        return self._all_or_none("ack", deliveries, self._ack_values())
 
     def _all_or_none(
         self, name: str, deliveries: Sequence[Delivery], values: Mapping[str, Any]
@@ -186,7 +173,7 @@ class UnderLease(ABC):
         if len(set(ids)) < len(ids):
             # One message under two tokens: one of the leases is lost, so not all can be held.
             raise LeaseLost([id_ for id_ in dict.fromkeys(ids) if ids.count(id_) > 1])
-        row = answer((yield FirstAsk(self._statements[name], {**leases, **values})))
+        row = answer((yield FirstAsk(self._statements[name + self.suffix], {**leases, **values})))
         held = set(row["ids"])
         lost = [delivery.id for delivery in deliveries if delivery.id not in held]
         if lost:

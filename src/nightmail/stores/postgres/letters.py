@@ -10,7 +10,7 @@ from typing import Final
 from nightmail.outcome import Done
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import rows
-from nightmail.stores.postgres.leases import Names, UnderLease
+from nightmail.stores.postgres.leases import UnderLease
 from nightmail.stores.postgres.settling import brought_back
 from nightmail.stores.postgres.times import MOST_BYTES, duration
 from nightmail.stores.sql.store import Wanted
@@ -22,15 +22,8 @@ _AGE: Final = attrgetter("due_at", "id")
 class Letters(UnderLease):
     """Dead letters: claimed, then deleted, brought back or given up."""
 
-    names = Names(
-        "dead letter",
-        "recall_dead",
-        "lock_letters",
-        "still_held_letters",
-        "extend_letters",
-        "hold_letters",
-        "ack_letters",
-    )
+    what = "dead letter"
+    suffix = "_dead"
 
     def claim(self, wanted: Wanted) -> Verb[Claimed]:
         """See `Store.claim_dead`."""
@@ -45,7 +38,7 @@ class Letters(UnderLease):
             "lease": duration(wanted.lease),
             "token": wanted.token,
         }
-        found = yield self._ask("claim_dead", values)
+        found = yield self._ask("claim", values)
         next_in: timedelta | None = found[0]["next_in"]
         if found[0]["id"] is None:
             return Claimed((), next_in)
@@ -67,4 +60,4 @@ class Letters(UnderLease):
                 [settlement for settlement in ordered if not isinstance(settlement.outcome, Done)]
             ),
         }
-        return self._ask("settle_letters", values)
+        return self._ask("settle", values)

@@ -160,8 +160,13 @@ class Link:
         """Carry out one request of a verb."""
         match request:
             case Ask(statement, values):
-                # Only statements in a caller's transaction compare the identity of the tables.
-                return await self.fetch(statement.text, *statement.arguments({**values, "identity": None}))
+                # Only in a caller's transaction is the identity of the tables compared.
+                arguments = statement.arguments({**values, "identity": None})
+                if self.pooled:
+                    return await self.fetch(statement.text, *arguments)
+                return await driven(
+                    self.driver.fetch(self._ready(statement.text), *arguments), *OF_THE_DRIVER
+                )
             case InTransaction(verb):
                 async with self.transaction():
                     return await carry_out(verb, self.send)

@@ -25,8 +25,8 @@ class Publishing:
     def __init__(self, statements: Mapping[str, Statement], clock: Clock, letters: Letters) -> None:
         self._batch = statements["publish_batch"]
         self._timer = statements["publish_timer"]
-        self._over = statements["publish_over"]
-        self._reopen_window = statements["reopen_window"]
+        self._overwrite = statements["overwrite"]
+        self._close_window = statements["close_window"]
         self._clock = clock
         self._letters = letters
 
@@ -65,16 +65,16 @@ class Publishing:
         id_: int | None = row["id"]
         if id_ is not None:
             return id_
-        if row["closed"]:
+        if row["opened"]:
             # Between our check and our insert a publish without a window took the timer id: delete our window.
-            yield Ask(self._reopen_window, values)
+            yield Ask(self._close_window, values)
         if message.on_conflict == "raise" and message.timer_id is not None:
             raise TimerExists(message.queue, message.timer_id)
         return None
 
     def _store_over(self, own: Delivery | None, values: dict[str, Any]) -> Verb[int | None]:
         for _ in range(TRIES):
-            row = _held(answer((yield Ask(self._over, values))), own)
+            row = _held(answer((yield Ask(self._overwrite, values))), own)
             id_: int | None = row["id"]
             if id_ is not None or row["kept"]:
                 return id_

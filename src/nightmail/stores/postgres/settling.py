@@ -9,7 +9,7 @@ from typing import Any, Final
 from nightmail.clock import Clock
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.store import Settlement
-from nightmail.stores.postgres.leases import Names, UnderLease, lease_values
+from nightmail.stores.postgres.leases import UnderLease, lease_values
 from nightmail.stores.postgres.times import duration
 from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sql.verbs import Ask
@@ -20,7 +20,8 @@ _ZERO: Final = timedelta(0)
 class Settling(UnderLease):
     """Messages: done, dead or brought back."""
 
-    names = Names("message", "recall", "lock_leased", "still_leased", "extend", "hold", "ack")
+    what = "message"
+    suffix = ""
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock, *, keep_delivered: bool) -> None:
         super().__init__(statements, clock)

@@ -12,6 +12,7 @@ Work in a caller's transaction uses none of these.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +47,7 @@ FILES: Final = (
     "timers.sql",
     "claim.sql",
     "settle.sql",
+    "under_lease.sql",
     "letters.sql",
     "inspect.sql",
     "redrive.sql",
@@ -87,11 +89,7 @@ class PostgresStore(SQLStore):
         self._connect: Connect = connector(source)
         self._names = TableNames.parse(tables)
         self._clock = clock
-        self._statements: dict[str, Statement] = {}
-        for file in FILES:
-            self._statements |= load(
-                migrate.PACKAGE, file, self._names, numbered=True, parts={"channel": CHANNEL}
-            )
+        self._statements = _load(self._names)
         self._tables = TableIdentity(self._statements, self._names)
         self._letters = Letters(self._statements, clock)
         verbs = Verbs(
@@ -182,3 +180,13 @@ class PostgresStore(SQLStore):
     @property
     def _runtime(self) -> Runtime:
         return self._opening.here()
+
+
+def _load(names: TableNames) -> dict[str, Statement]:
+    statements: dict[str, Statement] = {}
+    for file in FILES:
+        statements |= load(migrate.PACKAGE, file, names, numbered=True, parts={"channel": CHANNEL})
+    for name, statement in load(migrate.PACKAGE, "under_lease.sql", names, numbered=True).items():
+        text = statement.text.replace(names.quoted("messages"), names.quoted("dead"))
+        statements[f"{name}_dead"] = replace(statement, text=text)
+    return statements
