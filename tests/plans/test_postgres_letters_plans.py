@@ -84,7 +84,9 @@ async def prepared(url: str, state: str) -> AsyncIterator[tuple[PostgresStore, P
         assert store._opened is not None
         plans = [Plans(), Plans(), Plans()]
         for lane, told in zip(
-            (store._opened.claim, store._opened.settle, store._opened.publish), plans, strict=True
+            (store._opened.lanes.claim, store._opened.lanes.settle, store._opened.lanes.publish),
+            plans,
+            strict=True,
         ):
             await lane.run(told.listen)
         yield store, *plans  # type: ignore[misc]

@@ -51,7 +51,7 @@ async def told(store: PostgresStore) -> Plans:
     """The plans of what this store claims from now on."""
     plans = Plans()
     assert store._opened is not None
-    await store._opened.claim.run(plans.listen)
+    await store._opened.lanes.claim.run(plans.listen)
     return plans
 
 

@@ -124,8 +124,8 @@ async def prepared(url: str, state: str) -> AsyncIterator[tuple[PostgresStore, P
             await own.execute(STATES[state])
         claims, settles = Plans(), Plans()
         assert store._opened is not None
-        await store._opened.claim.run(claims.listen)
-        await store._opened.settle.run(settles.listen)
+        await store._opened.lanes.claim.run(claims.listen)
+        await store._opened.lanes.settle.run(settles.listen)
         yield store, claims, settles
 
 
@@ -195,7 +195,7 @@ async def test_a_claim_updates_its_rows_in_place_and_touches_no_index(postgres_u
         assert store._opened is not None
         # Without this (Postgres 15) the server's counters come ten seconds later.
         with suppress(asyncpg.UndefinedFunctionError):
-            await store._opened.claim.run(lambda c: c.execute("select pg_stat_force_next_flush()"))
+            await store._opened.lanes.claim.run(lambda c: c.execute("select pg_stat_force_next_flush()"))
 
         updated = in_place = 0
         async with asyncio.timeout(20):

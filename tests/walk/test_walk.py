@@ -41,7 +41,7 @@ async def test_a_publish_in_a_session_on_postgres(postgres_url: str) -> None:
 
         await session.close()
     await engine.dispose()
-    assert_shown("publish with an AsyncSession, Postgres", walk.carrying, at_most=13)
+    assert_shown("publish with an AsyncSession, Postgres", walk.carrying, at_most=9)
 
 
 async def _delivered(url: str) -> list[str]:
@@ -71,7 +71,7 @@ async def _publish(url: str) -> None:
 
 @pytest.mark.postgres
 async def test_from_the_claim_to_the_deletion_on_postgres(postgres_url: str) -> None:
-    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=34)
+    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=33)
 
 
 @pytest.mark.redis
@@ -105,4 +105,4 @@ async def test_an_ack_in_a_session_on_postgres(postgres_url: str) -> None:
         await broker.publish(1, QUEUE)
         await two.wait()
     await engine.dispose()
-    assert_shown("ack in a session, Postgres", walks[1], at_most=12)
+    assert_shown("ack in a session, Postgres", walks[1], at_most=8)

@@ -1,9 +1,9 @@
 """Follows one message through our code with `sys.setprofile`.
 
 A function of ours *carries* the message if it is on the stack when the message reaches a station (a statement or script
-is sent, or the user's handler is called), or if it returns a message, a delivery, an outcome or what is written for it:
-it passes the message on, or decides its fate. A task continues the stack that created it. Everything else (checks,
-properties, observers, formatting) only helps.
+is sent, or the user's handler is called), if it is a verb that asks for that, or if it returns a message, a delivery,
+an outcome or what is written for it: it passes the message on, or decides its fate. A task continues the stack that
+created it. Everything else (checks, properties, observers, formatting) only helps.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import CO_GENERATOR
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -31,6 +32,8 @@ _SENDS: Final = {
     ("redis", "send_packed_command"),
 }
 """Drivers, and their functions that send."""
+_VERBS: Final = ("stores.sql.", "stores.postgres.", "stores.mysql.", "stores.sqlite.")
+"""Where verbs are generators."""
 _COMPREHENSIONS: Final = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 
 
@@ -55,7 +58,7 @@ class Walk:
         elif event == "call" and (code is self._handler or _sends(frame)):
             for each in self._stack(frame.f_back):
                 self._add(each)
-        elif event == "return" and _is_decision(arg) and _is_ours(code) and not _is_property(code):
+        elif event == "return" and _is_ours(code) and (_asks(code, arg) or _decides(code, arg)):
             self._add(code)
 
     def _stack(self, frame: FrameType | None) -> list[CodeType]:
@@ -109,6 +112,15 @@ def _is_property(code: CodeType) -> bool:
     for part in code.co_qualname.split("."):
         found = getattr(found, part, None)
     return isinstance(found, property)
+
+
+def _asks(code: CodeType, value: Any) -> bool:
+    """Whether a verb of a store yields a request: it is not on the stack while that is sent."""
+    return bool(code.co_flags & CO_GENERATOR) and value is not None and _module(code).startswith(_VERBS)
+
+
+def _decides(code: CodeType, value: Any) -> bool:
+    return _is_decision(value) and not _is_property(code)
 
 
 def _is_decision(value: Any) -> bool:

@@ -21,11 +21,12 @@ from nightmail.moving.records import Census, Moved, OldTables, QueueCensus, Stuc
 from nightmail.moving.rows import COLUMNS, DEAD_COLUMNS, as_message, quoted
 from nightmail.store import Store
 from nightmail.stores import TableNames
-from nightmail.stores.postgres.connect import Connection, connector
+from nightmail.stores.postgres.connect import connector
 from nightmail.stores.postgres.errors import LOOK_AGAIN
-from nightmail.stores.postgres.lane import Lane, Role
-from nightmail.stores.postgres.transaction import Direct
+from nightmail.stores.postgres.lane import Lane
+from nightmail.stores.postgres.link import Link, Role
 from nightmail.stores.sql.statements import Statement, load
+from nightmail.stores.sql.verbs import Ask
 
 T = TypeVar("T")
 
@@ -132,48 +133,46 @@ class Mover(AbstractAsyncContextManager["Mover"]):
                 tell(moved)
         return moved
 
-    async def _move_messages(self, connection: Connection, after: int, last: int) -> tuple[int, Moved]:
+    async def _move_messages(self, link: Link, after: int, last: int) -> tuple[int, Moved]:
         try:
             # No savepoint per timer id: more than 64 of them slow down every other session of the server.
-            async with connection.transaction(isolation="read_committed"):
-                return await self._move_batch(connection, after, last)
+            async with link.transaction(isolation="read_committed"):
+                return await self._move_batch(link, after, last)
         except _NameIsBusy as busy:
             # The rows before it go without it. When there are none, it is skipped until the next pass.
             if busy.id - 1 == after:
                 return busy.id, Moved()
-            return await self._move_messages(connection, after, busy.id - 1)
+            return await self._move_messages(link, after, busy.id - 1)
 
-    async def _move_batch(self, connection: Connection, after: int, last: int) -> tuple[int, Moved]:
-        rows = await self._rows(
-            connection, "take", after=after, last=last, lease=self._lease, limit=self._batch
-        )
+    async def _move_batch(self, link: Link, after: int, last: int) -> tuple[int, Moved]:
+        rows = await self._rows(link, "take", after=after, last=last, lease=self._lease, limit=self._batch)
         gone: list[int] = []
         stuck: list[Stuck] = []
         for group in _groups(rows, stuck):
-            if await self._publish(connection, group):
+            if await self._publish(link, group):
                 gone += [row["id"] for row, _ in group]
             else:
                 ((row, message),) = group
                 stuck.append(Stuck(row["id"], message.queue, f"its timer id {message.timer_id!r} is taken"))
-        removed = await self._rows(connection, "remove", ids=gone)
+        removed = await self._rows(link, "remove", ids=gone)
         _refuse_unless(len(removed) == len(gone), self._old.messages)
         seen = last if len(rows) < self._batch else rows[-1]["id"]
         return seen, Moved(len(gone), 0, tuple(stuck))
 
-    async def _publish(self, connection: Connection, group: _Group) -> bool:
+    async def _publish(self, link: Link, group: _Group) -> bool:
         """Publish these in the transaction of the batch; `False` when it is a single one whose timer id is taken."""
         (row, message), *_ = group
         if message.timer_id is None:
-            await self._store.publish_batch([message for _, message in group], transaction=connection.driver)
+            await self._store.publish_batch([message for _, message in group], transaction=link.driver)
             return True
         try:
-            return await self._store.publish(message, transaction=connection.driver) is not None
+            return await self._store.publish(message, transaction=link.driver) is not None
         except LOOK_AGAIN as error:
             raise _NameIsBusy(row["id"]) from error
 
-    async def _move_dead(self, connection: Connection, after: int, last: int) -> tuple[int, Moved]:
-        async with connection.transaction(isolation="read_committed"):
-            (row,) = await self._rows(connection, "move_dead", after=after, last=last, limit=self._batch)
+    async def _move_dead(self, link: Link, after: int, last: int) -> tuple[int, Moved]:
+        async with link.transaction(isolation="read_committed"):
+            (row,) = await self._rows(link, "move_dead", after=after, last=last, limit=self._batch)
             _refuse_unless(row["chosen"] == row["gone"] == row["buried"], str(self._old.dead))
         seen = last if row["gone"] < self._batch else row["last"]
         return seen, Moved(0, row["gone"])
@@ -190,17 +189,18 @@ class Mover(AbstractAsyncContextManager["Mover"]):
             )
 
     async def _ask(self, name: str, **values: Any) -> Sequence[Any]:
-        return await self._run(lambda connection: self._rows(connection, name, **values))
+        return await self._run(lambda link: self._rows(link, name, **values))
 
-    async def _run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _run(self, work: Callable[[Link], Awaitable[T]]) -> T:
         return await self._lane.run_patiently(work)
 
-    async def _rows(self, connection: Connection, name: str, **values: Any) -> Sequence[Any]:
-        return await Direct(connection).rows(self._statements[name], values)
+    async def _rows(self, link: Link, name: str, **values: Any) -> Sequence[Any]:
+        rows: Sequence[Any] = await link.send(Ask(self._statements[name], values))
+        return rows
 
 
 _Group: TypeAlias = list[tuple[Mapping[str, Any], Message]]
-_Step: TypeAlias = Callable[[Connection, int, int], Awaitable[tuple[int, Moved]]]
+_Step: TypeAlias = Callable[[Link, int, int], Awaitable[tuple[int, Moved]]]
 
 
 class _NameIsBusy(Exception):
@@ -211,8 +211,8 @@ class _NameIsBusy(Exception):
         self.id = id_
 
 
-def _next(step: _Step, after: int, last: int) -> Callable[[Connection], Awaitable[tuple[int, Moved]]]:
-    return lambda connection: step(connection, after, last)
+def _next(step: _Step, after: int, last: int) -> Callable[[Link], Awaitable[tuple[int, Moved]]]:
+    return lambda link: step(link, after, last)
 
 
 def _groups(rows: Sequence[Mapping[str, Any]], stuck: list[Stuck]) -> Iterator[_Group]:

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres.connect import connector
-from nightmail.stores.postgres.lane import Lane, Role
+from nightmail.stores.postgres.lane import Lane
+from nightmail.stores.postgres.link import Role
 from tests.stores.postgres.support import sqlalchemy_url
 from tests.stores.shared.engine_listeners import EngineListeners
 
@@ -34,7 +35,7 @@ async def test_what_leaves_a_transaction_open_is_not_told_as_done(postgres_url: 
         await lane.run(lambda link: link.driver.execute("begin"))
 
     # And the connection is not used again.
-    assert lane.connection is None
+    assert lane.link is None
     assert await lane.run(lambda link: link.fetchval("select 1")) == 1
     await lane.close()
 

@@ -16,8 +16,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from nightmail.errors import NightmailError, PublishUncertain, Refused, StoreError, StoreUnavailable
 from nightmail.stores.postgres import PostgresStore, lane
 from nightmail.stores.postgres.connect import connector
-from nightmail.stores.postgres.errors import Locked
-from nightmail.stores.postgres.lane import Lane, Role
+from nightmail.stores.postgres.lane import Lane
+from nightmail.stores.postgres.link import Role
+from nightmail.stores.sql.lane import Locked
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from tests.stores.postgres.support import backends, connection, open_store, sqlalchemy_url
 from tests.stores.shared.silent import silent_server
@@ -78,7 +79,7 @@ async def test_what_the_server_answers(
     assert type(raised.value) is expected
     assert isinstance(raised.value.__cause__, asyncpg.PostgresError)
     assert raised.value.__cause__.sqlstate == state
-    assert (lane.connection is not None) is kept
+    assert (lane.link is not None) is kept
     assert await lane.run(lambda link: link.fetchval("select 1")) == 1
     await lane.close()
 
@@ -102,7 +103,7 @@ async def test_what_the_driver_raises(postgres_url: str, error: Exception) -> No
         await lane.run(raised_by_driver(error), lost=PublishUncertain)
 
     assert raised.value.__cause__ is error
-    assert lane.connection is None
+    assert lane.link is None
     await lane.close()
 
 
@@ -128,7 +129,7 @@ async def test_whatever_else_the_driver_raises_means_that_the_connection_is_lost
 
     assert type(error).__name__ in str(raised.value)
     assert raised.value.__cause__ is error
-    assert lane.connection is None
+    assert lane.link is None
     await lane.close()
 
 

@@ -40,10 +40,10 @@ async def test_our_connections_are_at_read_committed_whatever_the_databases_defa
 
         for store in (first, second):
             for lane in (
-                store._runtime.claim,
-                store._runtime.settle,
-                store._runtime.publish,
-                store._runtime.timers,
+                store._runtime.lanes.claim,
+                store._runtime.lanes.settle,
+                store._runtime.lanes.publish,
+                store._runtime.lanes.timers,
             ):
                 assert (
                     await lane.run(lambda link: link.fetchval("show transaction_isolation"))

@@ -9,7 +9,8 @@ import pytest
 
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.stores.postgres.connect import connector
-from nightmail.stores.postgres.lane import Lane, Role
+from nightmail.stores.postgres.lane import Lane
+from nightmail.stores.postgres.link import Role
 from nightmail.testing.conformance.build import message
 from tests.stores.postgres.support import backends, connection, open_store
 from tests.stores.support import until
@@ -39,7 +40,7 @@ async def test_a_connection_that_took_too_long_is_thrown_away_and_made_anew(post
     lane = Lane(_Impatient("impatient"), connector(postgres_url))
     with pytest.raises(PublishUncertain):
         await lane.run(lambda own: own.execute("select pg_sleep(30)"), lost=PublishUncertain)
-    assert lane.connection is None
+    assert lane.link is None
 
     assert await lane.run(lambda own: own.fetchval("select 1")) == 1
     await lane.close()
@@ -59,7 +60,7 @@ async def test_a_statement_that_the_server_gave_up_was_not_carried_out(postgres_
         await lane.run(lambda own: own.execute("select pg_sleep(30)"), lost=PublishUncertain)
 
     assert not isinstance(raised.value, PublishUncertain)
-    assert lane.connection is not None
+    assert lane.link is not None
     await lane.close()
 
 

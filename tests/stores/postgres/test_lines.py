@@ -7,7 +7,7 @@ it considers one and always asks, so that every test goes the long way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -137,15 +137,13 @@ async def test_the_answer_for_many_keys_serves_many_claims(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    fetch = claiming.Claims._fetch
+    ask = claiming.Claims._ask
 
-    async def counted(
-        claims: claiming.Claims, connection: Any, name: str, values: Mapping[str, Any]
-    ) -> Sequence[Any]:
+    def counted(claims: claiming.Claims, name: str, values: Mapping[str, Any]) -> Any:
         asked.append(name)
-        return await fetch(claims, connection, name, values)
+        return ask(claims, name, values)
 
-    monkeypatch.setattr(claiming.Claims, "_fetch", counted)
+    monkeypatch.setattr(claiming.Claims, "_ask", counted)
     monkeypatch.setattr(claiming, "FIRSTS_SECONDS", 3600)
     async with open_store(postgres_url) as store:
         await store.publish_batch([message(ordering_key="held") for _ in range(50)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -210,28 +210,27 @@ async def test_after_wake_ups_were_missed_everything_is_found_at_once(
 class TooMuch:
     """A server that gives up every claim that looks through more than what lies ahead of the marks."""
 
-    def __init__(self, clock: ManualClock, fetch: Callable[..., Any]) -> None:
+    def __init__(self, clock: ManualClock, ask: Callable[..., Any]) -> None:
         self.holds = True
         self.given_up = 0
         self.seconds = SECOND * 10
         self._clock = clock
-        self._fetch = fetch
+        self._ask = ask
 
-    async def __call__(self, link: Any, name: str, values: Mapping[str, Any]) -> Sequence[Any]:
+    def __call__(self, name: str, values: Mapping[str, Any]) -> Any:
         if name == "claim" and self.holds and BEGINNING[0] in values["from_at"]:
             self.given_up += 1
             self._clock.advance(self.seconds)
             raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
-        found: Sequence[Any] = await self._fetch(link, name, values)
-        return found
+        return self._ask(name, values)
 
 
 @pytest.fixture
 def too_much(store: PostgresStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> TooMuch:
     monkeypatch.setattr(marks, "CHEAP", 0.01)
     claims = claims_of(store)
-    double = TooMuch(clock, claims._fetch)
-    monkeypatch.setattr(claims, "_fetch", double)
+    double = TooMuch(clock, claims._ask)
+    monkeypatch.setattr(claims, "_ask", double)
     return double
 
 

@@ -26,7 +26,7 @@ async def test_locked_timers_do_not_hold_up_plain_publishes(postgres_url: str) -
             asyncio.create_task(store.publish(message(timer_id=f"t{number}", on_conflict="replace")))
             for number in range(40)
         ]
-        await until(lambda: store._runtime.timers.connection is not None)
+        await until(lambda: store._runtime.lanes.timers.link is not None)
 
         # Behind the others each would take as long as all of them wait together: seconds.
         async with asyncio.timeout(20):

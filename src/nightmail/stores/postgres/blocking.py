@@ -1,69 +1,84 @@
-"""A caller's transaction in synchronous code.
-
-The same verbs run in it as in any other. They are coroutines that never suspend: the caller's own driver runs each
-statement before it returns.
-"""
+"""Sends statements in a caller's transaction in synchronous code."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from nightmail.errors import CannotJoin, OtherDatabase
-from nightmail.stores.postgres.transaction import (
+from nightmail.stores.postgres.callers import (
     Joined,
     driver_connection_of_ours,
     for_driver,
     refuse_unless_in_transaction,
 )
+from nightmail.stores.postgres.identity import TableIdentity
 from nightmail.stores.sql.callers_objects import asynchronous, blocking_connection, django_connection
-from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Ask, carry_out_blocking
 
 if TYPE_CHECKING:
     import psycopg
     import sqlalchemy
 
 
-class ThroughSqlalchemy:
+class BlockingJoined(Joined, ABC):
+    """A transaction of synchronous code."""
+
+    @abstractmethod
+    def send(self, request: Any) -> Any:
+        """Carry out one request of a verb; rows come with columns by name."""
+
+
+class ThroughSqlalchemy(BlockingJoined):
     """A caller's SQLAlchemy connection."""
 
-    def __init__(self, connection: sqlalchemy.Connection) -> None:
+    def __init__(self, connection: sqlalchemy.Connection, tables: TableIdentity) -> None:
+        super().__init__(driver_connection_of_ours(connection), tables)
         self._connection = connection
 
-    async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
-        """See `Session.rows`."""
-        text, arguments = for_driver(self._connection.dialect.driver, statement, values)
+    def send(self, request: Any) -> Any:
+        """See `BlockingJoined.send`."""
+        if not isinstance(request, Ask):
+            return carry_out_blocking(self.asks(request), self.send)
+        text, arguments = for_driver(self._connection.dialect.driver, *self.tables.bound(request))
         result = self._connection.exec_driver_sql(text, arguments)
         return result.mappings().all() if result.returns_rows else []
 
 
-class ThroughPsycopg:
+class ThroughPsycopg(BlockingJoined):
     """A caller's psycopg connection. The cursor is ours: theirs may return rows in any form."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], tables: TableIdentity) -> None:
+        super().__init__(connection, tables)
         self._connection = connection
 
-    async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
-        """See `Session.rows`."""
+    def send(self, request: Any) -> Any:
+        """See `BlockingJoined.send`."""
+        if not isinstance(request, Ask):
+            return carry_out_blocking(self.asks(request), self.send)
+        statement, values = self.tables.bound(request)
         driver: Any = sys.modules["psycopg"]
         with driver.RawCursor(self._connection, row_factory=driver.rows.dict_row) as cursor:
             cursor.execute(statement.text, statement.arguments(values))
-            found: list[Any] = cursor.fetchall() if cursor.description else []
-            return found
+            return cursor.fetchall() if cursor.description else []
 
 
-class ThroughDjango:
+class ThroughDjango(BlockingJoined):
     """A caller's Django connection, inside an atomic block."""
 
-    def __init__(self, wrapper: Any) -> None:
+    def __init__(self, wrapper: Any, tables: TableIdentity) -> None:
+        super().__init__(wrapper.connection, tables)
         self._wrapper = wrapper
 
-    async def rows(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
-        """See `Session.rows`."""
+    def send(self, request: Any) -> Any:
+        """See `BlockingJoined.send`."""
+        if not isinstance(request, Ask):
+            return carry_out_blocking(self.asks(request), self.send)
+        statement, values = self.tables.bound(request)
         with self._wrapper.cursor() as cursor:
             cursor.execute(statement.formatted, {name: values[name] for name in statement.parameters})
             if not cursor.description:
@@ -72,23 +87,22 @@ class ThroughDjango:
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def join_blocking(session: object) -> Joined:
+def joined_blocking(session: object, tables: TableIdentity) -> BlockingJoined:
     """The session of this transaction, or an error that says what to pass instead."""
     connection = blocking_connection(session)
     if connection is not None:
-        driver_connection = driver_connection_of_ours(connection)
-        return Joined(ThroughSqlalchemy(connection), driver_connection)
+        return ThroughSqlalchemy(connection, tables)
     wrapper = django_connection(session)
     if wrapper is not None:
         if wrapper.vendor != "postgresql":
             raise OtherDatabase(
                 f"Django's connection {wrapper.alias!r} belongs to {wrapper.vendor}, and the messages are in Postgres"
             )
-        return Joined(ThroughDjango(wrapper), wrapper.connection)
+        return ThroughDjango(wrapper, tables)
     psycopg: Any = sys.modules.get("psycopg")
     if psycopg is not None and isinstance(session, psycopg.Connection):
         refuse_unless_in_transaction(session)
-        return Joined(ThroughPsycopg(session), session)
+        return ThroughPsycopg(session, tables)
     if isinstance(session, asyncpg.Connection | PoolConnectionProxy) or (
         psycopg is not None and isinstance(session, psycopg.AsyncConnection)
     ):

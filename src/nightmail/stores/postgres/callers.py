@@ -1,98 +1,181 @@
-"""Work in a caller's transaction, after checking that it is in our database."""
+"""Sends statements in the caller's transaction, whatever object holds it.
+
+psycopg is never imported here: a caller that has one of its connections has imported it already.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
-from uuid import UUID
-from weakref import WeakSet
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from nightmail.errors import OtherDatabase, SchemaMissing
-from nightmail.stores.postgres.connect import Connection
-from nightmail.stores.postgres.lane import Lane
-from nightmail.stores.postgres.place import Place
-from nightmail.stores.postgres.transaction import Direct, Joined, Session, join
-from nightmail.stores.shared.table_names import TableNames
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
+from nightmail.stores.postgres.identity import TableIdentity
+from nightmail.stores.postgres.requests import CustomPlan, InTransaction
+from nightmail.stores.sql.callers_objects import sqlalchemy_connection, synchronous
 from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Ask, Verb, carry_out
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import psycopg
+    import sqlalchemy
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
-
-class Tables:
-    """Which tables are ours, and which connections see them. Kept for the life of the store, open or not."""
-
-    def __init__(self, statements: Mapping[str, Statement], names: TableNames) -> None:
-        self.place = Place(names, statements)
-        self.statement = statements["identity"]
-        self.identity: UUID | None = None
-        """`None` until it was read."""
-        self._there = statements["there"]
-        self._channel = statements["channel"]
-        self._meta = names.quoted("meta")
-        self._seen_from: WeakSet[object] = WeakSet()
-
-    async def channel(self, connection: Connection) -> str:
-        """The channel of wake-ups: one for these tables, whatever name a store knows them by."""
-        (row,) = await Direct(connection).rows(self._channel, {})
-        if row["channel"] is None:
-            raise SchemaMissing
-        return str(row["channel"])
-
-    async def learn(self, connection: Connection) -> UUID:
-        """Read the identity, on a connection of ours."""
-        found = await Direct(connection).rows(self.statement, {})
-        if not found:
-            raise SchemaMissing
-        identity: UUID = found[0]["identity"]
-        self.identity = identity
-        await connection.find_tables()
-        return identity
-
-    async def refuse_unless_seen(self, session: Joined) -> None:
-        """Raise if there are no such tables, and leave the transaction usable. Checked once for each connection.
-
-        Not before `hold` and `ack`: at repeatable read rows are seen as of the first statement, and they would fail if
-        the lease is renewed after it.
-        """
-        if session.connection in self._seen_from:
-            return
-        meta = self.place.quoted("meta") if session.place is not None else self._meta
-        (row,) = await session.rows(self._there, {"meta": meta})
-        if not row["there"]:
-            raise OtherDatabase("the session's database does not have our tables")
-        self._seen_from.add(session.connection)
+NUMBERED: Final = frozenset({"asyncpg"})
+"""SQLAlchemy's drivers that take `$1`."""
+FORMATTED: Final = frozenset({"psycopg", "psycopg2"})
+"""SQLAlchemy's drivers that take `%(name)s`."""
 
 
-class Callers:
-    """Runs work in callers' transactions.
+class Joined:
+    """A caller's transaction."""
 
-    The identity of our tables is read once, on a connection of ours. Every statement in a caller's transaction
-    compares it with what it finds there, and writes nothing if they differ: that costs no round trip.
+    def __init__(self, connection: object, tables: TableIdentity) -> None:
+        """`connection` is the driver's connection: it is recognized again whatever object wraps it."""
+        self.connection = connection
+        self.tables = tables
+
+    def asks(self, request: Any) -> Verb[Any]:
+        """A request that is not an `Ask`, as statements in this transaction."""
+        match request:
+            case InTransaction(verb):
+                return (yield from verb)
+            case CustomPlan(statement, values):
+                yield from self.tables.refuse_others()
+                return (yield Ask(statement, values))
+            case _:
+                raise TypeError(f"not a request: {request!r}")
+
+
+class AsyncJoined(Joined, ABC):
+    """A transaction of asynchronous code."""
+
+    @abstractmethod
+    async def send(self, request: Any) -> Any:
+        """Carry out one request of a verb; rows come with columns by name."""
+
+
+class ThroughAsyncpg(AsyncJoined):
+    """A caller's asyncpg connection."""
+
+    def __init__(self, connection: Any, tables: TableIdentity) -> None:
+        # A pool lends one connection through many proxies.
+        super().__init__(getattr(connection, "_con", connection), tables)
+        self._connection = connection
+
+    async def send(self, request: Any) -> Any:
+        """See `AsyncJoined.send`."""
+        if not isinstance(request, Ask):
+            return await carry_out(self.asks(request), self.send)
+        statement, values = self.tables.bound(request)
+        return await self._connection.fetch(statement.text, *statement.arguments(values))
+
+
+class ThroughSqlalchemy(AsyncJoined):
+    """A caller's SQLAlchemy connection."""
+
+    def __init__(self, connection: AsyncConnection, tables: TableIdentity) -> None:
+        super().__init__(driver_connection_of_ours(connection.sync_connection), tables)
+        self._connection = connection
+
+    async def send(self, request: Any) -> Any:
+        """See `AsyncJoined.send`."""
+        if not isinstance(request, Ask):
+            return await carry_out(self.asks(request), self.send)
+        text, arguments = for_driver(self._connection.dialect.driver, *self.tables.bound(request))
+        result = await self._connection.exec_driver_sql(text, arguments)
+        return result.mappings().all() if result.returns_rows else []
+
+
+class ThroughPsycopg(AsyncJoined):
+    """A caller's psycopg connection. The cursor is ours: theirs may return rows in any form."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], tables: TableIdentity) -> None:
+        super().__init__(connection, tables)
+        self._connection = connection
+
+    async def send(self, request: Any) -> Any:
+        """See `AsyncJoined.send`."""
+        if not isinstance(request, Ask):
+            return await carry_out(self.asks(request), self.send)
+        statement, values = self.tables.bound(request)
+        driver: Any = sys.modules["psycopg"]
+        async with driver.AsyncRawCursor(self._connection, row_factory=driver.rows.dict_row) as cursor:
+            await cursor.execute(statement.text, statement.arguments(values))
+            return await cursor.fetchall() if cursor.description else []
+
+
+async def joined(transaction: object, tables: TableIdentity) -> AsyncJoined:
+    """The session of this transaction, or an error that says what to pass instead."""
+    if isinstance(transaction, asyncpg.Connection | PoolConnectionProxy):
+        _refuse_outside_transaction(transaction)
+        return ThroughAsyncpg(transaction, tables)
+    connection = await sqlalchemy_connection(transaction)
+    if connection is not None:
+        return ThroughSqlalchemy(connection, tables)
+    psycopg: Any = sys.modules.get("psycopg")
+    if psycopg is not None:
+        if isinstance(transaction, psycopg.AsyncConnection):
+            refuse_unless_in_transaction(transaction)
+            return ThroughPsycopg(transaction, tables)
+        if isinstance(transaction, psycopg.Connection):
+            raise synchronous(transaction)
+    raise CannotJoin(
+        f"a {type(transaction).__name__} is no transaction that the Postgres store can join: pass an AsyncSession, "
+        "an AsyncConnection or a connection of asyncpg or psycopg that is in one"
+    )
+
+
+def for_driver(driver: str, statement: Statement, values: Mapping[str, Any]) -> tuple[str, Any]:
+    """The text and the arguments of a statement as this SQLAlchemy driver takes them."""
+    if driver in NUMBERED:
+        return statement.text, statement.arguments(values)
+    return statement.formatted, {name: values[name] for name in statement.parameters}
+
+
+def driver_connection_of_ours(connection: sqlalchemy.Connection | None) -> object:
+    """The driver connection below SQLAlchemy's; raises for another database or driver, or outside a transaction."""
+    if connection is None:
+        raise NotInTransaction("this connection is not open: publish inside its transaction")
+    dialect = connection.dialect
+    if dialect.name != "postgresql":
+        raise OtherDatabase(f"the session belongs to {dialect.name}, and the messages are in Postgres")
+    if dialect.driver not in NUMBERED | FORMATTED:
+        raise CannotJoin(
+            f"a session on {dialect.driver} cannot be joined: use postgresql+asyncpg:// or postgresql+psycopg://"
+        )
+    # Set on the whole engine, which the connection's own options do not show.
+    if getattr(connection.connection.dbapi_connection, "autocommit", False):
+        raise NotInTransaction(
+            "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
+        )
+    return connection.connection.driver_connection
+
+
+def refuse_unless_in_transaction(connection: Any) -> None:
+    """Raise for a psycopg connection that is not in a transaction.
+
+    One that is not in autocommit always counts: its next statement begins a transaction, even if that one is ours.
     """
+    if connection.closed:
+        raise NotInTransaction("this connection is closed: publish before its transaction ends")
+    idle: Any = sys.modules["psycopg"].pq.TransactionStatus.IDLE
+    if connection.autocommit and connection.info.transaction_status == idle:
+        raise NotInTransaction(
+            "this psycopg connection is in autocommit and not in a transaction: use `with connection.transaction()`"
+        )
 
-    def __init__(self, lane: Lane, tables: Tables) -> None:
-        self._lane = lane
-        self._tables = tables
 
-    async def join(self, transaction: object, work: Callable[[Joined, UUID], Awaitable[T]]) -> T:
-        """Run `work` in the caller's transaction, or raise."""
-        session = await join(transaction)
-        known = self._tables.identity
-        try:
-            identity = known or await self._read()
-            session.place = self._tables.place
-            return await work(session, identity)
-        except OtherDatabase:
-            # Unless the tables were recreated since we read their identity.
-            if known is None or await self._read() == known:
-                raise
-            return await work(session, await self._read())
-
-    async def is_ours(self, session: Session, identity: UUID) -> None:
-        """Raise unless this session sees our tables. For statements that do not compare the identity themselves."""
-        found = await session.rows(self._tables.statement, {})
-        if not found or found[0]["identity"] != identity:
-            raise OtherDatabase
-
-    async def _read(self) -> UUID:
-        return await self._lane.run(self._tables.learn)
+def _refuse_outside_transaction(connection: Any) -> None:
+    try:
+        inside = not connection.is_closed() and connection.is_in_transaction()
+    except asyncpg.InterfaceError:
+        raise NotInTransaction("this connection was given back to its pool") from None
+    if not inside:
+        raise NotInTransaction(
+            "this asyncpg connection is not in a transaction: use `async with connection.transaction()`"
+        )

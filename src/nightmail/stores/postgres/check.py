@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
-from nightmail.stores.postgres.connect import Connection
+from nightmail.stores.postgres.link import Link
 from nightmail.stores.postgres.migrate import VERSION, version
 from nightmail.stores.postgres.place import Place
 from nightmail.stores.shared.table_names import TABLES, TableNames
 from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Ask
 
 LOOK_INTERVAL: Final = timedelta(seconds=5)
 NOTICE_HORIZON: Final = timedelta(seconds=60)
@@ -159,30 +160,28 @@ CONSTRAINTS: Final[dict[str, str]] = {
 }
 
 
-async def check(
-    connection: Connection, names: TableNames, statements: Mapping[str, Statement], place: Place
-) -> None:
+async def check(link: Link, names: TableNames, statements: Mapping[str, Statement], place: Place) -> None:
     """Raise unless the tables are those of this version."""
-    found = await version(connection, names)
+    found = await version(link, names)
     if found == 0:
         raise SchemaMissing
     if found < VERSION:
         raise SchemaOutdated(found, VERSION)
     if found > VERSION:
         raise SchemaDrift([f"they are at version {found}, made by newer code than this (version {VERSION})"])
-    differences = [difference async for difference in _differences(connection, names, statements, place)]
+    differences = [difference async for difference in _differences(link, names, statements, place)]
     if differences:
         raise SchemaDrift(differences)
 
 
 async def _differences(
-    connection: Connection, names: TableNames, statements: Mapping[str, Statement], place: Place
+    link: Link, names: TableNames, statements: Mapping[str, Statement], place: Place
 ) -> Any:
     tables = {table: place.quoted(table) for table in sorted(TABLES)}
     missing = [
         table
         for table, quoted in tables.items()
-        if await connection.fetchval("select to_regclass($1)", quoted) is None
+        if await link.fetchval("select to_regclass($1)", quoted) is None
     ]
     for table in missing:
         yield f"the table {names.quoted(table)} is missing"
@@ -193,8 +192,8 @@ async def _differences(
     }
 
     async def ask(name: str) -> list[Any]:
-        statement = statements[name]
-        return await connection.fetch(statement.text, *statement.arguments(values))
+        found: list[Any] = await link.send(Ask(statements[name], values))
+        return found
 
     for difference in _columns(await ask("columns")):
         yield difference

@@ -5,30 +5,28 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
-from uuid import UUID
 
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
-from nightmail.outcome import Reason
-from nightmail.store import Claimed
+from nightmail.outcome import Dead, Done, Reason, Release
+from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import rows
-from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.errors import LOOK_AGAIN, TOOK_TOO_LONG
-from nightmail.stores.postgres.lane import Lane
-from nightmail.stores.postgres.moments import duration
+from nightmail.stores.postgres.times import MOST_BYTES, duration
 from nightmail.stores.shared.fairness import FairShare
 from nightmail.stores.shared.marks import Marks, Range
 from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.store import Wanted
+from nightmail.stores.sql.verbs import Ask, Verb
 
 LOOKS: Final = 5
 """How often a claim tries again because another one took the ordering key that it was about to take."""
-NOTHING: Final = Claimed((), None)
 
 WINDOW: Final = 200
 """How many messages that wait for an ordering key a claim reads in each range."""
@@ -40,9 +38,6 @@ KEYS: Final = 2_000
 """For how many ordering keys to read the first message when those in the window are not enough."""
 FIRSTS_SECONDS: Final = 1.0
 """How long that answer is used: a message that becomes the first of its key meanwhile may wait this long."""
-MOST_BYTES: Final = 2**62
-PASSED_OVER: Final = 10_000
-"""How many waiting messages of a level a recall passes over."""
 TOO_LONG: Final = 1.0
 """Seconds: a claim that the server canceled sooner than this was not canceled for scanning too much."""
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -64,22 +59,6 @@ def back(place: Place, seconds: float) -> Place:
     """The place this many seconds before another."""
     delta = timedelta(seconds=seconds)
     return max(place[0], BEGINNING[0] + delta) - delta, 0
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a claim asks for."""
-
-    queues: tuple[str, ...]
-    limit: int
-    max_bytes: int
-    lease: timedelta
-    token: UUID
-
-    @property
-    def key(self) -> frozenset[str]:
-        """The same for every claim on these queues."""
-        return frozenset(self.queues)
 
 
 class Firsts:
@@ -115,15 +94,7 @@ class Firsts:
 class Claims:
     """What the claims of one process remember from one to the next: marks, shares, the rotation of queues."""
 
-    def __init__(
-        self,
-        lane: Lane,
-        statements: Mapping[str, Statement],
-        clock: Clock,
-        *,
-        max_body_bytes: int,
-    ) -> None:
-        self._lane = lane
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock, *, max_body_bytes: int) -> None:
         self._statements = statements
         self._clock = clock
         self._max_body_bytes = max_body_bytes
@@ -142,68 +113,32 @@ class Claims:
         """Queues of which every key was read, while other queues still have unread keys."""
         self._firsts: dict[frozenset[str], Firsts] = {}
 
-    async def claim(
-        self, queues: Sequence[str], *, limit: int, max_bytes: int, lease: timedelta, token: UUID
-    ) -> Claimed:
+    def claim(self, wanted: Wanted) -> Verb[Claimed]:
         """See `Store.claim`."""
-        unique = tuple(dict.fromkeys(queues))
-        if not unique or limit <= 0:
-            return NOTHING
-        return await self._lane.run(
-            lambda connection: self._look(
-                connection, Wanted(self._in_turn(unique), limit, max_bytes, lease, token)
-            )
-        )
-
-    async def recall(self, queues: Sequence[str], token: UUID) -> int:
-        """See `Store.recall`."""
-        values = {"queues": list(dict.fromkeys(queues)), "token": token}
-        values["most"] = PASSED_OVER
-        (row,) = await self._lane.run(lambda connection: self._fetch(connection, "recall", values))
-        many: int = row["many"]
-        if many:
-            # They lie behind the marks, where no claim would look soon.
-            self._marks.forget()
-        return many
-
-    def released(self, deliveries: Sequence[Delivery]) -> None:
-        """These are available again at their old places: the next claim looks there."""
-        self._marks.lower((each.queue, each.priority, (each.due_at, each.id)) for each in deliveries)
-
-    def ended(self, deliveries: Iterable[Delivery]) -> None:
-        """These no longer hold their ordering keys: the next claim looks for messages that wait for them."""
-        for each in deliveries:
-            if each.ordering_key is not None and self._marks.is_dear(each.queue) and len(self._freed) < KEYS:
-                self._freed.add((each.queue, each.ordering_key))
-
-    def look_everywhere(self) -> None:
-        """Make the next claim start at the beginning: wake-ups may have been missed."""
-        self._forget()
-
-    async def _look(self, connection: Connection, wanted: Wanted) -> Claimed:
+        wanted = replace(wanted, queues=self._in_turn(wanted.queues))
         try:
             unfinished = False
             for _ in range(LOOKS):
                 started = self._seconds()
                 try:
-                    firsts = await self._firsts_for(connection, wanted, started)
+                    firsts = yield from self._firsts_for(wanted, started)
                     given = firsts.next(wanted.limit) if firsts is not None else ()
                     freed = frozenset(each for each in self._freed if each[0] in wanted.queues)
-                    followers = await self._followers(connection, freed) if freed else ()
+                    followers = (yield from self._followers(freed)) if freed else ()
                     values = self._values(wanted, followers, started)
                     values |= _extra(given) | {"has_extra": firsts is not None}
                     if firsts is not None:
                         # A larger window is known to be of little use.
                         values["window"] = wanted.limit
-                    found = await self._fetch(connection, "claim", values)
+                    found = yield self._ask("claim", values)
                 except LOOK_AGAIN:
                     continue
                 except TOOK_TOO_LONG:
-                    if await self._goes_on(connection, wanted, started):
+                    if (yield from self._goes_on(wanted, started)):
                         continue
                     raise
                 told = found[0]
-                unfinished = await self._unfinished(connection, wanted, told)
+                unfinished = yield from self._unfinished(wanted, told)
                 if firsts is not None:
                     saw_all = firsts.used(given, {row["id"] for row in found}, full=told["full"])
                     unfinished |= not (saw_all or told["full"])
@@ -218,15 +153,39 @@ class Claims:
                 return Claimed((), None, full=True)
             raise StoreUnavailable("other claims were quicker each time: look again")
         except BaseException:
-            self._forget()
+            self.look_everywhere()
             raise
 
-    async def _goes_on(self, connection: Connection, wanted: Wanted, started: float) -> bool:
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        """Look where these make a difference.
+
+        Released messages are available again at their old places. Where a message ended, the next of its ordering key
+        may go.
+        """
+        released = [settlement.delivery for settlement in batch if isinstance(settlement.outcome, Release)]
+        if released:
+            self._marks.lower((each.queue, each.priority, (each.due_at, each.id)) for each in released)
+        for settlement in batch:
+            key, queue = settlement.delivery.ordering_key, settlement.delivery.queue
+            if (
+                key is not None
+                and isinstance(settlement.outcome, Done | Dead)
+                and self._marks.is_dear(queue)
+                and len(self._freed) < KEYS
+            ):
+                self._freed.add((queue, key))
+
+    def look_everywhere(self) -> None:
+        """Make the next claim start at the beginning: there may be messages behind the marks."""
+        self._marks.forget()
+        self._firsts.clear()
+
+    def _goes_on(self, wanted: Wanted, started: float) -> Verb[bool]:
         """After a look that the server canceled: whether to try again, looking less far behind the marks."""
         took = self._seconds() - started
         if took < TOO_LONG or all(self._marks.spares(queue, started) for queue in wanted.queues):
             return False
-        (row,) = await self._fetch(connection, "moment", {"now": self._clock.now()})
+        (row,) = yield self._ask("moment", {"now": self._clock.now()})
         self._marks.gave_up(wanted.queues, started, started + took, (row["looked_at"], 0))
         return True
 
@@ -238,7 +197,7 @@ class Claims:
         told = found[0]
         before, self._looked_at = self._looked_at, told["looked_at"]
         if self._looked_at < before:
-            self._forget()
+            self.look_everywhere()
             return True
         allowed = SECONDS_PER_QUEUE * len(wanted.queues) + SECONDS_PER_MESSAGE * len(found)
         # With a manual clock nothing takes any time.
@@ -246,7 +205,7 @@ class Claims:
         self._marks.took(wanted.queues, started, started + cost, came_back_short=not full)
         return False
 
-    async def _unfinished(self, connection: Connection, wanted: Wanted, told: Any) -> bool:
+    def _unfinished(self, wanted: Wanted, told: Any) -> Verb[bool]:
         """Whether there may be more than this look saw, although it was not full."""
         if told["large"]:
             values = {
@@ -256,32 +215,32 @@ class Claims:
                 "max_header_bytes": MAX_STORED_HEADERS_BYTES,
                 "now": self._clock.now(),
             }
-            await self._fetch(connection, "bury_large", values)
+            yield self._ask("bury_large", values)
         if told["cut"]:
-            self._cut[wanted.key] = RECKONED_WITH
+            self._cut[frozenset(wanted.queues)] = RECKONED_WITH
         return bool(told["large"] or told["cut"])
 
     def _cuts_short(self, wanted: Wanted) -> bool:
         """Whether the window is likely not to show enough."""
-        left = self._cut[wanted.key]
+        left = self._cut[frozenset(wanted.queues)]
         if left <= 1:
-            del self._cut[wanted.key]
+            del self._cut[frozenset(wanted.queues)]
         else:
-            self._cut[wanted.key] = left - 1
+            self._cut[frozenset(wanted.queues)] = left - 1
         return left > 0
 
-    async def _firsts_for(self, connection: Connection, wanted: Wanted, now: float) -> Firsts | None:
+    def _firsts_for(self, wanted: Wanted, now: float) -> Verb[Firsts | None]:
         """The first messages of more ordering keys than a window shows, if the window is likely not to show enough."""
-        known = self._firsts.get(wanted.key)
+        known = self._firsts.get(frozenset(wanted.queues))
         if known is not None and known.serve(now):
             return known
-        self._firsts.pop(wanted.key, None)
+        self._firsts.pop(frozenset(wanted.queues), None)
         if not self._cuts_short(wanted):
             return None
-        firsts = self._firsts[wanted.key] = await self._ask_for_firsts(connection, wanted, now)
+        firsts = self._firsts[frozenset(wanted.queues)] = yield from self._ask_for_firsts(wanted, now)
         return firsts
 
-    async def _ask_for_firsts(self, connection: Connection, wanted: Wanted, now: float) -> Firsts:
+    def _ask_for_firsts(self, wanted: Wanted, now: float) -> Verb[Firsts]:
         """The first messages of some ordering keys: one page, and the next call reads the next page."""
         asked = [queue for queue in wanted.queues if queue not in self._asked] or list(wanted.queues)
         values = {
@@ -290,7 +249,7 @@ class Claims:
             "most": max(KEYS // len(asked), 1),
             "now": self._clock.now(),
         }
-        found = await self._fetch(connection, "firsts", values)
+        found = yield self._ask("firsts", values)
         for row in found:
             if row["id"] is None:
                 self._keys[row["queue"]] = row["key"] or ""
@@ -302,23 +261,21 @@ class Claims:
         firsts = [row for row in found if row["id"] is not None]
         return Firsts(firsts, complete=finished, until=now + FIRSTS_SECONDS)
 
-    async def _followers(
-        self, connection: Connection, freed: Collection[tuple[str, str]]
-    ) -> Sequence[Range[Place]]:
+    def _followers(self, freed: Collection[tuple[str, str]]) -> Verb[Sequence[Range[Place]]]:
         """The places of the messages that may go next because their ordering keys were freed."""
         values = {
             "queues": [queue for queue, _ in freed],
             "keys": [key for _, key in freed],
             "now": self._clock.now(),
         }
+        found = yield self._ask("followers", values)
         return [
             Range(row["queue"], row["priority"], (row["due_at"], row["id"]), (row["due_at"], row["id"] + 1))
-            for row in await self._fetch(connection, "followers", values)
+            for row in found
         ]
 
-    async def _fetch(self, connection: Connection, name: str, values: Mapping[str, Any]) -> Sequence[Any]:
-        statement = self._statements[name]
-        return await connection.fetch(statement.text, *statement.arguments(values))
+    def _ask(self, name: str, values: Mapping[str, Any]) -> Ask:
+        return Ask(self._statements[name], values)
 
     def _in_turn(self, queues: tuple[str, ...]) -> tuple[str, ...]:
         """These queues, starting with another one each time."""
@@ -377,7 +334,12 @@ class Claims:
         handed_out: list[Delivery] = []
         for queue in wanted.queues:
             if taken := by_queue.get(queue):
-                handed_out += self._in_order(queue, taken)
+                # The share of the oldest first, then by priority. The sort is stable.
+                taken.sort(key=_AGE)
+                share = self._shares.reserved(queue, len(taken))
+                self._shares.claimed(queue, len(taken))
+                handed_out += taken[:share]
+                handed_out += sorted(taken[share:], key=_PRIORITY, reverse=True)
         self._marks.found((taken.queue, taken.priority, (taken.due_at, taken.id)) for taken in handed_out)
         self._looked(wanted, full=full)
         if full:
@@ -388,18 +350,6 @@ class Claims:
     def _looked(self, wanted: Wanted, *, full: bool) -> None:
         if not full:
             self._marks.looked(wanted.queues, (self._looked_at, 0))
-
-    def _in_order(self, queue: str, taken: list[Delivery]) -> list[Delivery]:
-        """The share of the oldest first, then by priority."""
-        taken.sort(key=_AGE)
-        share = self._shares.reserved(queue, len(taken))
-        self._shares.claimed(queue, len(taken))
-        # The sort is stable.
-        return taken[:share] + sorted(taken[share:], key=_PRIORITY, reverse=True)
-
-    def _forget(self) -> None:
-        self._marks.forget()
-        self._firsts.clear()
 
     def _seconds(self) -> float:
         now = self._clock.now()

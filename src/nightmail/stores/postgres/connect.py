@@ -9,12 +9,11 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 import asyncpg
 
 from nightmail.stores.postgres.errors import unreachable
-from nightmail.stores.postgres.link import DriverConnection, Link
+from nightmail.stores.postgres.link import DriverConnection
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-Connection: TypeAlias = Link
 Connect: TypeAlias = Callable[[], Awaitable[DriverConnection]]
 
 _SCHEMES: Final = frozenset({"postgresql", "postgres"})

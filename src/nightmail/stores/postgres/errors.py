@@ -9,6 +9,7 @@ import asyncpg
 
 from nightmail.errors import NightmailError, Refused, SchemaMissing, StoreError, StoreUnavailable
 from nightmail.stores.shared.driver_errors import Broken, below
+from nightmail.stores.sql.lane import Locked
 
 # By SQLSTATE class, or by the whole SQLSTATE.
 # The server cannot do it now, and nothing was written. 25: a read-only server, as after a failover; 26: a prepared
@@ -24,10 +25,6 @@ _FORBIDDEN: Final = "42501"
 _CANCELED: Final = "57014"
 _UNDEFINED: Final = frozenset({"42P01", "3F000"})
 _DETAIL: Final = "\nDETAIL:"
-
-
-class Locked(StoreUnavailable):
-    """A message or its timer id is locked by another open transaction, for longer than we wait. Try again."""
 
 
 LOOK_AGAIN = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)

@@ -1,21 +1,13 @@
-"""One connection for one kind of work.
-
-It opens on first use, and again after it was lost. Statements run one at a time. Once a statement is sent, the caller
-may be cancelled, but not the statement: cut off halfway it would leave a claim without a holder, or a publish with an
-unknown result. A connection on which anything went wrong is thrown away, never reused.
-"""
+"""The roles of our connections, and how one is opened, judged and given up."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres.connect import Connect, Connector
 from nightmail.stores.postgres.errors import (
-    Locked,
     is_undefined,
     leaves_connection_usable,
     shown_cause,
@@ -24,17 +16,9 @@ from nightmail.stores.postgres.errors import (
 )
 from nightmail.stores.postgres.link import Link, NotSent, Role
 from nightmail.stores.postgres.place import Place
-
-__all__ = ["CLAIM", "KEEPER", "LISTEN", "MIGRATE", "PUBLISH", "SETTLE", "TIMERS", "Lane", "Role", "connected"]
-
-T = TypeVar("T")
+from nightmail.stores.sql import lane
 
 CONNECT_SECONDS: Final = 10.0
-FAREWELL_SECONDS: Final = 1.5
-"""All connections of a store close at the same time, within two seconds."""
-SHORTEST_PAUSE: Final = 0.02
-LONGEST_PAUSE: Final = 0.5
-
 
 CLAIM: Final = Role("claim", lock_milliseconds=200)
 SETTLE: Final = Role("settle", lock_milliseconds=200)
@@ -73,115 +57,38 @@ async def connected(connect: Connect, role: Role, place: Place | None = None) ->
     return link
 
 
-class Lane:
-    """One connection, used by one caller at a time."""
+class Lane(lane.Lane[Link]):
+    """One connection to Postgres, used by one caller at a time."""
+
+    _role: Role
 
     def __init__(self, role: Role, connect: Connect, place: Place | None = None) -> None:
         """`place` knows the schema of our tables; without it, statements are sent as written."""
-        self._role = role
-        self._connect = connect
+        super().__init__(role)
+        self._open = connect
         self._place = place
-        self._free = asyncio.Lock()
-        self._connection: Link | None = None
-        self._closed = False
-        self._task: asyncio.Task[object] | None = None
 
-    @property
-    def connection(self) -> Link | None:
-        """The connection, if it is open."""
-        return self._connection
-
-    async def run(
-        self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
-    ) -> T:
-        """Run `work` on the connection; raise `lost` if it is unknown whether it was done.
-
-        If cancelled before its turn, it does not start; after that it runs to its end even if the caller is cancelled.
-        """
-        await self._free.acquire()
-        task = asyncio.create_task(self._run(work, lost))
-        task.add_done_callback(_seen)
-        self._task = task
-        return await asyncio.shield(task)
-
-    async def run_patiently(
-        self, work: Callable[[Link], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
-    ) -> T:
-        """Like `run`, retrying while a row is locked, and letting other callers go first."""
-        pause = SHORTEST_PAUSE
-        deadline = asyncio.get_running_loop().time() + self._role.statement_seconds
-        while True:
-            try:
-                return await self.run(work, lost=lost)
-            except Locked:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
-
-    async def close(self) -> None:
-        """Finish the current work, for a limited time, and close the connection for good."""
-        self._closed = True
-        with suppress(Exception):
-            async with asyncio.timeout(FAREWELL_SECONDS), self._free:
-                if self._connection is not None:
-                    await self._connection.close()
-        self._drop()
-
-    async def _run(self, work: Callable[[Link], Awaitable[T]], lost: type[StoreUnavailable]) -> T:
-        try:
-            try:
-                return await self._once(work, lost)
-            except NotSent:
-                # The server had closed the connection, and nothing was sent: use a new one.
-                return await self._once(work, lost)
-        finally:
-            self._free.release()
-
-    async def _once(self, work: Callable[[Link], Awaitable[T]], lost: type[StoreUnavailable]) -> T:
-        link = await self._usable()
-        link.begin()
-        try:
-            async with asyncio.timeout(self._role.patience):
-                done = await work(link)
-            if link.in_transaction:
-                # Should never happen: the work looks done, but is not committed.
-                raise lost("a transaction was left open on a connection to Postgres")
-        except BaseException as error:
-            if not leaves_connection_usable(error) or link.in_transaction:
-                self._drop()
-            if self._place is not None and is_undefined(error):
-                self._place.found(None)
-            if isinstance(error, Exception):
-                better = translated(error, lost)
-                if better is not error:
-                    raise better from shown_cause(error)
-            raise
-        return done
+    async def _connect(self) -> Link:
+        return await connected(self._open, self._role, self._place)
 
     async def _usable(self) -> Link:
-        link = self._connection
-        if link is None or link.is_closed() or link.in_transaction:
-            self._drop()
-            self._refuse_if_closed()
-            link = self._connection = await connected(self._connect, self._role, self._place)
-        self._refuse_if_closed()
-        await link.find_tables()
+        link = await super()._usable()
+        if not link.has_tables:
+            await link.find_tables()
+        link.begin()
         return link
 
-    def _refuse_if_closed(self) -> None:
-        # A caller still waiting for its turn would open a connection that nothing closes.
-        if self._closed:
-            self._drop()
-            raise StoreUnavailable("the store was closed")
+    def _translated(self, error: Exception, lost: type[StoreUnavailable]) -> Exception:
+        return translated(error, lost)
 
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+    def _shown(self, error: Exception) -> Exception | None:
+        return shown_cause(error)
 
+    async def _clean_up(self, link: Link, error: BaseException) -> bool:
+        if self._place is not None and is_undefined(error):
+            self._place.found(None)
+        return leaves_connection_usable(error) and not link.in_transaction
 
-def _seen(task: asyncio.Task[object]) -> None:
-    """Mark the error as retrieved: a cancelled caller does not get it, and asyncio must not log it."""
-    if not task.cancelled():
-        task.exception()
+    async def _tries_again(self, error: Exception, attempt: int) -> bool:
+        # The server had closed the connection, and nothing was sent: use a new one.
+        return isinstance(error, NotSent) and attempt == 0

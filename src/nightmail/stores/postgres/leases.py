@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 import asyncpg
@@ -18,136 +16,129 @@ from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import Settlement
-from nightmail.stores.postgres.connect import Connection
 from nightmail.stores.postgres.errors import is_refusal
-from nightmail.stores.postgres.lane import Lane
-from nightmail.stores.postgres.moments import duration
-from nightmail.stores.postgres.publishing import answer
-from nightmail.stores.postgres.transaction import Session
+from nightmail.stores.postgres.requests import FirstAsk, InTransaction
+from nightmail.stores.postgres.rows import answer
+from nightmail.stores.postgres.times import duration
 from nightmail.stores.shared.duplicates import split_duplicates
 from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Ask, Change, Verb
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Leases:
-    """Ids and tokens as the statements need them: sorted by id, each id once."""
-
-    ids: list[int]
-    tokens: list[UUID]
-
-    @classmethod
-    def of(cls, deliveries: Sequence[Delivery]) -> Leases:
-        """The leases of these deliveries."""
-        ordered = sorted(deliveries, key=lambda delivery: delivery.id)
-        return cls([delivery.id for delivery in ordered], [delivery.token for delivery in ordered])
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """As parameters."""
-        return {"ids": self.ids, "tokens": self.tokens}
+PASSED_OVER: Final = 10_000
+"""How many waiting messages of a level a recall passes over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The names of the statements for one kind of delivery."""
-
-    what: str
-    lock: str
-    still_leased: str
-    extend: str
-    hold: str
-    ack: str
+def lease_values(deliveries: Sequence[Delivery]) -> dict[str, Any]:
+    """Ids and tokens as the statements need them: sorted by id. Each id may be there once."""
+    ordered = sorted(deliveries, key=lambda delivery: delivery.id)
+    return {
+        "ids": [delivery.id for delivery in ordered],
+        "tokens": [delivery.token for delivery in ordered],
+    }
 
 
 class UnderLease(ABC):
-    """Settle, extend, hold and ack for one kind of delivery."""
+    """Settle, extend, hold, ack and recall for one kind of delivery."""
 
-    names: ClassVar[Names]
+    what: ClassVar[str]
+    """What is under these leases, for logs."""
+    suffix: ClassVar[str]
+    """At the end of the names of the statements."""
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._statements = statements
         self._clock = clock
 
     @abstractmethod
-    async def _write(self, connection: Connection, batch: Sequence[Settlement]) -> set[int]:
-        """Write these outcomes; return the ids of those still leased under their tokens."""
+    def _ending(self, batch: Sequence[Settlement]) -> Ask:
+        """The statement that writes these outcomes and returns the ids of those still leased under their tokens."""
+
+    def _ack_values(self) -> dict[str, Any]:
+        """Further parameters of an ack."""
+        return {}
 
     # ------------------------------------------------------------------ on a connection of our own
 
-    async def settle(self, lane: Lane, batch: Sequence[Settlement]) -> list[WriteResult]:
+    def settle(self, batch: Sequence[Settlement]) -> Verb[Change[list[WriteResult]]]:
         """See `Store.settle`."""
         results: dict[int, WriteResult] = {}
         for part in split_duplicates([settlement.delivery for settlement in batch]):
-            found = await lane.run(partial(self._settle, batch=[batch[place] for place in part]))
+            found = yield from self._settle([batch[place] for place in part])
             results.update(zip(part, found, strict=True))
-        return [results[place] for place in range(len(batch))]
+        return Change([results[place] for place in range(len(batch))])
 
-    async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
+    def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Verb[list[WriteResult]]:
         """See `Store.extend`."""
         results: dict[int, WriteResult] = {}
         for part in split_duplicates(deliveries):
-            chosen = [deliveries[place] for place in part]
-            found = await lane.run(partial(self._extend, deliveries=chosen, lease=lease))
+            found = yield from self._extend([deliveries[place] for place in part], lease)
             results.update(zip(part, found, strict=True))
         return [results[place] for place in range(len(deliveries))]
 
-    async def _settle(self, connection: Connection, batch: Sequence[Settlement]) -> list[WriteResult]:
+    def recall(self, queues: Sequence[str], token: UUID) -> Verb[Change[int]]:
+        """See `Store.recall`."""
+        values = {"queues": list(queues), "token": token, "most": PASSED_OVER}
+        (row,) = yield self._ask("recall", values)
+        return Change(row["many"])
+
+    def _settle(self, batch: Sequence[Settlement]) -> Verb[list[WriteResult]]:
         try:
             try:
-                settled = await self._write(connection, batch)
+                (row,) = yield self._ending(batch)
+                settled = set(row["ids"])
             except asyncpg.LockNotAvailableError:
-                settled = await self._write_unlocked(connection, batch)
+                settled = yield from self._settle_unlocked(batch)
         except asyncpg.PostgresError as error:
             if not is_refusal(error):
                 raise
-            return await self._settle_halves(connection, batch, error)
+            return (yield from self._settle_halves(batch, error))
         missing = [settlement.delivery for settlement in batch if settlement.delivery.id not in settled]
-        leased = await self._still_leased(connection, missing)
-        return [_standing(settlement, settled, leased) for settlement in batch]
+        leased = yield from self._still_leased(missing)
+        return [_result(settlement, settled, leased) for settlement in batch]
 
-    async def _settle_halves(
-        self, connection: Connection, batch: Sequence[Settlement], error: asyncpg.PostgresError
-    ) -> list[WriteResult]:
+    def _settle_halves(
+        self, batch: Sequence[Settlement], error: asyncpg.PostgresError
+    ) -> Verb[list[WriteResult]]:
         """A row that the server refuses must not keep the others from being settled."""
         if len(batch) > 1:
             half = len(batch) // 2
-            return [
-                *await self._settle(connection, batch[:half]),
-                *await self._settle(connection, batch[half:]),
-            ]
-        logger.error(
-            "Postgres refuses to settle %s %d: %s", self.names.what, batch[0].delivery.id, error.sqlstate
-        )
+            first = yield from self._settle(batch[:half])
+            second = yield from self._settle(batch[half:])
+            return [*first, *second]
+        logger.error("Postgres refuses to settle %s %d: %s", self.what, batch[0].delivery.id, error.sqlstate)
         return [WriteResult.BUSY]
 
-    async def _write_unlocked(self, connection: Connection, batch: Sequence[Settlement]) -> set[int]:
-        """Like `_write`, skipping locked rows: one locked row must not hold up the others."""
-        leases = Leases.of([settlement.delivery for settlement in batch])
+    def _settle_unlocked(self, batch: Sequence[Settlement]) -> Verb[set[int]]:
+        """Settle those that are not locked: one locked row must not hold up the others."""
         try:
-            async with connection.transaction():
-                locked = {row["id"] for row in await self._fetch(connection, self.names.lock, leases.values)}
-                free = [settlement for settlement in batch if settlement.delivery.id in locked]
-                return await self._write(connection, free) if free else set()
+            settled: set[int] = yield InTransaction(self._lock_and_settle(batch))
         except asyncpg.LockNotAvailableError:
             # Not a row this time: the whole table is locked.
             return set()
+        return settled
 
-    async def _still_leased(self, connection: Connection, missing: Sequence[Delivery]) -> set[int]:
+    def _lock_and_settle(self, batch: Sequence[Settlement]) -> Verb[set[int]]:
+        leases = lease_values([settlement.delivery for settlement in batch])
+        locked = {row["id"] for row in (yield self._ask("lock_leased", leases))}
+        free = [settlement for settlement in batch if settlement.delivery.id in locked]
+        if not free:
+            return set()
+        (row,) = yield self._ending(free)
+        return set(row["ids"])
+
+    def _still_leased(self, missing: Sequence[Delivery]) -> Verb[set[int]]:
         """Queried with a new snapshot: within one statement a row that changes meanwhile can be missed."""
         if not missing:
             return set()
-        found = await self._fetch(connection, self.names.still_leased, Leases.of(missing).values)
-        return {row["id"] for row in found}
+        return {row["id"] for row in (yield self._ask("still_leased", lease_values(missing)))}
 
-    async def _extend(
-        self, connection: Connection, deliveries: Sequence[Delivery], lease: timedelta
-    ) -> list[WriteResult]:
-        values = {**Leases.of(deliveries).values, "lease": duration(lease), "now": self._clock.now()}
-        held = {row["id"] for row in await self._fetch(connection, self.names.extend, values)}
-        leased = await self._still_leased(
-            connection, [delivery for delivery in deliveries if delivery.id not in held]
+    def _extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Verb[list[WriteResult]]:
+        values = {**lease_values(deliveries), "lease": duration(lease), "now": self._clock.now()}
+        held = {row["id"] for row in (yield self._ask("extend", values))}
+        leased = yield from self._still_leased(
+            [delivery for delivery in deliveries if delivery.id not in held]
         )
         return [
             WriteResult.WRITTEN
@@ -158,42 +149,39 @@ class UnderLease(ABC):
             for delivery in deliveries
         ]
 
-    async def _fetch(self, connection: Connection, name: str, values: Mapping[str, Any]) -> Sequence[Any]:
-        statement = self._statements[name]
-        return await connection.fetch(statement.text, *statement.arguments(values))
+    def _ask(self, name: str, values: Mapping[str, Any]) -> Ask:
+        return Ask(self._statements[name + self.suffix], values)
 
     # ------------------------------------------------------------------ in the caller's transaction
 
-    async def hold(self, session: Session, deliveries: Sequence[Delivery], identity: UUID | None) -> None:
+    def hold(self, deliveries: Sequence[Delivery]) -> Verb[Change[None]]:
         """See `Store.hold`."""
-        await self._all_or_none(session, self.names.hold, deliveries, {"identity": identity})
+        return self._all_or_none("hold", deliveries, {})
 
-    async def ack(self, session: Session, deliveries: Sequence[Delivery], identity: UUID | None) -> None:
+    def ack(self, deliveries: Sequence[Delivery]) -> Verb[Change[None]]:
         """See `Store.ack`."""
-        await self._all_or_none(session, self.names.ack, deliveries, {"identity": identity, **self._ending()})
+        return self._all_or_none("ack", deliveries, self._ack_values())
 
-    def _ending(self) -> dict[str, Any]:
-        """Further parameters of an ack."""
-        return {}
-
-    async def _all_or_none(
-        self, session: Session, name: str, deliveries: Sequence[Delivery], values: Mapping[str, Any]
-    ) -> None:
+    def _all_or_none(
+        self, name: str, deliveries: Sequence[Delivery], values: Mapping[str, Any]
+    ) -> Verb[Change[None]]:
         if not deliveries:
-            return
+            return Change(None)
         unique = {(delivery.id, delivery.token): delivery for delivery in deliveries}
-        leases = Leases.of(list(unique.values()))
-        if len(set(leases.ids)) < len(leases.ids):
+        leases = lease_values(list(unique.values()))
+        ids = leases["ids"]
+        if len(set(ids)) < len(ids):
             # One message under two tokens: one of the leases is lost, so not all can be held.
-            raise LeaseLost([id_ for id_ in dict.fromkeys(leases.ids) if leases.ids.count(id_) > 1])
-        row = answer(await session.rows(self._statements[name], {**leases.values, **values}))
+            raise LeaseLost([id_ for id_ in dict.fromkeys(ids) if ids.count(id_) > 1])
+        row = answer((yield FirstAsk(self._statements[name + self.suffix], {**leases, **values})))
         held = set(row["ids"])
         lost = [delivery.id for delivery in deliveries if delivery.id not in held]
         if lost:
             raise LeaseLost(lost)
+        return Change(None)
 
 
-def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> WriteResult:
+def _result(settlement: Settlement, settled: set[int], leased: set[int]) -> WriteResult:
     id_ = settlement.delivery.id
     if id_ in settled:
         return WriteResult.WRITTEN

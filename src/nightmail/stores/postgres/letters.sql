@@ -1,5 +1,6 @@
 -- Dead letters under the lease of a dead letter handler. As with messages: fenced by id and token only; ids come sorted
--- and unique, so that width_bucket finds a row's place in the arrays; no joins.
+-- and unique, so that width_bucket finds a row's place in the arrays; no joins. What they have in common with messages is
+-- in under_lease.sql.
 
 -- name: claim_dead
 -- Lease up to :limit dead letters of at most :max_bytes in total, the longest due first. Unless the claim is `full`,
@@ -144,7 +145,7 @@ with edges as materialized (
 select (select count(*) from back) as many,
        array(select pg_notify(:channel, awake.queue)::text from (select distinct queue from back) as awake) as rung;
 
--- name: settle_letters
+-- name: settle_dead
 -- Delete some dead letters, and bring others back or give them up ('dead': never due again).
 with moment as materialized (
     select now, now at time zone 'UTC' as utc from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now)
@@ -176,47 +177,7 @@ select array(select id from gone union all select id from back) as ids,
            ) as awake
        ) as rung;
 
--- name: lock_letters
--- Lock those of these dead letters that are still leased under these tokens, skipping locked rows.
-select d.id from nightmail_dead as d
-where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
-order by d.id
-for update skip locked;
-
--- name: still_held_letters
--- Which of these dead letters are still leased under these tokens, locked or not.
-select d.id from nightmail_dead as d
-where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])];
-
--- name: extend_letters
--- Extend these leases to :lease from now, never shortening one, skipping locked rows.
-with held as materialized (
-    select d.id from nightmail_dead as d
-    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
-    order by d.id
-    for update skip locked
-)
-update nightmail_dead as d
-set lease_until = greatest(
-        d.lease_until,
-        (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval) at time zone 'UTC')
-where d.id = any(array(select held.id from held))
-returning d.id;
-
--- name: hold_letters
--- Lock these dead letters in a caller's transaction, and return those still leased under these tokens.
-with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
-), held as materialized (
-    select d.id from nightmail_dead as d
-    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[pg_catalog.width_bucket(d.id, :ids::bigint[])]
-      and (select ours from meta)
-    order by d.id
-    for update
-)
-select meta.ours, array(select id from held) as ids from meta;
-
--- name: ack_letters
+-- name: ack_dead
 -- Delete these dead letters in a caller's transaction: all of them, or none.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1

@@ -19,11 +19,16 @@ from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres import array_types
 from nightmail.stores.postgres.errors import OF_THE_DRIVER
 from nightmail.stores.postgres.place import SEARCH_PATH, Place
+from nightmail.stores.postgres.requests import CustomPlan, InTransaction
 from nightmail.stores.shared.driver_errors import driven
+from nightmail.stores.sql.verbs import Ask, carry_out
 
 DriverConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 ISOLATION: Final = "read committed"
+CUSTOM_PLAN: Final = "set local plan_cache_mode to force_custom_plan"
+READING: Final = f"{CUSTOM_PLAN}; set local enable_seqscan to on; set local enable_bitmapscan to on"
+"""Read-only queries may scan a whole table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,11 @@ class Link:
         self._path_is_set = "search_path" in settings
         array_types.tell(self.driver.get_settings())
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether the schema of our tables is known, and the search path set."""
+        return self._place is None or self._path_is_set
+
     async def find_tables(self) -> None:
         """Find the schema of our tables, unless known, and take all other schemas off the search path."""
         if self._place is None or self._path_is_set:
@@ -127,13 +137,14 @@ class Link:
         self.sent = False
 
     @property
+    def usable(self) -> bool:
+        """Whether it is open and outside of any transaction, as far as known."""
+        return not self.driver.is_closed() and not self.driver.is_in_transaction()
+
+    @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open on it."""
         return not self.driver.is_closed() and self.driver.is_in_transaction()
-
-    def is_closed(self) -> bool:
-        """Whether it is closed on either side, as far as we know."""
-        return self.driver.is_closed()
 
     def terminate(self) -> None:
         """Drop the connection at once."""
@@ -145,18 +156,40 @@ class Link:
 
     # ---------------------------------------------------------------------------------- statements
 
+    async def send(self, request: Any) -> Any:
+        """Carry out one request of a verb."""
+        match request:
+            case Ask(statement, values):
+                # Only in a caller's transaction is the identity of the tables compared.
+                arguments = statement.arguments({**values, "identity": None})
+                if self.pooled:
+                    return await self.fetch(statement.text, *arguments)
+                return await driven(
+                    self.driver.fetch(self._ready(statement.text), *arguments), *OF_THE_DRIVER
+                )
+            case InTransaction(verb):
+                async with self.transaction():
+                    return await carry_out(verb, self.send)
+            case CustomPlan(statement, values, readonly):
+                async with self.transaction(readonly=readonly):
+                    await self.execute(READING if readonly else CUSTOM_PLAN)
+                    return await self.send(Ask(statement, values))
+            case _:
+                raise TypeError(f"not a request: {request!r}")
+
     async def fetch(self, text: str, *arguments: Any) -> list[Any]:
         """Run a statement and return its rows."""
+        rows: list[Any]
         if not self.pooled:
-            rows: list[Any] = await self._send(self.driver.fetch, text, *arguments)
-            return rows
-        if not self._in_own_transaction:
+            rows = await driven(self.driver.fetch(self._ready(text), *arguments), *OF_THE_DRIVER)
+        elif not self._in_own_transaction:
             async with self.transaction():
-                return await self.fetch(text, *arguments)
-        # Unnamed, it is replaced by the next one: nothing of ours stays on a connection that others use too.
-        statement = await self._send(self.driver.prepare, text, name="")
-        found: list[Any] = await driven(statement.fetch(*arguments), *OF_THE_DRIVER)
-        return found
+                rows = await self.fetch(text, *arguments)
+        else:
+            # Unnamed, it is replaced by the next one: nothing of ours stays on a connection that others use too.
+            statement = await driven(self.driver.prepare(self._ready(text), name=""), *OF_THE_DRIVER)
+            rows = await driven(statement.fetch(*arguments), *OF_THE_DRIVER)
+        return rows
 
     async def fetchval(self, text: str, *arguments: Any) -> Any:
         """The first value of the first row, or `None`."""
@@ -169,18 +202,18 @@ class Link:
             await self.fetch(text, *arguments)
         elif self.pooled and not self._in_own_transaction:
             async with self.transaction():
-                await self._send(self.driver.execute, text, timeout=timeout)
+                await self._execute(text, timeout=timeout)
         else:
-            await self._send(self.driver.execute, text, timeout=timeout)
+            await self._execute(text, timeout=timeout)
 
     async def execute_alone(self, text: str) -> None:
         """Run a statement that must be outside a transaction, without a timeout."""
         if self.pooled:
-            await self._send(self.driver.execute, text)
+            await self._execute(text)
             return
-        await self._send(self.driver.execute, "set statement_timeout to 0")
+        await self._execute("set statement_timeout to 0")
         try:
-            await self._send(self.driver.execute, text)
+            await self._execute(text)
         finally:
             if not self.driver.is_closed():
                 await self.driver.execute(
@@ -199,7 +232,7 @@ class Link:
                 f"; set local {name} to {value if name == 'search_path' else repr(value)}"
                 for name, value in settings.items()
             )
-        await self._send(self.driver.execute, begin)
+        await self._execute(begin)
         self._in_own_transaction = True
         try:
             yield
@@ -210,17 +243,20 @@ class Link:
                     await self.driver.execute("rollback")
             raise
         else:
-            if await self._send(self.driver.execute, "commit") != "COMMIT":
+            if await self._execute("commit") != "COMMIT":
                 raise StoreUnavailable("Postgres rolled the transaction back: nothing was written")
         finally:
             self._in_own_transaction = False
 
-    async def _send(self, how: Any, text: str, *arguments: Any, **options: Any) -> Any:
+    async def _execute(self, text: str, *, timeout: float | None = None) -> str:
+        return await driven(self.driver.execute(self._ready(text), timeout=timeout), *OF_THE_DRIVER)
+
+    def _ready(self, text: str) -> str:
+        """The text to send now: from here on it is unknown what the server has received."""
         if self.driver.is_closed() and not self.sent:
             raise NotSent
         self.sent = True
-        text = text if self._place is None else self._place.qualified(text)
-        return await driven(how(text, *arguments, **options), *OF_THE_DRIVER)
+        return text if self._place is None else self._place.qualified(text)
 
     def _refuse_in_transaction(self) -> None:
         if self.in_transaction:

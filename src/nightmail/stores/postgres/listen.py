@@ -18,7 +18,7 @@ from typing import Any, Final
 from nightmail.bell import Bell, Bells
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.postgres.connect import Connect
-from nightmail.stores.postgres.lane import FAREWELL_SECONDS, LISTEN, connected
+from nightmail.stores.postgres.lane import LISTEN, Lane, connected
 from nightmail.stores.postgres.link import Link
 from nightmail.stores.postgres.place import Place
 
@@ -93,7 +93,7 @@ class Listener(Bells):
             await asyncio.wait([task])
             if connection is not None:
                 with suppress(Exception):
-                    async with asyncio.timeout(FAREWELL_SECONDS):
+                    async with asyncio.timeout(Lane.closing_seconds):
                         await connection.close()
                 connection.terminate()
 

@@ -67,7 +67,7 @@ with meta as materialized (
     where ours and held and (rearms.many = 1 or not exists (
         select from nightmail_dedup as d, moment
         where d.queue = :queue and d.timer_id = :timer_id and d.until > moment.asked))
-), closed as (
+), opened as (
     insert into nightmail_dedup as d (queue, timer_id, until)
     select :queue, :timer_id, (utc + :dedup_for::interval) at time zone 'UTC'
     from permit, moment
@@ -84,15 +84,15 @@ with meta as materialized (
            now, (utc + :expires_in::interval) at time zone 'UTC',
            :timer_id, :timer_id, :ordering_key, :headers, :body::bytea
     from permit, moment
-    where :dedup_for::interval is null or exists (select from closed)
+    where :dedup_for::interval is null or exists (select from opened)
     on conflict (queue, timer_key) where timer_key is not null do nothing
     returning id, due_at
 )
-select fence.ours, fence.held, (select id from stored) as id, exists (select from closed) as closed,
+select fence.ours, fence.held, (select id from stored) as id, exists (select from opened) as opened,
        (select pg_notify(:channel, :queue)::text from stored, moment where due_at < now + fence.notice_horizon) as rung
 from fence;
 
--- name: publish_over
+-- name: overwrite
 -- Store a message over the waiting owner of its timer id, or next to a running owner, which loses the timer id
 -- (replace, earliest, latest). `kept` means that the owner's due time won. Neither stored nor kept: an owner appeared
 -- meanwhile, try again.
@@ -110,30 +110,30 @@ with meta as materialized (
     select m.id from nightmail_messages as m where m.id = :own_id::bigint and m.token = :own_token::uuid for update
 ), fence as materialized (
     select ours, :own_id::bigint is null or exists (select from own) as held, notice_horizon from meta
-), bearer as materialized (
+), owner as materialized (
     select m.id, m.due_at, m.ordering_key,
            coalesce(m.id = :own_id::bigint or m.lease_until > moment.asked, false) as running
     from nightmail_messages as m, moment, fence
     where fence.ours and fence.held and m.queue = :queue and m.timer_key = :timer_id
     for update of m
-), nameless as (
+), detached as (
     update nightmail_messages as m set timer_key = null, superseded = m.id is distinct from :own_id::bigint
-    where m.id = any(array(select bearer.id from bearer where running))
+    where m.id = any(array(select owner.id from owner where running))
     returning m.id
 ), outcome as materialized (
     select exists (
-        select from bearer, fresh
+        select from owner, fresh
         where not running and (
-            :policy::text = 'earliest' and fresh.due_at >= bearer.due_at
-            or :policy::text = 'latest' and fresh.due_at <= bearer.due_at)
+            :policy::text = 'earliest' and fresh.due_at >= owner.due_at
+            or :policy::text = 'latest' and fresh.due_at <= owner.due_at)
     ) as kept
 ), stored as (
     insert into nightmail_messages as m
         (queue, priority, due_at, published_at, expires_at, timer_id, timer_key, ordering_key, headers, body)
     select :queue, :priority::smallint, fresh.due_at, fresh.now, fresh.expires_at,
            :timer_id, :timer_id, :ordering_key, :headers, :body::bytea
-    -- Counting `nameless` forces its update to run before the new row takes the timer id.
-    from fresh, fence, outcome, (select count(*) from nameless) as superseded
+    -- Counting `detached` forces its update to run before the new row takes the timer id.
+    from fresh, fence, outcome, (select count(*) from detached) as superseded
     where fence.ours and fence.held and not outcome.kept
     on conflict (queue, timer_key) where timer_key is not null do update set
         body = excluded.body, headers = excluded.headers,
@@ -153,12 +153,12 @@ with meta as materialized (
 select fence.ours, fence.held, outcome.kept, (select id from stored) as id,
        (select pg_notify(:channel, :queue)::text from stored, moment
         where due_at < now + fence.notice_horizon
-           or exists (select from bearer where ordering_key is not null)
-           or was_there and not exists (select from bearer)
+           or exists (select from owner where ordering_key is not null)
+           or was_there and not exists (select from owner)
        ) as rung
 from fence, outcome;
 
--- name: reopen_window
+-- name: close_window
 -- Delete the dedup window of a publish that was overtaken by one without a window.
 delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
 

@@ -1,83 +1,80 @@
-"""The parameters of a publish, and the meaning of its result."""
+"""Stores messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from uuid import UUID
 
 from nightmail.clock import Clock
-from nightmail.errors import LeaseLost, OtherDatabase, SchemaMissing, StoreUnavailable, TimerExists
-from nightmail.message import Delivery, Message
-from nightmail.stores.postgres.moments import due_values, duration
-from nightmail.stores.postgres.transaction import Session
+from nightmail.errors import LeaseLost, StoreUnavailable, TimerExists
+from nightmail.message import DeadDelivery, Delivery, Message
+from nightmail.stores.postgres.letters import Letters
+from nightmail.stores.postgres.requests import InTransaction
+from nightmail.stores.postgres.rows import answer
+from nightmail.stores.postgres.times import due_values, duration
 from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Ask, Change, Verb
 
 TRIES: Final = 10
 """How often a publish is tried again because an owner of its timer id appeared meanwhile."""
 
 
 class Publishing:
-    """The statements of publish, on any session. `identity` is our tables' identity, `None` on our own connections."""
+    """The verbs of publish."""
 
-    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock, letters: Letters) -> None:
         self._batch = statements["publish_batch"]
         self._timer = statements["publish_timer"]
-        self._over = statements["publish_over"]
-        self._reopen_window = statements["reopen_window"]
+        self._overwrite = statements["overwrite"]
+        self._close_window = statements["close_window"]
         self._clock = clock
+        self._letters = letters
 
-    async def publish(
-        self, session: Session, message: Message, own: Delivery | None, identity: UUID | None
-    ) -> int | None:
-        """Store one message."""
-        if message.timer_id is None and own is None:
-            (id_,) = await self.publish_batch(session, [message], identity)
-            return id_
-        values = {**self._values(message, own), "identity": identity}
+    def publish(self, message: Message, own: Delivery | None) -> Verb[Change[int | None]]:
+        """See `Store.publish`."""
+        if own is None and message.timer_id is None:
+            row = answer((yield Ask(self._batch, self._batch_values([message]))))
+            return Change(row["ids"][0])
+        verb = self._fenced(message, own)
+        if message.dedup_for is None and not isinstance(own, DeadDelivery):
+            return Change((yield from verb))
+        # In one transaction: otherwise a lost connection could leave a dedup window without its message.
+        return Change((yield InTransaction(verb)))
+
+    def publish_batch(self, messages: Sequence[Message]) -> Verb[Change[list[int]]]:
+        """See `Store.publish_batch`."""
+        row = answer((yield Ask(self._batch, self._batch_values(messages))))
+        return Change(row["ids"])
+
+    def _fenced(self, message: Message, own: Delivery | None) -> Verb[int | None]:
+        if isinstance(own, DeadDelivery):
+            # A dead letter handler is fenced by its lease. A dead letter owns no timer id that could be taken over.
+            yield from self._letters.hold([own])
+            own = None
+            if message.timer_id is None:
+                return (yield from self.publish(message, None)).result
+        values = self._values(message, own)
         if message.on_conflict in ("skip", "raise"):
-            return await self._store_unless_taken(session, message, own, values)
-        return await self._store_over(session, message, own, values)
+            return (yield from self._store_unless_taken(message, own, values))
+        return (yield from self._store_over(own, values))
 
-    async def publish_batch(
-        self, session: Session, messages: Sequence[Message], identity: UUID | None
-    ) -> list[int]:
-        """Store messages without timer ids and return their ids, in order."""
-        moments = [due_values(message.due) for message in messages]
-        values = {
-            "identity": identity,
-            "now": self._clock.now(),
-            "queues": [message.queue for message in messages],
-            "priorities": [message.priority for message in messages],
-            "due_ats": [moment["due_at"] for moment in moments],
-            "delays": [moment["delay"] for moment in moments],
-            "expiries": [duration(message.expires_in) for message in messages],
-            "ordering_keys": [message.ordering_key for message in messages],
-            "headers": [message.encoded_headers for message in messages],
-            "bodies": [message.body for message in messages],
-        }
-        ids: list[int] = answer(await session.rows(self._batch, values))["ids"]
-        return ids
-
-    async def _store_unless_taken(
-        self, session: Session, message: Message, own: Delivery | None, values: dict[str, Any]
-    ) -> int | None:
-        row = _fenced(answer(await session.rows(self._timer, values)), own)
+    def _store_unless_taken(
+        self, message: Message, own: Delivery | None, values: dict[str, Any]
+    ) -> Verb[int | None]:
+        row = _held(answer((yield Ask(self._timer, values))), own)
         id_: int | None = row["id"]
         if id_ is not None:
             return id_
-        if row["closed"]:
+        if row["opened"]:
             # Between our check and our insert a publish without a window took the timer id: delete our window.
-            await session.rows(self._reopen_window, values)
+            yield Ask(self._close_window, values)
         if message.on_conflict == "raise" and message.timer_id is not None:
             raise TimerExists(message.queue, message.timer_id)
         return None
 
-    async def _store_over(
-        self, session: Session, message: Message, own: Delivery | None, values: dict[str, Any]
-    ) -> int | None:
+    def _store_over(self, own: Delivery | None, values: dict[str, Any]) -> Verb[int | None]:
         for _ in range(TRIES):
-            row = _fenced(answer(await session.rows(self._over, values)), own)
+            row = _held(answer((yield Ask(self._overwrite, values))), own)
             id_: int | None = row["id"]
             if id_ is not None or row["kept"]:
                 return id_
@@ -100,17 +97,22 @@ class Publishing:
             "own_token": None if own is None else own.token,
         }
 
+    def _batch_values(self, messages: Sequence[Message]) -> dict[str, Any]:
+        times = [due_values(message.due) for message in messages]
+        return {
+            "now": self._clock.now(),
+            "queues": [message.queue for message in messages],
+            "priorities": [message.priority for message in messages],
+            "due_ats": [time["due_at"] for time in times],
+            "delays": [time["delay"] for time in times],
+            "expiries": [duration(message.expires_in) for message in messages],
+            "ordering_keys": [message.ordering_key for message in messages],
+            "headers": [message.encoded_headers for message in messages],
+            "bodies": [message.body for message in messages],
+        }
 
-def answer(rows: Sequence[Any]) -> Any:
-    """The one row of a statement that may run in a caller's transaction, if these are our tables."""
-    if not rows:
-        raise SchemaMissing
-    if not rows[0]["ours"]:
-        raise OtherDatabase
-    return rows[0]
 
-
-def _fenced(row: Any, own: Delivery | None) -> Any:
+def _held(row: Any, own: Delivery | None) -> Any:
     if not row["held"]:
         raise LeaseLost(() if own is None else (own.id,))
     return row

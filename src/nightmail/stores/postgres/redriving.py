@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from nightmail.clock import Clock
 from nightmail.records import DeadLetter
-from nightmail.stores.postgres.transaction import Session
 from nightmail.stores.shared.provenance import redriven_headers
 from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Ask, Change, Verb
 
 
 class Redriving:
-    """The statement of redrive: one round trip for any number of dead letters."""
+    """The verb redrive: one round trip for any number of dead letters."""
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._statement = statements["redrive"]
         self._clock = clock
 
-    async def redrive(
-        self, session: Session, letters: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool
-    ) -> list[int]:
+    def redrive(
+        self, letters: Sequence[DeadLetter], *, to: str | None, keep_timer_ids: bool
+    ) -> Verb[Change[list[int]]]:
         """See `Inspection.redrive`."""
         # A dead letter given twice takes its last place, as a timer id goes to the last one that has it.
         places = {letter.id: place for place, letter in enumerate(letters)}
@@ -33,5 +33,5 @@ class Redriving:
             "places": [places[id_] for id_ in ids],
             "headers": [redriven_headers(letters[places[id_]]) for id_ in ids],
         }
-        moved: list[int] = (await session.rows(self._statement, values))[0]["ids"]
-        return moved
+        (row,) = yield Ask(self._statement, values)
+        return Change(row["ids"])

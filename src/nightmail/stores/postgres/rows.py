@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from nightmail.errors import OtherDatabase, SchemaMissing
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 
-_ZERO = timedelta(0)
+
+def answer(rows: Sequence[Any]) -> Any:
+    """The one row of a statement that may run in a caller's transaction, if these are our tables."""
+    if not rows:
+        raise SchemaMissing
+    if not rows[0]["ours"]:
+        raise OtherDatabase
+    return rows[0]
 
 
 def delivery(row: Any, token: UUID) -> Delivery:

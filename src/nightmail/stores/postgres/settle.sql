@@ -82,46 +82,6 @@ select array(select id from gone union all select id from back) as ids,
            ) as awake
        ) as rung;
 
--- name: lock_leased
--- Lock those of these messages that are still leased under these tokens, skipping locked rows.
-select m.id from nightmail_messages as m
-where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
-order by m.id
-for update skip locked;
-
--- name: still_leased
--- Which of these messages are still leased under these tokens, locked or not.
-select m.id from nightmail_messages as m
-where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])];
-
--- name: extend
--- Extend these leases to :lease from now, never shortening one, skipping locked rows.
-with held as materialized (
-    select m.id from nightmail_messages as m
-    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
-    order by m.id
-    for update skip locked
-)
-update nightmail_messages as m
-set lease_until = greatest(
-        m.lease_until,
-        (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval) at time zone 'UTC')
-where m.id = any(array(select held.id from held))
-returning m.id;
-
--- name: hold
--- Lock these messages in a caller's transaction, and return those still leased under these tokens.
-with meta as materialized (
-    select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
-), held as materialized (
-    select m.id from nightmail_messages as m
-    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[pg_catalog.width_bucket(m.id, :ids::bigint[])]
-      and (select ours from meta)
-    order by m.id
-    for update
-)
-select meta.ours, array(select id from held) as ids from meta;
-
 -- name: ack
 -- End these deliveries as done in a caller's transaction: all of them, or none.
 with meta as materialized (

@@ -9,10 +9,10 @@ from typing import Any, Final
 from nightmail.clock import Clock
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.store import Settlement
-from nightmail.stores.postgres.connect import Connection
-from nightmail.stores.postgres.leases import Leases, Names, UnderLease
-from nightmail.stores.postgres.moments import duration
+from nightmail.stores.postgres.leases import UnderLease, lease_values
+from nightmail.stores.postgres.times import duration
 from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Ask
 
 _ZERO: Final = timedelta(0)
 
@@ -20,20 +20,18 @@ _ZERO: Final = timedelta(0)
 class Settling(UnderLease):
     """Messages: done, dead or brought back."""
 
-    names = Names("message", "lock_leased", "still_leased", "extend", "hold", "ack")
+    what = "message"
+    suffix = ""
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock, *, keep_delivered: bool) -> None:
         super().__init__(statements, clock)
         self._keep_delivered = keep_delivered
 
-    async def _write(self, connection: Connection, batch: Sequence[Settlement]) -> set[int]:
+    def _ending(self, batch: Sequence[Settlement]) -> Ask:
         if not self._keep_delivered and all(isinstance(settlement.outcome, Done) for settlement in batch):
-            leases = Leases.of([settlement.delivery for settlement in batch])
-            values = {**leases.values, "now": self._clock.now()}
-            found = await self._fetch(connection, "settle_done", values)
-        else:
-            found = await self._fetch(connection, "settle", self._mixed(batch))
-        return set(found[0]["ids"])
+            leases = lease_values([settlement.delivery for settlement in batch])
+            return self._ask("settle_done", {**leases, "now": self._clock.now()})
+        return self._ask("settle", self._mixed(batch))
 
     def _mixed(self, batch: Sequence[Settlement]) -> dict[str, Any]:
         ordered = sorted(batch, key=lambda settlement: settlement.delivery.id)
@@ -43,7 +41,7 @@ class Settling(UnderLease):
             settlement.outcome if isinstance(settlement.outcome, Dead) else None for settlement in ending
         ]
         return {
-            **self._ending(),
+            **self._ack_values(),
             "ids": [settlement.delivery.id for settlement in ending],
             "tokens": [settlement.delivery.token for settlement in ending],
             "reasons": [None if dead is None else dead.reason for dead in given_up],
@@ -52,7 +50,7 @@ class Settling(UnderLease):
             **brought_back(back),
         }
 
-    def _ending(self) -> dict[str, Any]:
+    def _ack_values(self) -> dict[str, Any]:
         return {"keep": self._keep_delivered, "now": self._clock.now()}
 
 

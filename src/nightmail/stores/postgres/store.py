@@ -12,47 +12,42 @@ Work in a caller's transaction uses none of these.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from uuid import UUID
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
-from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
-from nightmail.errors import PublishUncertain
-from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
-from nightmail.message import DeadDelivery, Delivery, Message, check_name, check_queue
-from nightmail.outcome import Dead, Done, Release, WriteResult
-from nightmail.store import Blocking, Capabilities, Claimed, Extend, Lingers, Settlement
+from nightmail.limits import MAX_BODY_BYTES
+from nightmail.store import Capabilities
 from nightmail.stores.postgres import migrate
-from nightmail.stores.postgres.blocking import join_blocking
-from nightmail.stores.postgres.callers import Tables
 from nightmail.stores.postgres.check import LOOK_INTERVAL, check
-from nightmail.stores.postgres.connect import Connect, Connection, connector
+from nightmail.stores.postgres.connect import Connect, connector
+from nightmail.stores.postgres.identity import TableIdentity
+from nightmail.stores.postgres.inspecting import Inspecting
+from nightmail.stores.postgres.joining import Joining
 from nightmail.stores.postgres.lane import MIGRATE, Lane
-from nightmail.stores.postgres.leases import UnderLease
 from nightmail.stores.postgres.letters import Letters
-from nightmail.stores.postgres.moments import due_values
-from nightmail.stores.postgres.operators import ForOperators
-from nightmail.stores.postgres.publishing import Publishing, answer
+from nightmail.stores.postgres.link import Link
+from nightmail.stores.postgres.publishing import Publishing
+from nightmail.stores.postgres.redriving import Redriving
 from nightmail.stores.postgres.runtime import Runtime
 from nightmail.stores.postgres.settling import Settling
-from nightmail.stores.postgres.transaction import Direct, Joined, Session
+from nightmail.stores.postgres.sweeping import Sweeping
+from nightmail.stores.postgres.timers import Timers
 from nightmail.stores.shared.opening import Opening
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.statements import Statement, load
+from nightmail.stores.sql.store import SQLStore, Verbs
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
-
-T = TypeVar("T")
 
 FILES: Final = (
     "publish.sql",
     "timers.sql",
     "claim.sql",
     "settle.sql",
+    "under_lease.sql",
     "letters.sql",
     "inspect.sql",
     "redrive.sql",
@@ -67,7 +62,7 @@ WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
 
 
-class PostgresStore(ForOperators):
+class PostgresStore(SQLStore):
     """Messages in Postgres, in the tables `nightmail_...` or as `tables` names them: `prefix` or `schema.prefix`."""
 
     capabilities: Final = Capabilities(
@@ -91,28 +86,25 @@ class PostgresStore(ForOperators):
         keep_delivered: bool = False,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
-        self._max_body_bytes = check_max_body_bytes(max_body_bytes)
         self._connect: Connect = connector(source)
         self._names = TableNames.parse(tables)
         self._clock = clock
-        self._statements: dict[str, Statement] = {}
-        for file in FILES:
-            self._statements |= load(
-                migrate.PACKAGE, file, self._names, numbered=True, parts={"channel": CHANNEL}
-            )
-        self._publishing = Publishing(self._statements, clock)
-        self._settling = Settling(self._statements, clock, keep_delivered=keep_delivered)
+        self._statements = _load(self._names)
+        self._tables = TableIdentity(self._statements, self._names)
         self._letters = Letters(self._statements, clock)
-        super().__init__(self._statements, clock)
-        self._tables = Tables(self._statements, self._names)
+        verbs = Verbs(
+            Publishing(self._statements, clock, self._letters),
+            Settling(self._statements, clock, keep_delivered=keep_delivered),
+            self._letters,
+            Timers(self._statements, clock),
+            Inspecting(self._statements, clock),
+            Redriving(self._statements, clock),
+            Sweeping(self._statements, clock),
+        )
         self._opening = Opening(self._make)
+        super().__init__(verbs, Joining(self._tables, self._opening.here), max_body_bytes=max_body_bytes)
 
     # ------------------------------------------------------------------------------------ its life
-
-    @property
-    def max_body_bytes(self) -> int:
-        """See `Store.max_body_bytes`."""
-        return self._max_body_bytes
 
     @property
     def look_interval(self) -> timedelta:
@@ -137,7 +129,7 @@ class PostgresStore(ForOperators):
 
     async def ping(self) -> None:
         """See `Store.ping`."""
-        await self._runtime.publish.run(lambda connection: connection.execute("select 1", timeout=5))
+        await self._runtime.lanes.publish.run(lambda link: link.execute("select 1", timeout=5))
 
     def schema_sql(self) -> str:
         """See `Store.schema_sql`."""
@@ -146,11 +138,11 @@ class PostgresStore(ForOperators):
     async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""
 
-        async def work(connection: Connection) -> None:
-            await migrate.migrate(connection, self._names, self._tables.place)
+        async def work(link: Link) -> None:
+            await migrate.migrate(link, self._names, self._tables.place)
             if repair:
-                await migrate.repair(connection, self._names, self._tables.place)
-            await self._tables.learn(connection)
+                await migrate.repair(link, self._names, self._tables.place)
+            await self._tables.learn(link)
 
         _ = self._runtime  # Refuses a store that is not open.
         lane = Lane(MIGRATE, self._connect, self._tables.place)
@@ -162,179 +154,11 @@ class PostgresStore(ForOperators):
     async def check(self) -> None:
         """See `Store.check`."""
 
-        async def work(connection: Connection) -> None:
-            await check(connection, self._names, self._statements, self._tables.place)
-            await self._tables.learn(connection)
+        async def work(link: Link) -> None:
+            await check(link, self._names, self._statements, self._tables.place)
+            await self._tables.learn(link)
 
-        await self._runtime.publish.run(work)
-
-    # ------------------------------------------------------------------------------------- publish
-
-    async def publish(
-        self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
-    ) -> int | None:
-        """See `Store.publish`."""
-        check_size(message, self._max_body_bytes)
-        if transaction is not None:
-            return await self._join(
-                transaction,
-                lambda session, identity: self._publish_in(session, message, own, identity),
-            )
-        if message.timer_id is None and own is None:
-            return await self._runtime.coalescer.publish(message)
-        return await self._runtime.timers.run_patiently(
-            lambda connection: self._publish_one(connection, message, own), lost=PublishUncertain
-        )
-
-    async def publish_batch(
-        self, messages: Sequence[Message], *, transaction: object | None = None
-    ) -> list[int]:
-        """See `Store.publish_batch`."""
-        check_batch(messages, self._max_body_bytes)
-        if not messages:
-            return []
-        if transaction is not None:
-            return await self._join(
-                transaction,
-                lambda session, identity: self._publishing.publish_batch(session, messages, identity),
-            )
-        return await self._runtime.publish.run_patiently(
-            lambda connection: self._publish_together(connection, messages), lost=PublishUncertain
-        )
-
-    async def _publish_one(
-        self, connection: Connection, message: Message, own: Delivery | None
-    ) -> int | None:
-        # In one transaction: otherwise a lost connection could leave a dedup window without its message.
-        several = message.dedup_for is not None or isinstance(own, DeadDelivery)
-        async with connection.transaction() if several else nullcontext():
-            return await self._publish_in(Direct(connection), message, own, None)
-
-    async def _publish_in(
-        self, session: Session, message: Message, own: Delivery | None, identity: UUID | None
-    ) -> int | None:
-        if isinstance(own, DeadDelivery):
-            # A dead letter handler is fenced by its lease. A dead letter owns no timer id that could be taken over.
-            await self._letters.hold(session, [own], identity)
-            own = None
-        return await self._publishing.publish(session, message, own, identity)
-
-    async def _publish_together(self, connection: Connection, messages: Sequence[Message]) -> list[int]:
-        return await self._publishing.publish_batch(Direct(connection), messages, None)
-
-    # ---------------------------------------------------------------------------------- under a lease
-
-    async def claim(
-        self,
-        queues: Sequence[str],
-        *,
-        limit: int,
-        lease: timedelta,
-        token: UUID,
-        max_bytes: int = CLAIM_BYTES,
-    ) -> Claimed:
-        """See `Store.claim`."""
-        return await self._runtime.claims.claim(
-            queues, limit=limit, max_bytes=max_bytes, lease=lease, token=token
-        )
-
-    async def recall(self, queues: Sequence[str], token: UUID) -> int:
-        """See `Store.recall`."""
-        return await self._runtime.claims.recall(queues, token)
-
-    async def claim_dead(
-        self,
-        queues: Sequence[str],
-        *,
-        limit: int,
-        lease: timedelta,
-        token: UUID,
-        max_bytes: int = CLAIM_BYTES,
-    ) -> Claimed:
-        """See `Store.claim_dead`."""
-        return await self._letters.claim(
-            self._runtime.claim, queues, limit=limit, max_bytes=max_bytes, lease=lease, token=token
-        )
-
-    async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
-        """See `Store.recall_dead`."""
-        return await self._letters.recall(self._runtime.claim, queues, token)
-
-    async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
-        """See `Store.settle`."""
-        if not batch:
-            return []
-        results = await self._kind([batch[0].delivery]).settle(self._runtime.settle, batch)
-        released = [settlement.delivery for settlement in batch if isinstance(settlement.outcome, Release)]
-        if released and not isinstance(released[0], DeadDelivery):
-            self._runtime.claims.released(released)
-        if not isinstance(batch[0].delivery, DeadDelivery):
-            self._runtime.claims.ended(
-                settlement.delivery
-                for settlement in batch
-                if settlement.delivery.ordering_key is not None
-                and isinstance(settlement.outcome, Done | Dead)
-            )
-        return results
-
-    async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
-        """See `Store.extend`."""
-        return await self._extend(self._runtime.settle, deliveries, lease)
-
-    def run_on_keeper_thread(
-        self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
-    ) -> AbstractAsyncContextManager[None]:
-        """See `Store.run_on_keeper_thread`."""
-        return self._runtime.keeper.run_on_keeper_thread(work, lingers=lingers)
-
-    async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
-        """See `Store.hold`."""
-        await self._join_unasked(
-            transaction,
-            lambda session, identity: self._kind(deliveries).hold(session, deliveries, identity),
-        )
-
-    async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
-        """See `Store.ack`."""
-        await self._join_unasked(
-            transaction,
-            lambda session, identity: self._kind(deliveries).ack(session, deliveries, identity),
-        )
-
-    async def _extend(
-        self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta
-    ) -> list[WriteResult]:
-        return await self._kind(deliveries).extend(lane, deliveries, lease)
-
-    def _kind(self, deliveries: Sequence[Delivery]) -> UnderLease:
-        """The writer for these deliveries, which are all of one kind."""
-        return self._letters if deliveries and isinstance(deliveries[0], DeadDelivery) else self._settling
-
-    # -------------------------------------------------------------------------------------- timers
-
-    async def cancel(self, queue: str, timer_id: str, *, transaction: object | None = None) -> bool:
-        """See `Store.cancel`."""
-        row = await self._ask("cancel", {"queue": queue, "timer_id": timer_id}, transaction)
-        return bool(row["removed"])
-
-    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
-        """See `Store.cancel_all`."""
-        row = await self._ask("cancel_all", {"queue": queue}, transaction)
-        return int(row["removed"])
-
-    async def reschedule(
-        self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
-    ) -> bool:
-        """See `Store.reschedule`."""
-        values = {"queue": queue, "timer_id": timer_id, **due_values(due)}
-        row = await self._ask("reschedule", values, transaction)
-        return bool(row["moved"])
-
-    # -------------------------------------------------------------------------------------- looking
-
-    def listen(self, queues: Sequence[str]) -> Bell:
-        """See `Store.listen`."""
-        return self._runtime.listener.bell(*queues)
+        await self._runtime.lanes.publish.run(work)
 
     # ------------------------------------------------------------------------------------- inside
 
@@ -344,8 +168,8 @@ class PostgresStore(ForOperators):
             self._statements,
             self._clock,
             self._tables,
-            send=self._publish_together,
-            extend=self._extend,
+            self._verbs,
+            self._letters,
             max_body_bytes=self._max_body_bytes,
         )
 
@@ -357,42 +181,12 @@ class PostgresStore(ForOperators):
     def _runtime(self) -> Runtime:
         return self._opening.here()
 
-    async def _join(self, transaction: object, work: Callable[[Session, UUID | None], Awaitable[T]]) -> T:
-        """Run `work` in the caller's transaction, which may be one in synchronous code."""
 
-        async def work_if_seen(session: Joined, identity: UUID | None) -> T:
-            await self._tables.refuse_unless_seen(session)
-            return await work(session, identity)
-
-        return await self._join_unasked(transaction, work_if_seen)
-
-    async def _join_unasked(
-        self, transaction: object, work: Callable[[Joined, UUID | None], Awaitable[T]]
-    ) -> T:
-        """Like `_join`, without a query before it: see `Tables.refuse_unless_seen`."""
-        if isinstance(transaction, Blocking):
-            session = join_blocking(transaction.session)
-            if self._tables.identity is not None:
-                session.place = self._tables.place
-            return await work(session, self._tables.identity)
-        return await self._runtime.callers.join(transaction, work)
-
-    async def _ask(self, name: str, values: dict[str, Any], transaction: object | None) -> Any:
-        """Run a statement, perhaps in a caller's transaction, and return its row."""
-        check_queue(values["queue"])
-        if "timer_id" in values:
-            check_name("timer_id", values["timer_id"])
-        statement = self._statements[name]
-        values["now"] = self._clock.now()
-        if transaction is not None:
-            return await self._join(
-                transaction,
-                lambda session, identity: _answered(session, statement, {**values, "identity": identity}),
-            )
-        return await self._runtime.timers.run_patiently(
-            lambda connection: _answered(Direct(connection), statement, {**values, "identity": None})
-        )
-
-
-async def _answered(session: Session, statement: Statement, values: dict[str, Any]) -> Any:
-    return answer(await session.rows(statement, values))
+def _load(names: TableNames) -> dict[str, Statement]:
+    statements: dict[str, Statement] = {}
+    for file in FILES:
+        statements |= load(migrate.PACKAGE, file, names, numbered=True, parts={"channel": CHANNEL})
+    for name, statement in load(migrate.PACKAGE, "under_lease.sql", names, numbered=True).items():
+        text = statement.text.replace(names.quoted("messages"), names.quoted("dead"))
+        statements[f"{name}_dead"] = replace(statement, text=text)
+    return statements

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
 
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.sql.verbs import MakeVerb, carry_out
@@ -111,12 +111,12 @@ class Lane(ABC, Generic[L]):
         """The connection, if it is open."""
         return self._link
 
-    async def carry_out(
+    def carry_out(
         self, make: MakeVerb[T], *, lost: type[StoreUnavailable] = StoreUnavailable, patient: bool = False
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Carry out a verb. `patient`: retry while a row is locked, and let other callers go first."""
         run = self.run_patiently if patient else self.run
-        return await run(lambda link: carry_out(make(), link.send), lost=lost)
+        return run(lambda link: carry_out(make(), link.send), lost=lost)
 
     async def run(
         self, work: Callable[[L], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
@@ -160,7 +160,14 @@ class Lane(ABC, Generic[L]):
         try:
             while True:
                 try:
-                    return await self._once(work, lost)
+                    link = await self._usable()
+                    try:
+                        async with asyncio.timeout(self._role.patience):
+                            done = await work(link)
+                        self._refuse_if_left_open(link, lost)
+                        return done
+                    except BaseException as error:  # noqa: BLE001 - it is raised again
+                        await self._fail(link, error, lost)
                 except Exception as error:
                     if not await self._tries_again(error, attempt):
                         raise
@@ -168,24 +175,21 @@ class Lane(ABC, Generic[L]):
         finally:
             self._free.release()
 
-    async def _once(self, work: Callable[[L], Awaitable[T]], lost: type[StoreUnavailable]) -> T:
-        link = await self._usable()
-        try:
-            async with asyncio.timeout(self._role.patience):
-                done = await work(link)
-            if link.in_transaction:
-                # Should never happen: the work looks done, but is not committed.
-                self._drop()
-                raise lost("a transaction was left open on the store's connection: what it wrote is undone")
-        except BaseException as error:
-            if not await self._clean_up(link, error):
-                self._drop()
-            if isinstance(error, Exception):
-                better = self._translated(error, lost)
-                if better is not error:
-                    raise better from self._shown(error)
-            raise
-        return done
+    async def _fail(self, link: L, error: BaseException, lost: type[StoreUnavailable]) -> NoReturn:
+        """Clean up after an error, and raise what it means."""
+        if not await self._clean_up(link, error):
+            self._drop()
+        if isinstance(error, Exception):
+            better = self._translated(error, lost)
+            if better is not error:
+                raise better from self._shown(error)
+        raise error
+
+    def _refuse_if_left_open(self, link: L, lost: type[StoreUnavailable]) -> None:
+        # Should never happen: the work looks done, but is not committed.
+        if link.in_transaction:
+            self._drop()
+            raise lost("a transaction was left open on the store's connection: what it wrote is undone")
 
     async def _usable(self) -> L:
         link = self._link

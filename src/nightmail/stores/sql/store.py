@@ -250,7 +250,9 @@ class SQLStore(ABC):
         if transaction is None and own is None and message.timer_id is None:
             return await self._runtime.publish_one(message)
         verb = partial(self._verbs.publishing.publish, message, own)
-        return await self._write(verb, transaction, lost=PublishUncertain, timer=True)
+        if transaction is not None:
+            return await self._join(transaction, verb)
+        return await self._write(verb, None, lost=PublishUncertain, timer=True)
 
     async def publish_batch(
         self, messages: Sequence[Message], *, transaction: object | None = None

@@ -1,4 +1,4 @@
-"""Times and durations, clamped to what Postgres and the driver accept."""
+"""Times, durations and sizes, clamped to what Postgres and the driver accept."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ LONGEST: Final = timedelta(days=2_900_000)
 """Nearly eight thousand years: added to any current time it stays within the calendar."""
 LONGEST_AGO: Final = timedelta(days=1_000_000)
 """Nearly three thousand years: the calendar of Postgres begins in 4713 BC."""
+
+MOST_BYTES: Final = 2**62
+"""The largest size that a statement is given."""
 
 
 def duration(length: timedelta | None) -> timedelta | None:

@@ -1,0 +1,40 @@
+"""Changes to waiting messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nightmail.clock import Clock
+from nightmail.message import Due
+from nightmail.stores.postgres.rows import answer
+from nightmail.stores.postgres.times import due_values
+from nightmail.stores.sql.statements import Statement
+from nightmail.stores.sql.verbs import Ask, Change, Verb
+
+
+class Timers:
+    """The verbs on waiting messages: each is one statement."""
+
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
+        self._statements = statements
+        self._clock = clock
+
+    def cancel(self, queue: str, timer_id: str) -> Verb[Change[bool]]:
+        """See `Store.cancel`."""
+        row = answer((yield self._ask("cancel", {"queue": queue, "timer_id": timer_id})))
+        return Change(row["removed"])
+
+    def cancel_all(self, queue: str) -> Verb[Change[int]]:
+        """See `Store.cancel_all`."""
+        row = answer((yield self._ask("cancel_all", {"queue": queue})))
+        return Change(row["removed"])
+
+    def reschedule(self, queue: str, timer_id: str, due: Due) -> Verb[Change[bool]]:
+        """See `Store.reschedule`."""
+        values = {"queue": queue, "timer_id": timer_id, **due_values(due)}
+        row = answer((yield self._ask("reschedule", values)))
+        return Change(row["moved"])
+
+    def _ask(self, name: str, values: Mapping[str, Any]) -> Ask:
+        return Ask(self._statements[name], {**values, "now": self._clock.now()})
