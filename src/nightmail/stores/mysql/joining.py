@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from nightmail.errors import OtherDatabase, SchemaMissing
+from nightmail.store import Blocking
 from nightmail.stores.mysql.blocking import blocking_session_of
 from nightmail.stores.mysql.callers import session_of
 from nightmail.stores.mysql.dialect import Dialect, dialect_of
@@ -49,6 +50,8 @@ class Joining:
 
     async def join(self, transaction: object, make: MakeVerb[T]) -> T:
         """See `sql.store.Joining.join`."""
+        if isinstance(transaction, Blocking):
+            return self._join_blocking(transaction.session, make)
         lane = self._lane()
         session = await session_of(transaction)
         known = self._known
@@ -61,8 +64,8 @@ class Joining:
                 raise
             return await carry_out(self._joined(make(), learned), session.send)
 
-    def join_blocking(self, session: object, make: MakeVerb[T]) -> T:
-        """See `sql.store.Joining.join_blocking`."""
+    def _join_blocking(self, session: object, make: MakeVerb[T]) -> T:
+        """The same in the transaction of synchronous code."""
         send = blocking_session_of(session).send
         if not self.was_opened:
             return carry_out_blocking(self._joined(make(), carry_out_blocking(self._seen(), send)), send)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from nightmail.errors import OtherDatabase
+from nightmail.store import Blocking
 from nightmail.stores.postgres.blocking import BlockingJoined, joined_blocking
 from nightmail.stores.postgres.callers import AsyncJoined, Joined, joined
 from nightmail.stores.postgres.errors import chain, is_undefined, without_data
@@ -35,6 +36,8 @@ class Joining:
 
     async def join(self, transaction: object, make: MakeVerb[T]) -> T:
         """Carry out a verb in the transaction of asynchronous code."""
+        if isinstance(transaction, Blocking):
+            return self._join_blocking(transaction.session, make)
         runtime = self._runtime()
         session = await joined(transaction, self._tables)
         known = self._tables.identity
@@ -58,7 +61,7 @@ class Joining:
                     raise better from error
                 raise
 
-    def join_blocking(self, session: object, make: MakeVerb[T]) -> T:
+    def _join_blocking(self, session: object, make: MakeVerb[T]) -> T:
         """Carry out a verb in the transaction of synchronous code."""
         own = joined_blocking(session, self._tables)
         seen = own.connection in self._seen_from

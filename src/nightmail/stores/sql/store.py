@@ -22,7 +22,7 @@ from nightmail.limits import CLAIM_BYTES, check_batch, check_max_body_bytes, che
 from nightmail.message import DeadDelivery, Delivery, Due, Message, check_due, check_name, check_queue
 from nightmail.outcome import WriteResult
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
-from nightmail.store import Blocking, Claimed, Extend, Lingers, Settlement
+from nightmail.store import Claimed, Extend, Lingers, Settlement
 from nightmail.stores.shared.keeper_thread import KeeperThread
 from nightmail.stores.sql.verbs import Change, MakeVerb, Verb
 
@@ -214,11 +214,7 @@ class Joining(Protocol):
     """
 
     async def join(self, transaction: object, make: MakeVerb[T]) -> T:
-        """Carry out a verb in the transaction of asynchronous code."""
-        ...
-
-    def join_blocking(self, session: object, make: MakeVerb[T]) -> T:
-        """Carry out a verb in the transaction of synchronous code."""
+        """Carry out a verb in this transaction, or raise. One of synchronous code (`Blocking`) never suspends."""
         ...
 
 
@@ -251,7 +247,7 @@ class SQLStore(ABC):
             return await self._runtime.publish_one(message)
         verb = partial(self._verbs.publishing.publish, message, own)
         if transaction is not None:
-            return await self._join(transaction, verb)
+            return (await self._joining.join(transaction, verb)).result
         return await self._write(verb, None, lost=PublishUncertain, timer=True)
 
     async def publish_batch(
@@ -327,11 +323,11 @@ class SQLStore(ABC):
 
     async def hold(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.hold`."""
-        await self._join(transaction, partial(self._verbs.of(deliveries).hold, deliveries))
+        await self._joining.join(transaction, partial(self._verbs.of(deliveries).hold, deliveries))
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         """See `Store.ack`."""
-        await self._join(transaction, partial(self._verbs.of(deliveries).ack, deliveries))
+        await self._joining.join(transaction, partial(self._verbs.of(deliveries).ack, deliveries))
 
     # -------------------------------------------------------------------------------------- timers
 
@@ -418,8 +414,6 @@ class SQLStore(ABC):
 
     async def _read(self, make: MakeVerb[T], transaction: object | None) -> T:
         """Carry out a query on a connection of ours, or in the caller's transaction."""
-        if isinstance(transaction, Blocking):
-            return self._joining.join_blocking(transaction.session, make)
         if transaction is not None:
             return await self._joining.join(transaction, make)
         return await self._runtime.read(make)
@@ -437,12 +431,7 @@ class SQLStore(ABC):
         In a caller's transaction nothing is rung here: it is not committed yet.
         """
         if transaction is not None:
-            return await self._join(transaction, make)
+            return (await self._joining.join(transaction, make)).result
         change = await self._runtime.write(make, lost=lost, timer=timer)
         self._runtime.ring(change.rings)
         return change.result
-
-    async def _join(self, transaction: object, make: MakeVerb[Change[T]]) -> T:
-        if isinstance(transaction, Blocking):
-            return self._joining.join_blocking(transaction.session, make).result
-        return (await self._joining.join(transaction, make)).result

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
 from nightmail.errors import OtherDatabase
+from nightmail.store import Blocking
 from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sql.verbs import Ask, MakeVerb, Verb, carry_out, carry_out_blocking
 from nightmail.stores.sqlite.blocking import BlockingCaller, blocking_caller
@@ -44,6 +45,8 @@ class Joining:
 
     async def join(self, transaction: object, make: MakeVerb[T]) -> T:
         """Carry out a write in the transaction of asynchronous code."""
+        if isinstance(transaction, Blocking):
+            return self._join_blocking(transaction.session, make)
         caller = await caller_of(transaction)
         return await _to_the_end(self._join(caller, make()))
 
@@ -52,7 +55,7 @@ class Joining:
         caller = await caller_of(transaction)
         return await _to_the_end(self._read(caller, make()))
 
-    def join_blocking(self, session: object, make: MakeVerb[T]) -> T:
+    def _join_blocking(self, session: object, make: MakeVerb[T]) -> T:
         """Carry out a write in the transaction of synchronous code, on any thread: it touches no shared state."""
         caller = blocking_caller(session)
         carry_out_blocking(self._check_file(), caller.send)
