@@ -14,7 +14,8 @@ from nightmail.outcome import Dead, Release, WriteResult
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
-from nightmail.stores.redis.crossing import Crossing
+from nightmail.stores.redis.cluster.crossing import Crossing
+from nightmail.stores.redis.requests import Commands
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import LEASE, MINUTE, QUEUE, message
 from testkit.servers.redis_cluster import RedisCluster
@@ -43,7 +44,7 @@ async def claim_dead(store: RedisStore, *queues: str) -> list[DeadDelivery]:
 async def marks(store: RedisStore) -> int:
     """What came from another slot and is not forgotten."""
     key = f"{store.tag(ELSEWHERE)}:moved"
-    (count,) = await store._runtime.publish.ask(key, ("ZCARD", key))
+    (count,) = await store._runtime.publish.run(Commands(key, ("ZCARD", key)))
     return int(count)
 
 

@@ -14,9 +14,9 @@ from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
+from nightmail.stores.redis.cluster.nodes import ClusterNodes
 from nightmail.stores.redis.connect import Connector, connector_of
 from nightmail.stores.redis.link import Link
-from nightmail.stores.redis.nodes import ClusterNodes
 from nightmail.testing.conformance.build import LEASE
 from testkit.servers.redis import Redis
 from testkit.servers.redis_cluster import RedisCluster, RedisNode

@@ -46,13 +46,13 @@ MANY = 1000
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is sent: the first command of each flight. Cleared by the test."""
     sent: list[str] = []
-    send = Link.send
+    ask = Link.ask
 
-    async def noted(link: Link, *commands: Sequence[Any]) -> None:
+    async def noted(link: Link, *commands: Sequence[Any]) -> list[Any]:
         sent.append(str(commands[0][0]))
-        await send(link, *commands)
+        return await ask(link, *commands)
 
-    monkeypatch.setattr(Link, "send", noted)
+    monkeypatch.setattr(Link, "ask", noted)
     return sent
 
 

@@ -112,7 +112,7 @@ def replies_lost(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[None]
     async def deaf(link: Link, asked: Any, **options: Any) -> Any:
         answers = await call(link, asked, **options)
         if asked.script.name == script:
-            link.drop()
+            link.terminate()
             raise RedisConnectionError
         return answers
 

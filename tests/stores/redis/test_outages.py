@@ -53,7 +53,7 @@ def replies_lost(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[list[
         answers = await call(link, asked, **options)
         if asked.script.name == script:
             lost.append(script)
-            link.drop()
+            link.terminate()
             raise RedisConnectionError
         return answers
 

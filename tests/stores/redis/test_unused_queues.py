@@ -91,16 +91,16 @@ async def test_statistics_of_many_queues_take_a_few_round_trips(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flights: list[int] = []
-    send = Link.send
+    ask = Link.ask
 
-    async def noted(link: Link, *commands: Sequence[Any]) -> None:
+    async def noted(link: Link, *commands: Sequence[Any]) -> list[Any]:
         flights.append(len(commands))
-        await send(link, *commands)
+        return await ask(link, *commands)
 
     async with open_store(redis_url) as store:
         await store.publish_batch([Message(queue=f"queue {number}", body=b"") for number in range(500)])
         await store.stats()
-        monkeypatch.setattr(Link, "send", noted)
+        monkeypatch.setattr(Link, "ask", noted)
 
         assert len(await store.stats()) == 500
         assert len(flights) <= 11

@@ -61,7 +61,7 @@ async def test_what_fails_after_its_caller_was_cancelled_is_no_complaint_of_the_
 
         opened = store._opened
         runs: list[Callable[[], Coroutine[Any, Any, None]]] = [
-            lambda: opened.whole.run(work()),
+            lambda: opened.to_the_end.run(work()),
             lambda: opened.claim.run_at(None, work),
         ]
         for run in runs:

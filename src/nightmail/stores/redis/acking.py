@@ -15,18 +15,17 @@ from weakref import WeakKeyDictionary
 from redis.exceptions import RedisClusterException, RedisError, WatchError
 
 from nightmail.errors import CannotJoin, LeaseLost, NightmailError, StoreUnavailable
-from nightmail.message import DeadDelivery, Delivery
+from nightmail.message import Delivery
 from nightmail.outcome import Done
 from nightmail.store import Settlement
 from nightmail.stores.redis.errors import REDIRECTIONS, Moving, translated
 from nightmail.stores.redis.joining import Joining
-from nightmail.stores.redis.keys import LETTER, MESSAGE
+from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.registry import Registry
-from nightmail.stores.redis.script_calls import ScriptCalls
-from nightmail.stores.redis.scripts import Call
-from nightmail.stores.redis.settling import Settling, leases
+from nightmail.stores.redis.requests import Call
+from nightmail.stores.redis.settling import Settling
 from nightmail.stores.redis.watching import (
     LOST_CONNECTION,
     WatchingPipeline,
@@ -45,7 +44,7 @@ class Acking:
         self,
         lane: Lane,
         registry: Registry,
-        calls: ScriptCalls,
+        keys: Keys,
         nodes: Nodes,
         settling: Settling,
         joining: Joining,
@@ -54,7 +53,7 @@ class Acking:
     ) -> None:
         self._lane = lane
         self._registry = registry
-        self._calls = calls
+        self._keys = keys
         self._nodes = nodes
         self._settling = settling
         self._joining = joining
@@ -64,11 +63,12 @@ class Acking:
     @asynccontextmanager
     async def transaction(self, deliveries: Sequence[Delivery], client: object) -> AsyncIterator[Pipeline]:
         """See `RedisStore.transaction`."""
-        tags, places = self._tags(deliveries)
+        self._check_one_slot(deliveries)
+        held = self._settling.prepared_check(deliveries)
         ids = await self._registry.ids()
         pipe = watching_pipeline(client, clustered=self._clustered)
         try:
-            await self._watch(pipe, deliveries, self._held(tags, places, deliveries))
+            await self._watch(pipe, deliveries, held)
             pipe.begin()
             self._open[pipe.pipeline] = frozenset(self._leases(deliveries))
             try:
@@ -76,12 +76,7 @@ class Acking:
             finally:
                 del self._open[pipe.pipeline]
             done = [Settlement(delivery, Done()) for delivery in deliveries]
-            await self._execute(
-                pipe,
-                self._settling.prepared(tags, places, done, ids),
-                self._held(tags, places, deliveries),
-                deliveries,
-            )
+            await self._execute(pipe, self._settling.prepared(done, ids), deliveries)
         finally:
             await pipe.give_back()
 
@@ -101,22 +96,17 @@ class Acking:
                 "this pipeline watches other messages: name every delivery when calling `transaction`"
             )
 
-    def _tags(self, deliveries: Sequence[Delivery]) -> tuple[list[str], list[int]]:
+    def _check_one_slot(self, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:
             raise ValueError("a transaction needs at least one delivery to acknowledge")
-        tags = list(dict.fromkeys(self._calls.keys.tag(delivery.queue) for delivery in deliveries))
+        tags, _ = self._settling.tags(deliveries)
         if len({self._nodes.slot(tag) for tag in tags}) > 1:
             raise CannotJoin(
                 "these messages are in different slots of the cluster: one transaction cannot carry both"
             )
-        return tags, [tags.index(self._calls.keys.tag(delivery.queue)) + 1 for delivery in deliveries]
 
     def _leases(self, deliveries: Sequence[Delivery]) -> list[tuple[str, bytes]]:
-        return [(self._calls.keys.of(delivery), delivery.token.bytes) for delivery in deliveries]
-
-    def _held(self, tags: Sequence[str], places: Sequence[int], deliveries: Sequence[Delivery]) -> Call:
-        kind = LETTER if isinstance(deliveries[0], DeadDelivery) else MESSAGE
-        return self._calls.call("held", tags, kind, leases(places, deliveries))
+        return [(self._keys.of(delivery), delivery.token.bytes) for delivery in deliveries]
 
     async def _watch(self, pipe: WatchingPipeline, deliveries: Sequence[Delivery], held: Call) -> None:
         """Before the block runs: check the database, watch every key, check every lease."""
@@ -139,9 +129,7 @@ class Acking:
             raise better from error
         _raise_for_lost(deliveries, answer)
 
-    async def _execute(
-        self, pipe: WatchingPipeline, settle: Call, held: Call, deliveries: Sequence[Delivery]
-    ) -> None:
+    async def _execute(self, pipe: WatchingPipeline, settle: Call, deliveries: Sequence[Delivery]) -> None:
         if not pipe.watching:
             raise StoreUnavailable(
                 "the connection on which the messages were watched was lost, or its pipeline was reset: "
@@ -153,7 +141,7 @@ class Acking:
         except WatchError as error:
             if lost_connection(error):
                 raise _uncertain() from error
-            await self._tell_why(held, deliveries, error)
+            await self._tell_why(deliveries, error)
         except REDIRECTIONS as error:
             raise Moving from error
         except LOST_CONNECTION as error:
@@ -167,9 +155,9 @@ class Acking:
             if isinstance(settled, Exception):
                 raise translated(settled, StoreUnavailable)
 
-    async def _tell_why(self, held: Call, deliveries: Sequence[Delivery], error: WatchError) -> None:
+    async def _tell_why(self, deliveries: Sequence[Delivery], error: WatchError) -> None:
         """Nothing was executed: either a lease was lost, or a key was touched otherwise."""
-        (answer,) = await self._lane.call(held)
+        (answer,) = await self._lane.run(self._settling.prepared_check(deliveries))
         try:
             _raise_for_lost(deliveries, answer)
         except LeaseLost as lost:

@@ -11,7 +11,7 @@ from redis.asyncio.cluster import ClusterPipeline
 
 from nightmail.errors import CannotJoin, NotInTransaction
 from nightmail.store import Blocking
-from nightmail.stores.redis.scripts import Call
+from nightmail.stores.redis.requests import Call
 
 _NO_MULTI: Final = (
     "this pipeline has no MULTI, so nothing keeps its commands together: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from nightmail.stores.redis.errors import unreachable
 from nightmail.stores.redis.link import Link
 
 Address: TypeAlias = tuple[str, int]
@@ -22,6 +24,7 @@ _SCHEMES: Final = {"redis": False, "rediss": False, "redis+cluster": True, "redi
 _NOT_OURS: Final = ("maint_", "orig_", "oss_", "himport_", "maintenance_")
 _LEFT_OUT: Final = frozenset({"redis_connect_func", "response_callbacks", "client_name", "retry_on_timeout"})
 
+CONNECT_SECONDS: Final = 5.0
 LONGEST_WAIT: Final = timedelta(seconds=5)
 """Other publishes queue behind the one that waits."""
 
@@ -52,6 +55,21 @@ class Connector:
     place: Callable[[Address | None], str]
     """The address for error messages: host, port, database and user, without the password."""
     waiting: Waiting = Waiting()
+
+    async def open(self, role: str, address: Address | None) -> Link:
+        """A new connection."""
+        link = self.connect(role, address)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await link.connect()
+        except BaseException as error:
+            link.terminate()
+            if isinstance(error, Exception):
+                # The driver's text may quote the address, and the URL it came from.
+                better = unreachable(error, self.place(address))
+                raise better from (None if isinstance(error, ValueError) else error)
+            raise
+        return link
 
 
 def connector_of(given: str | Redis | RedisCluster) -> Connector:

@@ -9,8 +9,9 @@ from heapq import nlargest, nsmallest
 from nightmail.limits import ByteBudget
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.stores.redis.ids import digits
-from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.lane import Lane, call_each
 from nightmail.stores.redis.letter_records import letter_records
+from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.records import records
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.script_calls import ScriptCalls
@@ -20,10 +21,11 @@ from nightmail.stores.redis.times import micros, time_micros
 class Inspecting:
     """The queries of `Inspection`: one call for each queue."""
 
-    def __init__(self, lane: Lane, registry: Registry, calls: ScriptCalls) -> None:
+    def __init__(self, lane: Lane, registry: Registry, calls: ScriptCalls, nodes: Nodes) -> None:
         self._lane = lane
         self._registry = registry
         self._calls = calls
+        self._nodes = nodes
 
     async def peek(
         self, queue: str | None, *, timer_id: str | None, due_before: datetime | None, limit: int
@@ -38,7 +40,7 @@ class Inspecting:
             self._calls.call("peek", [self._calls.keys.tag(name)], limit, before, timer_id or "")
             for name in names
         ]
-        for name, found in zip(names, await self._lane.call_each(calls), strict=True):
+        for name, found in zip(names, await call_each(self._lane, self._nodes, calls), strict=True):
             waiting += [record.pending(name) for record in records(found)]
         return nsmallest(limit, waiting, key=lambda message: (message.due_at, message.id))
 
@@ -81,7 +83,7 @@ class Inspecting:
                 left,
                 *sorted({digits(id_) for id_ in which.ids or ()}, reverse=True),
             )
-            ((below, part, cut_short),) = await self._lane.call(call)
+            ((below, part, cut_short),) = await self._lane.run(call)
             letters = [record.letter(queue) for record in letter_records(part)]
             left -= sum(len(letter.body) + len(letter.encoded_headers) for letter in letters)
             found += letters
@@ -95,7 +97,7 @@ class Inspecting:
         stats: dict[str, QueueStats] = {}
         names = await self._registry.queues()
         calls = [self._calls.call("stats", [self._calls.keys.tag(name)]) for name in names]
-        for name, found in zip(names, await self._lane.call_each(calls), strict=True):
+        for name, found in zip(names, await call_each(self._lane, self._nodes, calls), strict=True):
             ready, scheduled, running, superseded, dead, age = (int(number) for number in found)
             stats[name] = QueueStats(
                 ready=ready,

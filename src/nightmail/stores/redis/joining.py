@@ -20,6 +20,7 @@ from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.publishing import Publishing
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.requests import Commands
 
 _OTHER_SLOT: Final = (
     "keys of this pipeline are in another slot of the cluster than the message: begin your keys with the queue's tag, "
@@ -83,7 +84,7 @@ class Joining:
 
     async def _check_ours(self, pipeline: CallersPipeline) -> None:
         # Asked once for each client, and by that client.
-        (identity,) = await self._lane.ask(self._keys.meta, ("HGET", self._keys.meta, "identity"))
+        (identity,) = await self._lane.run(Commands(self._keys.meta, ("HGET", self._keys.meta, "identity")))
         if identity is None:
             raise SchemaMissing
         if self._identities.get(pipeline.place) == identity:

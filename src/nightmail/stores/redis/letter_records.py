@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from nightmail.message import DeadDelivery
+from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter
 from nightmail.stores.redis.records import Record, read_record, text
 from nightmail.stores.redis.times import time_of, time_or_none
@@ -78,6 +78,11 @@ class LetterRecord(NamedTuple):
             error=self.error,
             died_at=time_of(self.died),
         )
+
+
+def dead_deliveries(reply: bytes, queues: Sequence[str], token: UUID) -> list[Delivery]:
+    """The dead letters of a reply, as claimed from these queues under this token."""
+    return [record.delivery(queues[record.message.place - 1], token) for record in letter_records(reply)]
 
 
 def letter_records(reply: bytes, at: int = 0) -> Iterator[LetterRecord]:

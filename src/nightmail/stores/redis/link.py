@@ -1,4 +1,4 @@
-"""One connection: several commands at once, and the answer to each.
+"""One of our connections: several commands at once, and the answer to each.
 
 The driver connects, authenticates and reads; it retries nothing. A command sent twice because the first reply was late
 would claim twice, or publish twice.
@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
 from nightmail.stores.redis.errors import OF_THE_DRIVER, is_unknown_script, is_unknown_syntax
-from nightmail.stores.redis.scripts import Call
-from nightmail.stores.shared.driver_errors import driven
-
-Argument: TypeAlias = bytes | str | int
-Command: TypeAlias = Sequence[Argument]
-Reply: TypeAlias = Any
+from nightmail.stores.redis.requests import Call, Command, Reply
+from nightmail.stores.shared.driver_errors import Broken, driven
 
 
 class Link:
@@ -30,7 +26,7 @@ class Link:
         """Whether the server is older than 7.0, and does not support script flags."""
 
     @property
-    def open(self) -> bool:
+    def usable(self) -> bool:
         """Whether it is still open, as far as can be seen without a call."""
         # The driver would notice only after sending, too late to know whether that arrived.
         reader = getattr(self.connection, "_reader", None)
@@ -51,35 +47,60 @@ class Link:
 
     async def ask(self, *commands: Command) -> list[Reply]:
         """Send these at once; returns the answers in order, errors among them, not raised."""
-        await self.send(*commands)
         answers: list[Reply] = []
-        for _ in commands:
-            try:
-                answers.append(await self.read())
-            except ResponseError as error:
-                answers.append(error)
+        connection = self.connection
+        # As `send` and `read` do, but every verb comes through here: without two more coroutines for each command.
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            for _ in commands:
+                try:
+                    answers.append(await connection.read_response())
+                except ResponseError as error:
+                    answers.append(error)
+        except OF_THE_DRIVER:
+            raise
+        except Exception as error:
+            raise Broken from error
         return answers
 
-    async def call(self, call: Call, *, also: Sequence[Command] = ()) -> list[Reply]:
-        """Run a script, then these commands. A server that does not know the script is sent it in full."""
+    async def ask_or_raise(self, *commands: Command) -> list[Reply]:
+        """The same; raises the first error among the answers."""
+        answers = await self.ask(*commands)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    async def call(self, call: Call) -> list[Reply]:
+        """Run a script, then the commands that follow it; raises if the script fails.
+
+        A server that does not know the script is sent it in full.
+        """
         if self.old:
             call = call.for_old_servers
-        answers = await self.ask(call.by_digest, *also)
+        answers = await self.ask(call.by_digest, *call.then)
+        if not isinstance(answers[0], Exception):
+            return answers
         if is_unknown_script(answers[0]):
-            answers = await self.ask(call.in_full, *also)
+            answers = await self.ask(call.in_full, *call.then)
         if not self.old and call.flagged and is_unknown_syntax(answers[0]):
             self.old = True
-            return await self.call(call, also=also)
+            return await self.call(call)
+        if isinstance(answers[0], Exception):
+            raise answers[0]
         return answers
 
     async def call_each(self, calls: Sequence[Call]) -> list[Reply]:
-        """Run read-only scripts, pipelined; returns the answers, errors among them, not raised."""
+        """Run one read-only script several times, pipelined; returns the answers, errors among them, not raised."""
         # The first answer shows whether the server knows the script, which is the same for all.
-        (first,) = await self.call(calls[0])
+        try:
+            (first,) = await self.call(calls[0])
+        except ResponseError as error:
+            first = error
         rest = [call.for_old_servers if self.old else call for call in calls[1:]]
         return [first, *(await self.ask(*(call.by_digest for call in rest)) if rest else ())]
 
-    def drop(self) -> None:
+    def terminate(self) -> None:
         """Close without waiting."""
         connection = self.connection
         writer = getattr(connection, "_writer", None)
@@ -93,11 +114,3 @@ class Link:
         """Close."""
         with suppress(RedisError, OSError, TimeoutError):
             await self.connection.disconnect()
-
-
-def raised(answers: Sequence[Reply]) -> list[Reply]:
-    """The answers; raises the first error among them."""
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    return list(answers)

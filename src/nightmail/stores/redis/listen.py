@@ -15,7 +15,6 @@ from nightmail.bell import Bell, Bells
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.redis.connect import Address, Connector
 from nightmail.stores.redis.keys import Keys
-from nightmail.stores.redis.lane import connected
 from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.nodes import Nodes
 
@@ -123,7 +122,7 @@ class Listener(Bells):
             address = await self._nodes.holder(self._keys.tag(queue))
             link = self._links.get(address)
             if link is None:
-                link = self._links[address] = await connected(self._connector, ROLE, address)
+                link = self._links[address] = await self._connector.open(ROLE, address)
                 group.create_task(self._read(link))
             self._asked[queue] = address
             self._channels[self._keys.channel(queue).encode()] = queue
@@ -195,7 +194,7 @@ class Listener(Bells):
         self._heard.clear()
         self._fresh.clear()
         for link in links.values():
-            link.drop()
+            link.terminate()
 
     def _tell(self, error: Exception) -> None:
         # The workers log that the server is down, and that it is back: one line each is enough.

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from nightmail.errors import LeaseLost, PublishUncertain, StoreUnavailable, TimerExists
+from nightmail.errors import LeaseLost, PublishUncertain, TimerExists
 from nightmail.message import Delivery, Message
 from nightmail.stores.redis.connect import Waiting
 from nightmail.stores.redis.errors import translated
-from nightmail.stores.redis.ids import following, stored_ids
+from nightmail.stores.redis.ids import Ids, following, stored_ids
 from nightmail.stores.redis.keys import behind_the_tag
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.link import Argument, Command
-from nightmail.stores.redis.nodes import Nodes, by_slot
+from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.records import facts
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.requests import Argument, Call, Command, Commands
 from nightmail.stores.redis.script_calls import ScriptCalls
-from nightmail.stores.redis.scripts import Call
 from nightmail.stores.redis.times import micros
 
 _ARGUMENTS_A_SECOND: Final = 2_000
@@ -39,33 +39,19 @@ class Publishing:
         """Store one message."""
         ids = await self._registry.enter([message.queue])
         fence = await self.fence(message.queue, own)
-        call = self.prepared([message], fence, ids.next(), final=False)
-        (id_,) = await self._stored(call, own)
+        (id_,) = await self._stored(self.prepared([message], fence, ids.next(), final=False), own)
         if id_ is None and message.on_conflict == "raise" and message.timer_id is not None:
             raise TimerExists(message.queue, message.timer_id)
         return id_
 
     async def publish_batch(self, messages: Sequence[Message]) -> list[int]:
-        """Store messages without timer ids; returns their ids, in order.
-
-        In a cluster each slot is a separate call: the first may succeed and the next fail.
-        """
+        """Store messages without timer ids; returns their ids, in order."""
         ids = await self._registry.enter(message.queue for message in messages)
-        tags = {queue: self._calls.keys.tag(queue) for queue in {message.queue for message in messages}}
-        stored: dict[int, int] = {}
-        for group in by_slot(self._nodes, ((tags[message.queue], at) for at, message in enumerate(messages))):
-            places = [place for _, place in group]
-            call = self.prepared(
-                [messages[place] for place in places], None, ids.next(len(places)), final=False
-            )
-            try:
-                found = await self._stored(call, None)
-            except StoreUnavailable as error:
-                if not stored or isinstance(error, PublishUncertain):
-                    raise
-                raise PublishUncertain(f"only a part of the batch was stored: {error}") from error
-            stored.update((place, id_) for place, id_ in zip(places, found, strict=True) if id_ is not None)
-        return [stored[place] for place in range(len(messages))]
+        return await self._stored_batch(messages, ids)
+
+    async def _stored_batch(self, messages: Sequence[Message], ids: Ids) -> list[int]:
+        call = self.prepared(messages, None, ids.next(len(messages)), final=False)
+        return [id_ for id_ in await self._stored(call, None) if id_ is not None]
 
     async def fence(self, queue: str, own: Delivery | None) -> Delivery | None:
         """The delivery that the script is to fence with.
@@ -84,7 +70,7 @@ class Publishing:
     async def check_held(self, own: Delivery) -> None:
         """Raise `LeaseLost` unless this lease holds."""
         key = self._calls.keys.of(own)
-        (token,) = await self._lane.ask(key, ("HGET", key, "token"))
+        (token,) = await self._lane.run(Commands(key, ("HGET", key, "token")))
         if token != own.token.bytes:
             raise LeaseLost((own.id,))
 
@@ -105,16 +91,16 @@ class Publishing:
         return self._calls.call("publish", tags, *arguments, letter=first)
 
     async def _stored(self, call: Call, own: Delivery | None) -> list[int | None]:
-        also: list[Command] = []
+        then: tuple[Command, ...] = ()
         if self._waiting.replicas:
-            also.append(("WAIT", self._waiting.replicas, micros(self._waiting.patience) // 1000))
+            then = (("WAIT", self._waiting.replicas, micros(self._waiting.patience) // 1000),)
         # Two arguments for each message: a batch of fifty thousand takes seconds on a busy server.
-        more_seconds = len(call.arguments) / _ARGUMENTS_A_SECOND
-        answers = await self._lane.call(call, also=also, lost=PublishUncertain, more_seconds=more_seconds)
+        call = replace(call, then=then, more_seconds=len(call.arguments) / _ARGUMENTS_A_SECOND)
+        answers = await self._lane.run(call, lost=PublishUncertain)
         if answers[0] == b"lost":
             raise LeaseLost(() if own is None else (own.id,))
         ids = stored_ids(answers[0])
-        if not also or all(id_ is None for id_ in ids):
+        if not call.then or all(id_ is None for id_ in ids):
             return ids
         if isinstance(answers[1], Exception):
             better = translated(answers[1], PublishUncertain)

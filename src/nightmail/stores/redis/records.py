@@ -5,7 +5,7 @@ The driver takes some microseconds for each value of a reply, and each message h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from struct import Struct
 from typing import Final, NamedTuple
@@ -73,28 +73,6 @@ class Record(NamedTuple):
     headers: str
     body: bytes
 
-    def delivery(self, queue: str, token: UUID) -> Delivery:
-        """As claimed under this token."""
-        return Delivery(
-            self.id,
-            token,
-            queue,
-            self.body,
-            self.headers,
-            self.timer_id,
-            self.ordering_key,
-            self.priority,
-            time_of(self.due),
-            time_of(self.published),
-            time_of(self.claimed),
-            time_or_none(self.expires),
-            self.attempts,
-            self.deliveries,
-            time_or_none(self.first),
-            time_or_none(self.last),
-            bool(self.superseded),
-        )
-
     def pending(self, queue: str) -> PendingMessage:
         """As an operator sees it while it waits."""
         return PendingMessage(
@@ -110,6 +88,32 @@ class Record(NamedTuple):
             body=self.body,
             encoded_headers=self.headers,
         )
+
+
+def deliveries(reply: bytes, queues: Sequence[str], token: UUID) -> list[Delivery]:
+    """The messages of a reply, as claimed from these queues under this token."""
+    return [
+        Delivery(
+            record.id,
+            token,
+            queues[record.place - 1],
+            record.body,
+            record.headers,
+            record.timer_id,
+            record.ordering_key,
+            record.priority,
+            time_of(record.due),
+            time_of(record.published),
+            time_of(record.claimed),
+            time_or_none(record.expires),
+            record.attempts,
+            record.deliveries,
+            time_or_none(record.first),
+            time_or_none(record.last),
+            bool(record.superseded),
+        )
+        for record in records(reply)
+    ]
 
 
 def records(reply: bytes) -> Iterator[Record]:

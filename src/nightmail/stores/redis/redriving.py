@@ -11,12 +11,12 @@ from struct import Struct
 from typing import Final
 
 from nightmail.records import DeadLetter
-from nightmail.stores.redis.crossing import Crossing
+from nightmail.stores.redis.cluster.crossing import Crossing
 from nightmail.stores.redis.ids import Ids, digits, following, stored_ids
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.link import Argument
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.requests import Argument
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.shared.provenance import redriven_headers
 
@@ -69,7 +69,7 @@ class Redriving:
                 )
                 arguments.append(fixed + new_headers(letter))
             call = self._calls.call("redrive", keys, int(keep_timer_ids), *arguments, letter=ids.next())
-            (answer,) = await self._lane.call(call)
+            (answer,) = await self._lane.run(call)
             for (_, at), id_ in zip(group, stored_ids(answer), strict=True):
                 moved[at] = id_
         return moved

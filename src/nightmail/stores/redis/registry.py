@@ -19,7 +19,7 @@ from typing import Final
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.redis.ids import PROCESS_BITS, Ids
 from nightmail.stores.redis.lane import Lane
-from nightmail.stores.redis.nodes import Nodes
+from nightmail.stores.redis.requests import Commands
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.times import micros, time_micros
 
@@ -34,11 +34,10 @@ NUMBER_AGAIN_SECONDS: Final = 5.0
 class Registry:
     """What one open store has listed."""
 
-    def __init__(self, lane: Lane, calls: ScriptCalls, nodes: Nodes) -> None:
+    def __init__(self, lane: Lane, calls: ScriptCalls) -> None:
         self._lane = lane
         self._calls = calls
         self._keys = calls.keys
-        self._nodes = nodes
         self._ids: Ids | None = None
         self._spare = Ids(secrets.randbelow(1 << PROCESS_BITS))
         """Without a number from the server: almost certainly no other store has the same."""
@@ -56,7 +55,9 @@ class Registry:
     async def _ask_for_number(self) -> None:
         try:
             async with asyncio.timeout(NUMBER_SECONDS):
-                (number,) = await self._lane.ask(self._keys.processes, ("INCR", self._keys.processes))
+                (number,) = await self._lane.run(
+                    Commands(self._keys.processes, ("INCR", self._keys.processes))
+                )
         except (StoreUnavailable, TimeoutError):
             self._number_at = asyncio.get_running_loop().time() + NUMBER_AGAIN_SECONDS
             return
@@ -68,10 +69,10 @@ class Registry:
         """List these queues, and return the ids of this store. Calls the server only for stale entries."""
         ids = await self.ids()
         now = self._now()
-        address = await self._nodes.holder(self._keys.queues)
-        if self._losses != self._lane.losses[address]:
+        losses = await self._lane.losses(self._keys.queues)
+        if self._losses != losses:
             # After a failover the new primary may lack our entries.
-            self._losses = self._lane.losses[address]
+            self._losses = losses
             self._listed = dict.fromkeys(self._listed, now - 2 * LISTED_FOR.total_seconds())
         wanted = dict.fromkeys(queues)
         if new := [queue for queue in wanted if queue not in self._listed]:
@@ -87,7 +88,7 @@ class Registry:
 
     async def queues(self) -> list[str]:
         """All queues that are listed, by name."""
-        (found,) = await self._lane.ask(self._keys.queues, ("ZRANGE", self._keys.queues, 0, -1))
+        (found,) = await self._lane.run(Commands(self._keys.queues, ("ZRANGE", self._keys.queues, 0, -1)))
         return sorted(name.decode("utf-8", "backslashreplace") for name in found)
 
     async def strike_off(self, queues: Sequence[str]) -> None:
@@ -96,10 +97,10 @@ class Registry:
             call = self._calls.call(
                 "strike_off", [self._keys.registry_tag], micros(STRUCK_OFF_AFTER), *queues
             )
-            await self._lane.call(call)
+            await self._lane.run(call)
 
     async def _list(self, queues: Sequence[str]) -> None:
-        await self._lane.call(self._calls.call("enlist", [self._keys.registry_tag], *queues))
+        await self._lane.run(self._calls.call("enlist", [self._keys.registry_tag], *queues))
         self._listed.update(dict.fromkeys(queues, self._now()))
 
     async def _list_again(self, queues: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from nightmail.errors import NotAllowed, StoreUnavailable
 from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.requests import Commands
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.scripts import script
 
@@ -32,7 +33,7 @@ async def check_rights(lane: Lane, calls: ScriptCalls, *, wait: bool) -> None:
     needed = {verb: commands_of(verb) for verb in VERBS}
     every = sorted(frozenset().union(*needed.values()))
     call = calls.call("rights", [calls.keys.registry_tag], *every)
-    (found,) = await lane.call(call)
+    (found,) = await lane.run(call)
     lacking = {command.decode() for command in found}
     if rings := lacking & {"PUBLISH", "SPUBLISH"}:
         logger.warning(
@@ -57,7 +58,7 @@ def commands_of(verb: str) -> frozenset[str]:
 
 async def _check_wait(lane: Lane, calls: ScriptCalls) -> None:
     try:
-        await lane.ask(calls.keys.meta, ("WAIT", 0, 1))
+        await lane.run(Commands(calls.keys.meta, ("WAIT", 0, 1)))
     except StoreUnavailable as error:
         if isinstance(error.__cause__, ResponseError):
             raise NotAllowed(

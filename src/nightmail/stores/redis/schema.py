@@ -9,6 +9,7 @@ from typing import Final
 from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.lane import Lane
+from nightmail.stores.redis.requests import Commands
 
 VERSION: Final = 1
 LOOK_INTERVAL: Final = timedelta(seconds=5)
@@ -25,20 +26,22 @@ async def migrate(lane: Lane, keys: Keys) -> None:
         "notice_horizon": int(NOTICE_HORIZON.total_seconds()),
     }
     # Set only if absent: of two processes that do this at the same time, one is first.
-    await lane.ask(keys.meta, *(("HSETNX", keys.meta, name, value) for name, value in constants.items()))
+    await lane.run(
+        Commands(keys.meta, *(("HSETNX", keys.meta, name, value) for name, value in constants.items()))
+    )
 
 
 async def check(lane: Lane, keys: Keys) -> None:
     """See `Store.check`."""
-    (kind,) = await lane.ask(keys.meta, ("TYPE", keys.meta))
+    (kind,) = await lane.run(Commands(keys.meta, ("TYPE", keys.meta)))
     if kind == b"none":
         raise SchemaMissing(
             f"there is no key {keys.meta!r}: run `nightmail migrate`, or pass `create_tables=True`"
         )
     if kind != b"hash":
         raise SchemaDrift([f"{keys.meta} is a {kind.decode()} and not a hash"])
-    (found,) = await lane.ask(
-        keys.meta, ("HMGET", keys.meta, "version", "identity", "look_interval", "notice_horizon")
+    (found,) = await lane.run(
+        Commands(keys.meta, ("HMGET", keys.meta, "version", "identity", "look_interval", "notice_horizon"))
     )
     version, identity, look_interval, horizon = found
     number = _number(version)

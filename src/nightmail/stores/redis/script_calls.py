@@ -8,8 +8,8 @@ from typing import Final
 from nightmail.clock import Clock
 from nightmail.stores.redis.ids import digits
 from nightmail.stores.redis.keys import Keys
-from nightmail.stores.redis.link import Argument
-from nightmail.stores.redis.scripts import Call, script
+from nightmail.stores.redis.requests import Argument, Call
+from nightmail.stores.redis.scripts import script
 from nightmail.stores.redis.times import now_argument
 
 NO_LETTER: Final = 0

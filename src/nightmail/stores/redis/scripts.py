@@ -52,37 +52,6 @@ class Script:
         return frozenset(_COMMANDS.findall(self.text))
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A script with its keys, all in one slot, and its arguments."""
-
-    script: Script
-    keys: tuple[str, ...]
-    arguments: tuple[bytes | str | int, ...]
-
-    @property
-    def flagged(self) -> bool:
-        """Whether an older server would not understand it."""
-        return bool(self.script.flags)
-
-    @property
-    def for_old_servers(self) -> Call:
-        """The same without flags."""
-        return (
-            Call(script(self.script.name, flags=False), self.keys, self.arguments) if self.flagged else self
-        )
-
-    @property
-    def by_digest(self) -> tuple[bytes | str | int, ...]:
-        """As a command, for a server that knows the script."""
-        return ("EVALSHA", self.script.digest, len(self.keys), *self.keys, *self.arguments)
-
-    @property
-    def in_full(self) -> tuple[bytes | str | int, ...]:
-        """As a command, for a server that may not know the script; it does from then on."""
-        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.arguments)
-
-
 @cache
 def script(name: str, *, flags: bool = True) -> Script:
     """The script in the file of this name."""

@@ -30,6 +30,7 @@ from nightmail.stores.redis import schema
 from nightmail.stores.redis.callers import refuse_synchronous
 from nightmail.stores.redis.connect import Waiting, connector_of
 from nightmail.stores.redis.keys import Keys
+from nightmail.stores.redis.requests import Commands
 from nightmail.stores.redis.rights import check_rights
 from nightmail.stores.redis.runtime import Runtime
 from nightmail.stores.redis.script_calls import ScriptCalls
@@ -126,7 +127,7 @@ class RedisStore:
 
     async def ping(self) -> None:
         """See `Store.ping`."""
-        await self._runtime.publish.ask(self._keys.meta, ("PING",))
+        await self._runtime.publish.run(Commands(self._keys.meta, ("PING",)))
 
     def schema_sql(self) -> str:
         """See `Store.schema_sql`. There is nothing to run by hand: keys are made by the first message."""
@@ -173,7 +174,7 @@ class RedisStore:
             return []
         if transaction is not None:
             return await self._runtime.joining.publish_batch(transaction, messages)
-        return await self._whole(self._runtime.publishing.publish_batch(messages))
+        return await self._runtime.publishing.publish_batch(messages)
 
     # ---------------------------------------------------------------------------------- under a lease
 
@@ -187,14 +188,13 @@ class RedisStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim`. In a cluster, a node that does not answer stops no queue of the others."""
-        claims = self._runtime.claims
-        return await self._whole(
-            claims.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
+        return await self._runtime.claims.claim(
+            queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes
         )
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        return await self._whole(self._runtime.claims.recall(queues, token))
+        return await self._runtime.claims.recall(queues, token)
 
     async def claim_dead(
         self,
@@ -206,26 +206,24 @@ class RedisStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim_dead`. In a cluster, the longest due of one slot first."""
-        letters = self._runtime.letters
-        return await self._whole(
-            letters.claim(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
+        return await self._runtime.letters.claim(
+            queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes
         )
 
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
-        return await self._whole(self._runtime.letters.recall(queues, token))
+        return await self._runtime.letters.recall(queues, token)
 
     async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""
         if not batch:
             return []
-        return await self._whole(
-            self._runtime.settling.settle(self._runtime.settle, self._runtime.registry, batch)
-        )
+        runtime = self._runtime
+        return await runtime.settling.settle(runtime.settle, runtime.registry, batch)
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
-        return await self._whole(self._runtime.settling.extend(self._runtime.settle, deliveries, lease))
+        return await self._runtime.settling.extend(self._runtime.settle, deliveries, lease)
 
     def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
@@ -268,7 +266,7 @@ class RedisStore:
         """See `Store.cancel_all`."""
         check_queue(queue)
         _refuse(transaction, "cancel_all")
-        return await self._whole(self._runtime.timers.cancel_all(queue))
+        return await self._to_the_end(self._runtime.timers.cancel_all(queue))
 
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None
@@ -323,15 +321,17 @@ class RedisStore:
         """
         if to is not None:
             check_queue(to)
-        return await self._whole(self._runtime.redriving.redrive(letters, to, keep_timer_ids=keep_timer_ids))
+        return await self._to_the_end(
+            self._runtime.redriving.redrive(letters, to, keep_timer_ids=keep_timer_ids)
+        )
 
     async def purge(self, which: DeadFilter, *, limit: int) -> int:
         """See `Inspection.purge`."""
-        return await self._whole(self._runtime.sweeping.purge(which, limit=limit))
+        return await self._to_the_end(self._runtime.sweeping.purge(which, limit=limit))
 
     async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
         """See `Inspection.sweep`."""
-        return await self._whole(self._runtime.sweeping.sweep(older_than=older_than, limit=limit))
+        return await self._to_the_end(self._runtime.sweeping.sweep(older_than=older_than, limit=limit))
 
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""
@@ -339,8 +339,8 @@ class RedisStore:
 
     # ------------------------------------------------------------------------------------- inside
 
-    async def _whole(self, verb: Coroutine[Any, Any, T]) -> T:
-        return await self._runtime.whole.run(verb)
+    async def _to_the_end(self, verb: Coroutine[Any, Any, T]) -> T:
+        return await self._runtime.to_the_end.run(verb)
 
     def _make(self) -> Runtime:
         return Runtime(

@@ -41,7 +41,7 @@ class Sweeping:
         for queue, ids in oldest.items():
             for first in range(0, len(ids), AT_ONCE):
                 part = b"".join(ids[first : first + AT_ONCE])
-                (count,) = await self._lane.call(
+                (count,) = await self._lane.run(
                     self._calls.call("purge", [self._calls.keys.tag(queue)], part)
                 )
                 purged += int(count)
@@ -61,7 +61,7 @@ class Sweeping:
                 "" if which.error is None else f"!{which.error}",
                 *sorted({digits(id_) for id_ in which.ids or ()}),
             )
-            ((above, part),) = await self._lane.call(call)
+            ((above, part),) = await self._lane.run(call)
             found += [part[at : at + DIGITS] for at in range(0, len(part), DIGITS)]
             if not above or len(found) >= limit:
                 return found
@@ -83,7 +83,7 @@ class Sweeping:
                     forget,
                     digits(_id_of(STRUCK_OFF_AFTER)),
                 )
-                ((*found, gone),) = await self._lane.call(call)
+                ((*found, gone),) = await self._lane.run(call)
                 swept += Swept(*(int(count) for count in found))
                 if gone:
                     empty.append(queue)

@@ -46,5 +46,5 @@ class Timers:
         ids = await self._registry.ids()
         tags = [self._calls.keys.tag(queue)]
         call = self._calls.call(script, tags, *arguments, letter=ids.next())
-        (answer,) = await self._lane.call(call)
+        (answer,) = await self._lane.run(call)
         return answer

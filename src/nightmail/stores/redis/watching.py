@@ -18,8 +18,8 @@ from redis.exceptions import RedisClusterException, RedisError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nightmail.errors import CannotJoin, NightmailError
-from nightmail.stores.redis.link import Link, Reply
-from nightmail.stores.redis.scripts import Call
+from nightmail.stores.redis.link import Link
+from nightmail.stores.redis.requests import Call, Reply
 
 LOST_CONNECTION: Final = (RedisConnectionError, RedisTimeoutError, OSError, TimeoutError)
 """Errors after which the fate of a command is unknown."""
@@ -63,7 +63,7 @@ class WatchingPipeline:
             connection is not None
             and connection is self._connection
             and getattr(connection, "_reader", None) is self._stream
-            and Link(connection).open
+            and Link(connection).usable
         )
 
     async def execute(self, call: Call) -> list[Reply]:

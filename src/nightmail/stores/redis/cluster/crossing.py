@@ -28,8 +28,8 @@ from nightmail.records import DeadLetter
 from nightmail.stores.redis.ids import DIGITS, Ids, digits, following, stored_ids
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import LetterRecord, letter_records
-from nightmail.stores.redis.link import Argument
 from nightmail.stores.redis.nodes import Nodes, by_slot
+from nightmail.stores.redis.requests import Argument, Commands
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.times import micros
 from nightmail.stores.shared.provenance import redriven_headers
@@ -82,7 +82,7 @@ class Crossing:
                 _HOLD.pack(place, digits(letters[at].id), digits(following(first, at)))
                 for place, at in zip(places, chosen, strict=True)
             ]
-            (found,) = await self._lane.call(
+            (found,) = await self._lane.run(
                 self._calls.call("cross_hold", tags, micros(LEASE), token, to, *facts)
             )
             for at, part in zip(chosen, found, strict=True):
@@ -110,7 +110,7 @@ class Crossing:
             headers = redriven_headers(record.letter(letters[at].queue)).encode()
             arguments += [fixed + timer + key + headers, message.body]
         call = self._calls.call("cross_store", [self._calls.keys.tag(to)], *arguments)
-        (answer,) = await self._lane.call(call)
+        (answer,) = await self._lane.run(call)
         return {at: id_ for at, id_ in zip(held, stored_ids(answer), strict=True) if id_ is not None}
 
     async def _end(
@@ -127,7 +127,7 @@ class Crossing:
                 _END.pack(place, digits(letters[at].id), at in stored)
                 for place, at in zip(places, chosen, strict=True)
             ]
-            (answer,) = await self._lane.call(self._calls.call("cross_end", tags, token, *facts))
+            (answer,) = await self._lane.run(self._calls.call("cross_end", tags, token, *facts))
             ended.update(at for at, letter in zip(chosen, answer, strict=True) if letter == _HELD)
         return ended
 
@@ -136,8 +136,8 @@ class Crossing:
             key = f"{self._calls.keys.tag(to)}:moved"
             # What is left there is swept later, and nothing waits for it.
             with suppress(StoreUnavailable):
-                await self._lane.ask(
-                    key, ("ZREM", key, *(move + digits(id_) for move, id_ in stored.items()))
+                await self._lane.run(
+                    Commands(key, ("ZREM", key, *(move + digits(id_) for move, id_ in stored.items())))
                 )
 
     def _groups(

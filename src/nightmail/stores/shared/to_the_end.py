@@ -1,4 +1,4 @@
-"""Verbs of several calls: once begun they run to their end, whether or not the caller still waits."""
+"""Work that runs to its end, whether or not its caller still waits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 FAREWELL_SECONDS: Final = 1.0
 
 
-class Whole:
-    """The running verbs of one open store."""
+class ToTheEnd:
+    """Verbs of several calls: cut off between two of them, they would leave half of their work."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -22,7 +22,7 @@ class Whole:
         task = asyncio.create_task(verb)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(seen)
+        task.add_done_callback(forget_error)
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -31,7 +31,7 @@ class Whole:
             await asyncio.wait(self._tasks, timeout=FAREWELL_SECONDS)
 
 
-def seen(task: asyncio.Task[Any]) -> None:
-    """Mark its error as seen: the caller gets it; a cancelled caller does not, and asyncio must not log it."""
+def forget_error(task: asyncio.Task[Any]) -> None:
+    """Mark the error as retrieved: a cancelled caller does not get it, and asyncio must not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,0 +1,1 @@
+"""What only a cluster needs: which node has a slot, and verbs that reach several slots."""

@@ -1,0 +1,169 @@
+"""Claims in a cluster ask slot after slot, and one node that does not answer must not keep the others from being asked.
+
+A call that is not answered in time may still lease messages, under a token that no worker has. So the token is
+remembered, and recalled before the next claim of the same queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from nightmail.errors import StoreUnavailable
+from nightmail.message import Delivery
+from nightmail.store import Claimed
+from nightmail.stores.redis.claiming import NOTHING, Claiming
+from nightmail.stores.redis.connect import Address
+from nightmail.stores.redis.nodes import Nodes, by_slot
+from nightmail.stores.redis.requests import Call, Reply
+from nightmail.stores.shared.to_the_end import ToTheEnd, forget_error
+
+NODE_SECONDS: Final = 1.0
+"""How long to wait for one node while others could be asked. Longer than a healthy one ever takes."""
+AGAIN_SOON: Final = timedelta(seconds=1)
+"""When to look again at a queue that could not be asked."""
+_MOST: Final = 1000
+
+
+class NoAnswer(StoreUnavailable):
+    """A node of the cluster does not answer. Other queues are served meanwhile."""
+
+
+class ClusterClaiming:
+    """Claims of one kind: one call for each slot, to the node that has its queues."""
+
+    def __init__(self, claiming: Claiming, nodes: Nodes, to_the_end: ToTheEnd) -> None:
+        self._claiming = claiming
+        self._nodes = nodes
+        self._to_the_end = to_the_end
+        self._late: dict[Address | None, asyncio.Task[Reply]] = {}
+        self._unanswered: dict[tuple[str, ...], dict[bytes, float]] = {}
+        """Tokens under which messages may be leased without any worker knowing, and until when."""
+
+    async def claim(
+        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
+    ) -> Claimed:
+        """See `Store.claim`. One call for each slot, in turn, until there are enough."""
+        wanted = tuple(dict.fromkeys(queues))
+        if not wanted or limit <= 0:
+            return NOTHING
+        return await self._to_the_end.run(
+            self._claim(self._claiming.rotation.next(wanted), limit, lease, token, max_bytes)
+        )
+
+    async def recall(self, queues: Sequence[str], token: UUID) -> int:
+        """See `Store.recall`."""
+        return await self._to_the_end.run(self._recall(queues, token))
+
+    async def _claim(
+        self, wanted: Sequence[str], limit: int, lease: timedelta, token: UUID, max_bytes: int
+    ) -> Claimed:
+        claimed: list[Delivery] = []
+        waits: list[timedelta] = []
+        failure: StoreUnavailable | None = None
+        asked = full = False
+        groups = self._groups(wanted)
+        alone = await self._alone(groups)
+        for group in groups:
+            room, left = limit - len(claimed), max_bytes - _size_of(claimed)
+            if full := full or room <= 0 or (left <= 0 and bool(claimed)):
+                break
+            call = await self._claiming.prepared(group, room, lease, token, left, first_fits=not claimed)
+            try:
+                wait, found, more = await self._asked(call, token, lease, alone=alone)
+            except StoreUnavailable as error:
+                if alone:
+                    raise
+                # Other queues need not wait for it.
+                failure = error
+                continue
+            asked = True
+            full = bool(more)
+            claimed += self._claiming.read(found, group, token)
+            if wait:
+                waits.append(timedelta(microseconds=int(wait)))
+        if failure is not None:
+            if not asked:
+                raise failure
+            waits.append(AGAIN_SOON)
+        self._claiming.put_in_order(claimed, wanted)
+        return Claimed(claimed, None if full else min(waits, default=None), full)
+
+    async def _recall(self, queues: Sequence[str], token: UUID) -> int:
+        calls = [await self._claiming.prepared_recall(group, token) for group in self._groups(queues)]
+        # A node that does not answer holds up none of the others.
+        answers = await asyncio.gather(
+            *(self._claiming.lane.run(call) for call in calls), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return sum(int(answer[0]) for answer in answers if not isinstance(answer, BaseException))
+
+    def _groups(self, queues: Iterable[str]) -> list[list[str]]:
+        tagged = ((self._claiming.calls.keys.tag(queue), queue) for queue in dict.fromkeys(queues))
+        return [[queue for _, queue in group] for group in by_slot(self._nodes, tagged)]
+
+    async def _alone(self, groups: Sequence[Sequence[str]]) -> bool:
+        """Whether all these queues are at one node: then no other could be served meanwhile."""
+        if len(groups) == 1:
+            return True
+        try:
+            tags = [self._claiming.calls.keys.tag(queues[0]) for queues in groups]
+            return len({await self._nodes.holder(tag) for tag in tags}) == 1
+        except StoreUnavailable:
+            return False  # One without a node is left out, and the others are asked.
+
+    async def _asked(self, call: Call, token: UUID, lease: timedelta, *, alone: bool) -> Reply:
+        """The answer of this call; `StoreUnavailable` if there is none, or not in time."""
+        if alone:
+            return await self._ask(call)
+        address = await self._nodes.holder(call.key)
+        late = self._late.get(address)
+        if late is not None and not late.done():
+            raise NoAnswer
+        self._late.pop(address, None)
+        task = asyncio.create_task(self._ask(call))
+        task.add_done_callback(forget_error)
+        try:
+            async with asyncio.timeout(NODE_SECONDS):
+                return await asyncio.shield(task)
+        except TimeoutError as error:
+            self._late[address] = task
+            self._remember(call.keys, token, lease)
+            raise NoAnswer from error
+        except StoreUnavailable:
+            self._remember(call.keys, token, lease)
+            raise
+
+    async def _ask(self, call: Call) -> Reply:
+        await self._hand_back(call.keys)
+        (answer,) = await self._claiming.lane.run(call)
+        return answer
+
+    def _remember(self, tags: tuple[str, ...], token: UUID, lease: timedelta) -> None:
+        tokens = self._unanswered.setdefault(tags, {})
+        tokens[token.bytes] = asyncio.get_running_loop().time() + lease.total_seconds()
+        while len(tokens) > _MOST:
+            del tokens[next(iter(tokens))]
+
+    async def _hand_back(self, tags: tuple[str, ...]) -> None:
+        """Recall what earlier claims may have leased unnoticed, unless those leases have ended."""
+        now = asyncio.get_running_loop().time()
+        for known in [known for known in self._unanswered if not set(known).isdisjoint(tags)]:
+            tokens = self._unanswered[known]
+            for token, until in list(tokens.items()):
+                if until > now:
+                    await self._claiming.lane.run(
+                        self._claiming.calls.call(self._claiming.recall_script, known, token)
+                    )
+                tokens.pop(token, None)
+            self._unanswered.pop(known, None)
+
+
+def _size_of(deliveries: Sequence[Delivery]) -> int:
+    """How many bytes these took to read."""
+    return sum(len(delivery.body) + len(delivery.encoded_headers) for delivery in deliveries)
