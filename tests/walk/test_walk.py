@@ -12,7 +12,7 @@ from nightmail import OutboxBroker
 from nightmail.annotations import OutboxMessage
 from nightmail.observe import Observer
 from tests.walk.page import assert_shown
-from tests.walk.tracing import walked
+from tests.walk.tracing import PAYLOAD, walked
 
 QUEUE = "orders"
 
@@ -34,27 +34,27 @@ async def test_a_publish_in_a_session_on_postgres(postgres_url: str) -> None:
     async with broker, engine.connect() as connection:
         session = AsyncSession(connection)
         # The first one learns which tables are ours.
-        await broker.publish(1, QUEUE, session=session)
+        await broker.publish(PAYLOAD, QUEUE, session=session)
 
         with walked() as walk:
-            await broker.publish(1, QUEUE, session=session)
+            await broker.publish(PAYLOAD, QUEUE, session=session)
 
         await session.close()
     await engine.dispose()
-    assert_shown("publish with an AsyncSession, Postgres", walk.carrying, at_most=9)
+    assert_shown("publish with an AsyncSession, Postgres", walk.carrying, at_most=8)
 
 
 async def _delivered(url: str) -> list[str]:
     settled = Settled()
     broker = OutboxBroker(url, create_tables=True, logger=None, observer=settled)
 
-    async def handler(number: int) -> None:
+    async def handler(body: str) -> None:
         pass
 
     broker.subscriber(QUEUE)(handler)
     async with broker:
         await broker.start()
-        await broker.publish(1, QUEUE)
+        await broker.publish(PAYLOAD, QUEUE)
         await settled.event.wait()
         settled.event.clear()
         with walked(handler) as walk:
@@ -66,17 +66,17 @@ async def _delivered(url: str) -> list[str]:
 
 async def _publish(url: str) -> None:
     async with OutboxBroker(url, logger=None) as broker:
-        await broker.publish(1, QUEUE)
+        await broker.publish(PAYLOAD, QUEUE)
 
 
 @pytest.mark.postgres
 async def test_from_the_claim_to_the_deletion_on_postgres(postgres_url: str) -> None:
-    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=33)
+    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=27)
 
 
 @pytest.mark.redis
 async def test_from_the_claim_to_the_deletion_on_one_redis_server(redis_url: str) -> None:
-    assert_shown("claim to deletion, one Redis server", await _delivered(redis_url), at_most=30)
+    assert_shown("claim to deletion, one Redis server", await _delivered(redis_url), at_most=22)
 
 
 @pytest.mark.postgres
@@ -88,7 +88,7 @@ async def test_an_ack_in_a_session_on_postgres(postgres_url: str) -> None:
 
     # One at a time: the other one's functions would be followed too.
     @broker.subscriber(QUEUE, ack_policy=AckPolicy.MANUAL, max_workers=1)
-    async def handler(number: int, message: OutboxMessage) -> None:
+    async def handler(body: str, message: OutboxMessage) -> None:
         async with AsyncSession(engine) as session:
             _ = await session.connection()
             with walked() as walk:
@@ -101,8 +101,8 @@ async def test_an_ack_in_a_session_on_postgres(postgres_url: str) -> None:
     async with broker:
         await broker.start()
         # The first one learns which tables are ours.
-        await broker.publish(1, QUEUE)
-        await broker.publish(1, QUEUE)
+        await broker.publish(PAYLOAD, QUEUE)
+        await broker.publish(PAYLOAD, QUEUE)
         await two.wait()
     await engine.dispose()
-    assert_shown("ack in a session, Postgres", walks[1], at_most=8)
+    assert_shown("ack in a session, Postgres", walks[1], at_most=12)
