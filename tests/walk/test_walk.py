@@ -71,7 +71,7 @@ async def _publish(url: str) -> None:
 
 @pytest.mark.postgres
 async def test_from_the_claim_to_the_deletion_on_postgres(postgres_url: str) -> None:
-    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=27)
+    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=24)
 
 
 @pytest.mark.redis

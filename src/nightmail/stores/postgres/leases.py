@@ -63,11 +63,22 @@ class UnderLease(ABC):
 
     def settle(self, batch: Sequence[Settlement]) -> Verb[Change[list[WriteResult]]]:
         """See `Store.settle`."""
-        results: dict[int, WriteResult] = {}
-        for part in split_duplicates([settlement.delivery for settlement in batch]):
-            found = yield from self._settle([batch[place] for place in part])
-            results.update(zip(part, found, strict=True))
-        return Change([results[place] for place in range(len(batch))])
+        parts = split_duplicates([settlement.delivery for settlement in batch])
+        if len(parts) > 1:
+            return (yield from self._settle_parts(batch, parts))
+        try:
+            try:
+                (row,) = yield self._ending(batch)
+                settled = set(row["ids"])
+            except asyncpg.LockNotAvailableError:
+                settled = yield from self._settle_unlocked(batch)
+        except asyncpg.PostgresError as error:
+            if not is_refusal(error):
+                raise
+            return (yield from self._settle_halves(batch, error))
+        missing = [settlement.delivery for settlement in batch if settlement.delivery.id not in settled]
+        leased = yield from self._still_leased(missing)
+        return Change([_result(settlement, settled, leased) for settlement in batch])
 
     def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Verb[list[WriteResult]]:
         """See `Store.extend`."""
@@ -83,32 +94,27 @@ class UnderLease(ABC):
         (row,) = yield self._ask("recall", values)
         return Change(row["many"])
 
-    def _settle(self, batch: Sequence[Settlement]) -> Verb[list[WriteResult]]:
-        try:
-            try:
-                (row,) = yield self._ending(batch)
-                settled = set(row["ids"])
-            except asyncpg.LockNotAvailableError:
-                settled = yield from self._settle_unlocked(batch)
-        except asyncpg.PostgresError as error:
-            if not is_refusal(error):
-                raise
-            return (yield from self._settle_halves(batch, error))
-        missing = [settlement.delivery for settlement in batch if settlement.delivery.id not in settled]
-        leased = yield from self._still_leased(missing)
-        return [_result(settlement, settled, leased) for settlement in batch]
+    def _settle_parts(
+        self, batch: Sequence[Settlement], parts: Sequence[Sequence[int]]
+    ) -> Verb[Change[list[WriteResult]]]:
+        """A statement writes a row once: a message that is in the batch twice needs two."""
+        results: dict[int, WriteResult] = {}
+        for part in parts:
+            change = yield from self.settle([batch[place] for place in part])
+            results.update(zip(part, change.result, strict=True))
+        return Change([results[place] for place in range(len(batch))])
 
     def _settle_halves(
         self, batch: Sequence[Settlement], error: asyncpg.PostgresError
-    ) -> Verb[list[WriteResult]]:
+    ) -> Verb[Change[list[WriteResult]]]:
         """A row that the server refuses must not keep the others from being settled."""
         if len(batch) > 1:
             half = len(batch) // 2
-            first = yield from self._settle(batch[:half])
-            second = yield from self._settle(batch[half:])
-            return [*first, *second]
+            first = yield from self.settle(batch[:half])
+            second = yield from self.settle(batch[half:])
+            return Change([*first.result, *second.result])
         logger.error("Postgres refuses to settle %s %d: %s", self.what, batch[0].delivery.id, error.sqlstate)
-        return [WriteResult.BUSY]
+        return Change([WriteResult.BUSY])
 
     def _settle_unlocked(self, batch: Sequence[Settlement]) -> Verb[set[int]]:
         """Settle those that are not locked: one locked row must not hold up the others."""

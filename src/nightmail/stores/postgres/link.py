@@ -20,7 +20,7 @@ from nightmail.stores.postgres import array_types
 from nightmail.stores.postgres.errors import OF_THE_DRIVER
 from nightmail.stores.postgres.place import SEARCH_PATH, Place
 from nightmail.stores.postgres.requests import CustomPlan, InTransaction
-from nightmail.stores.shared.driver_errors import driven
+from nightmail.stores.shared.driver_errors import Broken, driven
 from nightmail.stores.sql.verbs import Ask, carry_out
 
 DriverConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -164,9 +164,12 @@ class Link:
                 arguments = statement.arguments({**values, "identity": None})
                 if self.pooled:
                     return await self.fetch(statement.text, *arguments)
-                return await driven(
-                    self.driver.fetch(self._ready(statement.text), *arguments), *OF_THE_DRIVER
-                )
+                try:
+                    return await self.driver.fetch(self._ready(statement.text), *arguments)
+                except OF_THE_DRIVER:
+                    raise
+                except Exception as error:
+                    raise Broken from error
             case InTransaction(verb):
                 async with self.transaction():
                     return await carry_out(verb, self.send)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -97,13 +97,13 @@ class Runtime:
         """See `Runtime.read`."""
         return await self.lanes.publish.carry_out(make)
 
-    async def claim(self, wanted: Wanted) -> Claimed:
+    def claim(self, wanted: Wanted) -> Awaitable[Claimed]:
         """See `Runtime.claim`."""
-        return await self.lanes.claim.carry_out(partial(self.claims.claim, wanted))
+        return self.lanes.claim.carry_out(partial(self.claims.claim, wanted))
 
-    async def claim_dead(self, wanted: Wanted) -> Claimed:
+    def claim_dead(self, wanted: Wanted) -> Awaitable[Claimed]:
         """See `Runtime.claim_dead`."""
-        return await self.lanes.claim.carry_out(partial(self._letters.claim, wanted))
+        return self.lanes.claim.carry_out(partial(self._letters.claim, wanted))
 
     async def recall(self, make: MakeVerb[Change[int]]) -> int:
         """See `Runtime.recall`."""

@@ -174,11 +174,11 @@ class Runtime(Protocol):
         """Carry out a query."""
         ...
 
-    async def claim(self, wanted: Wanted) -> Claimed:
+    def claim(self, wanted: Wanted) -> Awaitable[Claimed]:
         """Lease messages."""
         ...
 
-    async def claim_dead(self, wanted: Wanted) -> Claimed:
+    def claim_dead(self, wanted: Wanted) -> Awaitable[Claimed]:
         """Lease dead letters."""
         ...
 
