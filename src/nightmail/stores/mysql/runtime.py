@@ -176,10 +176,11 @@ async def _in_transaction(link: Link, verb: Verb[T]) -> T:
 
     async def send(request: object) -> object:
         nonlocal begun
-        if begun or not isinstance(request, str):
+        if not isinstance(request, str):
             return await link.send(request)
+        begin = () if begun else ("begin",)
         begun = True
-        return (await link.ask("begin", request))[1]
+        return (await link.ask(*begin, request))[-1]
 
     result = await carry_out(verb, send)
     if begun:
