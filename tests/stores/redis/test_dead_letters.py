@@ -212,7 +212,7 @@ async def test_the_keeper_renews_letters_too(redis_url: str) -> None:
         await bury(store, b"a")
         (letter,) = await claim_letters(store)
         member = f"{letter.id:016x}"
-        before = await own.zscore(f"{TAG}:held", member)
+        before = await own.zscore(f"{TAG}:dead:run", member)
         answers: list[WriteResult] = []
 
         async def renew(extend: Extend) -> None:
@@ -222,7 +222,7 @@ async def test_the_keeper_renews_letters_too(redis_url: str) -> None:
             await until(lambda: bool(answers))
 
         assert answers == [WriteResult.WRITTEN]
-        assert await own.zscore(f"{TAG}:held", member) > before + 3000 * 1e6
+        assert await own.zscore(f"{TAG}:dead:run", member) > before + 3000 * 1e6
 
 
 async def test_whoever_looks_after_a_letter_publishes_under_its_lease(redis_url: str) -> None:
@@ -285,7 +285,7 @@ async def test_a_letter_that_was_tampered_with_does_not_hold_up_its_neighbours(
         assert (await store.stats())[QUEUE].dead == 2
 
 
-@pytest.mark.parametrize("field", ["care", "died", "message", "token", "moving", "error", "reason"])
+@pytest.mark.parametrize("field", ["lease", "died", "message", "token", "moving", "error", "reason"])
 async def test_a_field_of_a_letter_that_was_tampered_with_fails_nothing(redis_url: str, field: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         (letter,) = await bury(store, b"a")
@@ -298,7 +298,7 @@ async def test_a_field_of_a_letter_that_was_tampered_with_fails_nothing(redis_ur
         assert len(await store.redrive([letter])) == 1
 
 
-@pytest.mark.parametrize("key", ["dead", "died", "offered", "held", "lapsed"])
+@pytest.mark.parametrize("key", ["dead", "died", "dead:due", "dead:run", "dead:expired"])
 async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_anything_is_written(
     redis_url: str, key: str
 ) -> None:
@@ -328,7 +328,7 @@ async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_anything_is_
         assert len(await store.redrive(letters)) == 1
 
 
-@pytest.mark.parametrize("key", ["due:3", "later", "lines", "run", "names", "heads", "last", "windows"])
+@pytest.mark.parametrize("key", ["due:3", "later", "lines", "run", "timers", "heads", "last", "windows"])
 async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_a_sweep_deletes_anything(
     redis_url: str, key: str
 ) -> None:

@@ -258,7 +258,7 @@ async def test_what_is_no_id_is_taken_out_of_the_way(redis_url: str, member: byt
         await own.zadd(f"{TAG}:due:0", {member: 1})
         await own.hset(f"{TAG}:m:".encode() + member, mapping={"body": b"forged", "state": b"\0" * 59})
         await own.zadd(f"{TAG}:dead", {b"no letter": 0})
-        await own.zadd(f"{TAG}:offered", {b"no letter": 1})
+        await own.zadd(f"{TAG}:dead:due", {b"no letter": 1})
 
         assert [delivery.body for delivery in await claim(store)] == [b"before"]
         assert await claim(store) == []

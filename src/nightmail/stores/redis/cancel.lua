@@ -8,7 +8,7 @@
 local q, timer = queues[1], ARGV[5]
 guard_lines(q)
 redis.call('ZCARD', q.windows)
-local id = redis.call('HGET', q.names, timer)
+local id = redis.call('HGET', q.timers, timer)
 local found = id and fields(q, id, 'state', 'key') or {}
 local s = unpack_state(found[1])
 if not s or running(q, id) then
@@ -16,7 +16,7 @@ if not s or running(q, id) then
 end
 local key = found[2] or nil
 leave(q, id, s, key)
-redis.call('HDEL', q.names, timer)
+redis.call('HDEL', q.timers, timer)
 redis.call('ZREM', q.windows, timer)
 redis.call('UNLINK', q.message .. id)
 free(q, id, key)

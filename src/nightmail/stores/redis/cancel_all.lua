@@ -21,8 +21,8 @@ local function remove(id)
   end
   local key = found[2] or nil
   leave(q, id, s, key)
-  if bears(q, id, found[3]) then
-    redis.call('HDEL', q.names, found[3])
+  if owns(q, id, found[3]) then
+    redis.call('HDEL', q.timers, found[3])
     redis.call('ZREM', q.windows, found[3])
   end
   redis.call('ZREM', q.superseded, id)

@@ -14,14 +14,14 @@ local full = false
 
 -- Expired leases: their dead letters are offered again, unless they were given up.
 local function take_back(q)
-  local ended = redis.call('ZRANGEBYSCORE', q.held, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MANY)
+  local ended = redis.call('ZRANGEBYSCORE', q.dead_run, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MANY)
   for place = 1, #ended, 2 do
     local id = ended[place]
     local l = read_letter(q, id)
-    redis.call('ZREM', q.held, id)
-    if l and l.care.due > 0 then
-      redis.call('ZADD', q.lapsed, ended[place + 1], id)
-      redis.call('ZADD', q.offered, l.care.due, id)
+    redis.call('ZREM', q.dead_run, id)
+    if l and l.lease.due > 0 then
+      redis.call('ZADD', q.dead_expired, ended[place + 1], id)
+      redis.call('ZADD', q.dead_due, l.lease.due, id)
     end
   end
   -- One portion per call: the next call does the rest.
@@ -32,7 +32,7 @@ end
 local function choose(room)
   local candidates = {}
   for place, q in ipairs(queues) do
-    local found = redis.call('ZRANGEBYSCORE', q.offered, '-inf', now, 'WITHSCORES', 'LIMIT', 0, room)
+    local found = redis.call('ZRANGEBYSCORE', q.dead_due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, room)
     for at = 1, #found, 2 do
       candidates[#candidates + 1] = { id = found[at], due = tonumber(found[at + 1]), place = place }
     end
@@ -63,10 +63,10 @@ local function take(candidate)
   if not l then
     return -- Other software has changed it: there is nothing to deliver.
   end
-  l.care.claimed = now
-  l.care.deliveries = one_more(l.care.deliveries)
-  redis.call('HSET', q.letter .. id, 'care', pack_care(l.care), 'token', token)
-  redis.call('ZADD', q.held, after(lease), id)
+  l.lease.claimed = now
+  l.lease.deliveries = one_more(l.lease.deliveries)
+  redis.call('HSET', q.letter .. id, 'lease', pack_lease(l.lease), 'token', token)
+  redis.call('ZADD', q.dead_run, after(lease), id)
   records[#records + 1] = letter_record(candidate.place, id, l, body)
 end
 
@@ -99,7 +99,7 @@ full = full or #records == limit
 
 local following = math.huge
 for _, q in ipairs(queues) do
-  following = math.min(following, first_score(q.held), first_score(q.offered))
+  following = math.min(following, first_score(q.dead_run), first_score(q.dead_due))
 end
 local wait = following < math.huge and string.format('%.0f', math.max(following - now, 0)) or ''
 return { full and '' or wait, table.concat(records), full and 1 or 0 }

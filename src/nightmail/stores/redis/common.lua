@@ -11,17 +11,17 @@
 --   B:heads       hash  ordering key to id: the one message of the key that may run
 --   B:run         zset  id by the end of its lease
 --   B:expired     zset  the same, for expired leases whose messages are in B:due again
---   B:names       hash  timer id to id
+--   B:timers      hash  timer id to id
 --   B:windows     zset  timer id by the end of its dedup window
 --   B:superseded  zset  id: replaced while they ran
 --   B:claims      zset  the tokens of recalled claims, by time: a claim that arrives late takes nothing
 --   B:last        the highest id
---   B:d:<id>      hash  a dead letter: a message, and why it died; care, token once it has been claimed
+--   B:d:<id>      hash  a dead letter: a message, and why it died; lease, token once it has been claimed
 --   B:dead        zset  id of a dead letter
 --   B:died        zset  the same, by when it died
---   B:offered     zset  id of a dead letter by when it may be claimed; one that was given up is not there
---   B:held        zset  id of a dead letter by the end of the lease on it
---   B:lapsed      zset  the same, for expired leases whose dead letters are in B:offered again
+--   B:dead:due    zset  id of a dead letter by when it may be claimed; one that was given up is not there
+--   B:dead:run    zset  id of a dead letter by the end of the lease on it
+--   B:dead:expired  zset  the same, for expired leases whose dead letters are in B:dead:due again
 --   B:moved       zset  what came from the dead letters of another slot, see cross_store.lua
 --   B:delivered   zset  id by the time it was done; B:v:<id>  hash  the message
 -- Ids are sixteen hexadecimal digits: thirteen for microseconds, three for the process that made them.
@@ -101,10 +101,12 @@ local queues = {}
 for place, tag in ipairs(KEYS) do
   queues[place] = {
     message = tag .. ':m:', letter = tag .. ':d:', kept = tag .. ':v:', due = tag .. ':due:',
-    later = tag .. ':later', waits = tag .. ':waits', lines = tag .. ':lines', blocked = tag .. ':blocked', heads = tag .. ':heads',
-    run = tag .. ':run', expired = tag .. ':expired', names = tag .. ':names', windows = tag .. ':windows',
+    later = tag .. ':later', waits = tag .. ':waits', lines = tag .. ':lines', blocked = tag .. ':blocked',
+    heads = tag .. ':heads',
+    run = tag .. ':run', expired = tag .. ':expired', timers = tag .. ':timers', windows = tag .. ':windows',
     superseded = tag .. ':superseded', claims = tag .. ':claims', last = tag .. ':last', dead = tag .. ':dead',
-    died = tag .. ':died', offered = tag .. ':offered', held = tag .. ':held', lapsed = tag .. ':lapsed',
+    died = tag .. ':died', dead_due = tag .. ':dead:due', dead_run = tag .. ':dead:run',
+    dead_expired = tag .. ':dead:expired',
     moved = tag .. ':moved', delivered = tag .. ':delivered', bell = tag .. ARGV[3],
   }
 end
@@ -131,8 +133,8 @@ local function guard_lines(q)
   end
   guard_due(q)
   redis.call('HLEN', q.heads)
-  redis.call('HLEN', q.names)
-  for _, key in ipairs({ q.run, q.expired, q.later, q.waits, q.lines, q.blocked, q.dead, q.died, q.offered }) do
+  redis.call('HLEN', q.timers)
+  for _, key in ipairs({ q.run, q.expired, q.later, q.waits, q.lines, q.blocked, q.dead, q.died, q.dead_due }) do
     redis.call('ZCARD', key)
   end
   q.replaced = redis.call('ZCARD', q.superseded)
@@ -239,7 +241,7 @@ end
 
 local letter = ARGV[4]
 
--- The care record of a dead letter that was given up.
+-- The lease record of a dead letter that was given up.
 local GIVEN_UP = struct.pack('>ddI4I4', 0, 0, 0, 0)
 
 -- The id of a new dead letter. It may be claimed at once, unless it is given up.
@@ -253,7 +255,7 @@ local function new_letter(q, given_up)
   redis.call('ZADD', q.dead, 0, id)
   redis.call('ZADD', q.died, now, id)
   if not given_up then
-    redis.call('ZADD', q.offered, now, id)
+    redis.call('ZADD', q.dead_due, now, id)
   end
   q.rung = true
   return id
@@ -268,13 +270,13 @@ local function superseded(q, id)
   return q.replaced > 0 and redis.call('ZSCORE', q.superseded, id) and 1 or 0
 end
 
-local function bears(q, id, timer)
-  return timer and redis.call('HGET', q.names, timer) == id
+local function owns(q, id, timer)
+  return timer and redis.call('HGET', q.timers, timer) == id
 end
 
-local function drop_name(q, id, timer)
-  if bears(q, id, timer) then
-    redis.call('HDEL', q.names, timer)
+local function release_timer(q, id, timer)
+  if owns(q, id, timer) then
+    redis.call('HDEL', q.timers, timer)
   end
 end
 
@@ -306,12 +308,12 @@ local function enter(q, id, s, key)
     return
   end
   local head = redis.call('HGET', q.heads, key)
-  local standing = head and state_of(q, head)
-  if not standing then
+  local first = head and state_of(q, head)
+  if not first then
     offer(q, id, s, key)
-  elseif standing.started == 0 and id < head then
-    redis.call('ZREM', q.due .. standing.priority, head)
-    block(q, head, standing, key)
+  elseif first.started == 0 and id < head then
+    redis.call('ZREM', q.due .. first.priority, head)
+    block(q, head, first, key)
     offer(q, id, s, key)
   else
     block(q, id, s, key)
@@ -385,7 +387,7 @@ function bury_unreadable(q, id)
   local kind = redis.call('TYPE', from).ok
   local error
   if kind == 'hash' then
-    drop_name(q, id, redis.call('HGET', from, 'timer'))
+    release_timer(q, id, redis.call('HGET', from, 'timer'))
     redis.call('RENAME', from, into)
     redis.call('HDEL', into, 'token')
     error = 'its hash lacks the body, or its state is not what this version writes'
@@ -405,7 +407,7 @@ function bury_unreadable(q, id)
     }))
   end
   redis.call('HSET', into, 'message', id, 'reason', 'unreadable', 'error', error,
-    'died', string.format('%.0f', now), 'care', GIVEN_UP)
+    'died', string.format('%.0f', now), 'lease', GIVEN_UP)
   -- Its hash cannot be trusted to say which ordering key it held. Read once per call: whatever is offered meanwhile is
   -- readable.
   if not q.key_of then

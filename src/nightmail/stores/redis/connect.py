@@ -138,7 +138,7 @@ def _from_pool(pool: Any, waiting: Waiting) -> Connector:
 
     def connect(name: str, _address: Address | None) -> Link:
         # Read each time: rotated credentials are changed there.
-        return Link(kind(**_ours(arguments, name)))
+        return Link(kind(**_own_arguments(arguments, name)))
 
     def place(_address: Address | None) -> str:
         return _place(arguments, arguments.get("host", "localhost"), arguments.get("port", 6379))
@@ -151,7 +151,7 @@ def _from_nodes(
 ) -> Connector:
     def connect(name: str, address: Address | None) -> Link:
         host, port = address or start[0]
-        return Link(kind(**{**_ours(arguments, name), "host": host, "port": port}))
+        return Link(kind(**{**_own_arguments(arguments, name), "host": host, "port": port}))
 
     def place(address: Address | None) -> str:
         return _place(arguments, *(address or start[0]))
@@ -165,7 +165,7 @@ def _place(arguments: dict[str, Any], host: object, port: object) -> str:
     return f"Redis at {where}, database {arguments.get('db') or 0}, user {user}"
 
 
-def _ours(arguments: dict[str, Any], name: str) -> dict[str, Any]:
+def _own_arguments(arguments: dict[str, Any], name: str) -> dict[str, Any]:
     kept = {
         key: value
         for key, value in arguments.items()

@@ -22,9 +22,9 @@ local function finish(place, id, stored)
   end
   withdraw(q, id)
   redis.call('HDEL', q.letter .. id, 'token', 'moving')
-  if l.care.due > 0 then
-    redis.call('ZADD', q.offered, l.care.due, id)
-    ring_if_soon(q, l.care.due)
+  if l.lease.due > 0 then
+    redis.call('ZADD', q.dead_due, l.lease.due, id)
+    ring_if_soon(q, l.lease.due)
   end
   return 'h'
 end

@@ -22,7 +22,7 @@ local function hold(place, id, move)
   end
   withdraw(q, id)
   redis.call('HSET', q.letter .. id, 'token', token, 'moving', move .. target)
-  redis.call('ZADD', q.held, after(lease), id)
+  redis.call('ZADD', q.dead_run, after(lease), id)
   return move .. letter_record(place, id, l, body_of(q, id))
 end
 

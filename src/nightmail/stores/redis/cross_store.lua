@@ -24,8 +24,8 @@ local function read(facts, body)
 end
 
 local function is_taken(timer)
-  local bearer = redis.call('HGET', q.names, timer)
-  return bearer and state_of(q, bearer) ~= nil
+  local owner = redis.call('HGET', q.timers, timer)
+  return owner and state_of(q, owner) ~= nil
 end
 
 local function store(m)
@@ -37,7 +37,7 @@ local function store(m)
   redis.call('HSET', q.message .. id, 'body', m.body, 'state', pack_state(s), 'headers', m.headers)
   if m.timer then
     redis.call('HSET', q.message .. id, 'timer', m.timer)
-    redis.call('HSET', q.names, m.timer, id)
+    redis.call('HSET', q.timers, m.timer, id)
   end
   if m.key then
     redis.call('HSET', q.message .. id, 'key', m.key)
@@ -54,19 +54,19 @@ guard_lines(q)
 redis.call('ZCARD', q.moved)
 q.before = last_id(q)
 q.highest = q.before
-local moves, bearers, ids = {}, {}, {}
+local moves, owners, ids = {}, {}, {}
 for place = 5, #ARGV, 2 do
   local m = read(ARGV[place], ARGV[place + 1])
   moves[#moves + 1] = m
   if m.timer and not m.arrived and not is_taken(m.timer) then
     -- Of several with one timer id, the last one gets it.
-    bearers[m.timer] = m
+    owners[m.timer] = m
   end
 end
 for place, m in ipairs(moves) do
   if m.arrived then
     ids[place] = m.arrived
-  elseif not m.timer or bearers[m.timer] == m then
+  elseif not m.timer or owners[m.timer] == m then
     ids[place] = store(m)
   else
     ids[place] = NOTHING

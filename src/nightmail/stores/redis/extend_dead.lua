@@ -14,9 +14,9 @@ local function extend(q, id, token)
   if not l or l.token ~= token then
     return 'l'
   end
-  local before = tonumber(redis.call('ZSCORE', q.held, id) or 0)
+  local before = tonumber(redis.call('ZSCORE', q.dead_run, id) or 0)
   withdraw(q, id)
-  redis.call('ZADD', q.held, math.max(before, till), id)
+  redis.call('ZADD', q.dead_run, math.max(before, till), id)
   return 'h'
 end
 

@@ -9,7 +9,7 @@
 local answers = {}
 for _, q in ipairs(queues) do
   guard_lines(q)
-  for _, key in ipairs({ q.delivered, q.held, q.lapsed }) do
+  for _, key in ipairs({ q.delivered, q.dead_run, q.dead_expired }) do
     redis.call('ZCARD', key)
   end
 end

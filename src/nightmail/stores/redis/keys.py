@@ -43,7 +43,7 @@ class Keys:
 
     def of(self, delivery: Delivery) -> str:
         """The key of the delivered message or dead letter."""
-        return f"{self.tag(delivery.queue)}{behind_the_tag(delivery)}"
+        return f"{self.tag(delivery.queue)}{key_suffix(delivery)}"
 
     @property
     def meta(self) -> str:
@@ -75,6 +75,6 @@ class Keys:
         return self.tag(queue) + self.channel_suffix
 
 
-def behind_the_tag(delivery: Delivery) -> str:
+def key_suffix(delivery: Delivery) -> str:
     """The part of a message's or dead letter's key after its queue's tag."""
     return f"{LETTER if isinstance(delivery, DeadDelivery) else MESSAGE}{digits(delivery.id).decode()}"

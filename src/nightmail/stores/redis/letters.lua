@@ -1,10 +1,10 @@
 -- What the scripts about dead letters share.
 
-local CARE = '>ddI4I4'
-local CARE_SIZE = 24
+local LEASE = '>ddI4I4'
+local LEASE_SIZE = 24
 -- Without the body: only a claim needs it.
 local OF_A_LETTER = {
-  'token', 'state', 'headers', 'timer', 'key', 'reason', 'error', 'died', 'message', 'care', 'moving',
+  'token', 'state', 'headers', 'timer', 'key', 'reason', 'error', 'died', 'message', 'lease', 'moving',
 }
 
 local FOR_LETTERS = { 'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'ZADD', 'ZREM', 'ZSCORE', 'ZRANGE', 'ZRANGEBYSCORE', 'UNLINK' }
@@ -15,26 +15,26 @@ local function guard_letters(q)
     need(FOR_LETTERS)
     needed_for_letters = true
   end
-  for _, key in ipairs({ q.dead, q.died, q.offered, q.held, q.lapsed }) do
+  for _, key in ipairs({ q.dead, q.died, q.dead_due, q.dead_run, q.dead_expired }) do
     redis.call('ZCARD', key)
   end
 end
 
-local function a_moment(number)
+local function a_time(number)
   return number and number >= 0 and number <= LATEST and number or 0
 end
 
-local function pack_care(care)
-  return struct.pack(CARE, care.due, care.claimed, care.attempts, care.deliveries)
+local function pack_lease(lease)
+  return struct.pack(LEASE, lease.due, lease.claimed, lease.attempts, lease.deliveries)
 end
 
--- The care record of a dead letter: its own due time, claim and counters. Due is 0 once it was given up.
-local function unpack_care(text, died)
-  if not text or #text ~= CARE_SIZE then
+-- The lease record of a dead letter: its own due time, claim and counters. Due is 0 once it was given up.
+local function unpack_lease(text, died)
+  if not text or #text ~= LEASE_SIZE then
     return { due = died, claimed = 0, attempts = 0, deliveries = 0 }
   end
-  local due, claimed, attempts, deliveries = struct.unpack(CARE, text)
-  return { due = a_moment(due), claimed = a_moment(claimed), attempts = attempts, deliveries = deliveries }
+  local due, claimed, attempts, deliveries = struct.unpack(LEASE, text)
+  return { due = a_time(due), claimed = a_time(claimed), attempts = attempts, deliveries = deliveries }
 end
 
 -- A dead letter, or nothing if it is gone or we did not write it.
@@ -47,25 +47,25 @@ local function read_letter(q, id)
   if not s then
     return nil
   end
-  local died = a_moment(tonumber(found[8] or ''))
+  local died = a_time(tonumber(found[8] or ''))
   return {
     found = found, state = s, timer = found[4] or nil, key = found[5] or nil,
     reason = found[6] or '', error = found[7] or nil, died = died,
     message = found[9] and is_id(found[9]) and found[9] or id,
-    care = unpack_care(found[10], died), token = found[1] or '', moving = found[11] or nil,
+    lease = unpack_lease(found[10], died), token = found[1] or '', moving = found[11] or nil,
   }
 end
 
 local function is_held(q, id)
-  local till = redis.call('ZSCORE', q.held, id)
+  local till = redis.call('ZSCORE', q.dead_run, id)
   return till and tonumber(till) > now
 end
 
 -- Take it out of where it is: neither offered nor held. It stays among the dead letters.
 local function withdraw(q, id)
-  redis.call('ZREM', q.offered, id)
-  redis.call('ZREM', q.held, id)
-  redis.call('ZREM', q.lapsed, id)
+  redis.call('ZREM', q.dead_due, id)
+  redis.call('ZREM', q.dead_run, id)
+  redis.call('ZREM', q.dead_expired, id)
 end
 
 local function withdraw_for_good(q, id)
@@ -82,11 +82,11 @@ local function is_meant(l, age, reason, text)
     and (text == '' or (l.error ~= nil and l.error:find(text:sub(2), 1, true) ~= nil))
 end
 
--- One dead letter for a reply: the message it was, the message's id, when it died, its care record, and why it died.
+-- One dead letter for a reply: the message it was, the message's id, when it died, its lease record, and why it died.
 local function letter_record(place, id, l, body)
   l.found[1] = body
   local why, what = l.reason:sub(1, 65535), l.error and '!' .. l.error or ''
-  return record(place, id, l.found) .. l.message .. struct.pack('>d', l.died) .. pack_care(l.care)
+  return record(place, id, l.found) .. l.message .. struct.pack('>d', l.died) .. pack_lease(l.lease)
     .. struct.pack('>I2I4', #why, #what) .. why .. what
 end
 
@@ -110,14 +110,14 @@ end
 
 -- Clear the lease, and offer the dead letter from its due time.
 local function offer_again(q, id, l)
-  l.care.claimed = 0
-  redis.call('HSET', q.letter .. id, 'care', pack_care(l.care), 'token', '')
-  redis.call('ZADD', q.offered, l.care.due, id)
-  ring_if_soon(q, l.care.due)
+  l.lease.claimed = 0
+  redis.call('HSET', q.letter .. id, 'lease', pack_lease(l.lease), 'token', '')
+  redis.call('ZADD', q.dead_due, l.lease.due, id)
+  ring_if_soon(q, l.lease.due)
 end
 
 -- Undo a claim: the dead letter keeps its due time.
 local function hand_letter_back(q, id, l)
-  l.care.deliveries = math.max(l.care.deliveries - 1, 0)
+  l.lease.deliveries = math.max(l.lease.deliveries - 1, 0)
   offer_again(q, id, l)
 end

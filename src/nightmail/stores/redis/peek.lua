@@ -22,7 +22,7 @@ end
 
 q.replaced = redis.call('ZCARD', q.superseded)
 if timer ~= '' then
-  local id = redis.call('HGET', q.names, timer)
+  local id = redis.call('HGET', q.timers, timer)
   local s = id and not running(q, id) and state_of(q, id)
   if s and due_early(s.due) then
     add({ id, s.due })

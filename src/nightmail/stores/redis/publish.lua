@@ -102,7 +102,7 @@ end
 local function store(m)
   local id = given_id(m)
   if m.timer then
-    redis.call('HSET', m.q.names, m.timer, id)
+    redis.call('HSET', m.q.timers, m.timer, id)
     if m.dedup_for > 0 then
       local over = redis.call('ZRANGEBYSCORE', m.q.windows, '-inf', now, 'LIMIT', 0, 100)
       in_parts('ZREM', m.q.windows, over)
@@ -136,33 +136,33 @@ local function publish(m)
     return store(m)
   end
   local q = m.q
-  local bearer = redis.call('HGET', q.names, m.timer)
-  local found = bearer and fields(q, bearer, 'state', 'key') or {}
+  local owner = redis.call('HGET', q.timers, m.timer)
+  local found = owner and fields(q, owner, 'state', 'key') or {}
   local s = unpack_state(found[1])
   if not s then
-    bearer = nil -- None, or one that cannot be read.
+    owner = nil -- None, or one that cannot be read.
   end
-  if bearer and q.message .. bearer == own then
+  if owner and q.message .. owner == own then
     return store(m) -- A handler rearms its own timer: its message goes on without the timer id.
   end
   if m.policy == SKIP then
-    if bearer or tonumber(redis.call('ZSCORE', q.windows, m.timer) or 0) > now then
+    if owner or tonumber(redis.call('ZSCORE', q.windows, m.timer) or 0) > now then
       return NOTHING
     end
     return store(m)
   end
-  if not bearer then
+  if not owner then
     return store(m)
   end
-  if running(q, bearer) then
+  if running(q, owner) then
     -- Due times are not compared: a running message is no longer scheduled.
-    redis.call('ZADD', q.superseded, 0, bearer)
+    redis.call('ZADD', q.superseded, 0, owner)
     return store(m)
   end
   if (m.policy == EARLIEST and m.due >= s.due) or (m.policy == LATER and m.due <= s.due) then
     return NOTHING
   end
-  return overwrite(m, bearer, s, found[2] or nil)
+  return overwrite(m, owner, s, found[2] or nil)
 end
 
 for _, q in ipairs(queues) do

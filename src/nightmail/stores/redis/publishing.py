@@ -11,7 +11,7 @@ from nightmail.message import Delivery, Message
 from nightmail.stores.redis.connect import Waiting
 from nightmail.stores.redis.errors import translated
 from nightmail.stores.redis.ids import Ids, following, stored_ids
-from nightmail.stores.redis.keys import behind_the_tag
+from nightmail.stores.redis.keys import key_suffix
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.records import facts
@@ -82,7 +82,7 @@ class Publishing:
             queues[own.queue] = None
         place_of = {queue: place for place, queue in enumerate(queues, 1)}
         if own is not None:
-            fence = (place_of[own.queue], behind_the_tag(own), own.token.bytes)
+            fence = (place_of[own.queue], key_suffix(own), own.token.bytes)
         arguments: list[Argument] = [*fence, int(final)]
         for at, message in enumerate(messages):
             arguments.append(facts(message, following(first, at), place_of[message.queue]))

@@ -14,7 +14,7 @@ for _, q in ipairs(queues) do
   redis.call('ZCARD', q.claims)
 end
 for _, q in ipairs(queues) do
-  for _, leased in ipairs({ q.held, q.lapsed }) do
+  for _, leased in ipairs({ q.dead_run, q.dead_expired }) do
     for _, id in ipairs(redis.call('ZRANGE', leased, 0, -1)) do
       local l = read_letter(q, id)
       if l and l.token == token then

@@ -18,8 +18,8 @@ local function read(facts)
 end
 
 local function is_taken(q, timer)
-  local bearer = redis.call('HGET', q.names, timer)
-  return bearer and state_of(q, bearer) ~= nil
+  local owner = redis.call('HGET', q.timers, timer)
+  return owner and state_of(q, owner) ~= nil
 end
 
 local function move(m)
@@ -28,9 +28,9 @@ local function move(m)
   local into = to.message .. id
   withdraw_for_good(q, m.id)
   redis.call('RENAME', q.letter .. m.id, into)
-  redis.call('HDEL', into, 'reason', 'error', 'died', 'message', 'care', 'token', 'moving')
-  if m.name then
-    redis.call('HSET', to.names, m.name, id)
+  redis.call('HDEL', into, 'reason', 'error', 'died', 'message', 'lease', 'token', 'moving')
+  if m.timer then
+    redis.call('HSET', to.timers, m.timer, id)
   else
     redis.call('HDEL', into, 'timer')
   end
@@ -57,22 +57,22 @@ for _, q in ipairs(queues) do
   guard_letters(q)
   q.before = last_id(q)
   q.highest = q.before
-  q.bearers = {}
+  q.owners = {}
 end
 local moves, ids = {}, {}
 for place = 6, #ARGV do
   local m = read(ARGV[place])
   moves[#moves + 1] = m
-  m.name = m.letter and ARGV[5] == '1' and m.letter.timer or nil
-  if m.name and is_taken(m.to, m.name) then
+  m.timer = m.letter and ARGV[5] == '1' and m.letter.timer or nil
+  if m.timer and is_taken(m.to, m.timer) then
     m.letter = nil
-  elseif m.name then
+  elseif m.timer then
     -- Of several with one timer id, the last one gets it.
-    m.to.bearers[m.name] = m
+    m.to.owners[m.timer] = m
   end
 end
 for place, m in ipairs(moves) do
-  local goes = m.letter and (not m.name or m.to.bearers[m.name] == m)
+  local goes = m.letter and (not m.timer or m.to.owners[m.timer] == m)
   ids[place] = goes and move(m) or NOTHING
 end
 for _, q in ipairs(queues) do

@@ -9,7 +9,7 @@
 local q, timer = queues[1], ARGV[5]
 guard_lines(q)
 redis.call('ZCARD', q.windows)
-local id = redis.call('HGET', q.names, timer)
+local id = redis.call('HGET', q.timers, timer)
 local found = id and fields(q, id, 'state', 'key') or {}
 local s = unpack_state(found[1])
 if not s or running(q, id) then

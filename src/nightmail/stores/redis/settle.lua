@@ -14,7 +14,7 @@ local answers = {}
 local text = 7
 
 local function ended(q, id, timer, key)
-  drop_name(q, id, timer)
+  release_timer(q, id, timer)
   free(q, id, key)
 end
 

@@ -45,7 +45,7 @@ end
 
 -- How many entries the queue holds. Its other keys are only of use while it holds any of these.
 local function holds()
-  local count = redis.call('HLEN', q.names) + redis.call('HLEN', q.heads)
+  local count = redis.call('HLEN', q.timers) + redis.call('HLEN', q.heads)
   local places = { q.later, q.lines, q.blocked, q.run, q.expired, q.dead, q.delivered, q.windows, q.moved }
   for level = 0, 9 do
     places[#places + 1] = q.due .. level
@@ -60,7 +60,7 @@ local function forget_if_idle()
   if holds() > 0 or (redis.call('GET', q.last) or '') >= ARGV[10] then
     return 0
   end
-  redis.call('UNLINK', q.last, q.claims, q.waits, q.superseded, q.died, q.offered, q.held, q.lapsed)
+  redis.call('UNLINK', q.last, q.claims, q.waits, q.superseded, q.died, q.dead_due, q.dead_run, q.dead_expired)
   return 1
 end
 
