@@ -370,6 +370,11 @@ class MySQLBackend(SqlBackend, ServerBackend):
         with self.server.fresh_database() as url:
             yield MySQLBackend(url, self.server)
 
+    @asynccontextmanager
+    async def as_user(self, *roles: str) -> AsyncIterator[MySQLBackend]:
+        async with user(self.url, *roles) as url:
+            yield MySQLBackend(url, self.server)
+
     def connection(self, url: str | None = None) -> AbstractAsyncContextManager[Any]:
         return connection(url or self.url)
 

@@ -321,6 +321,11 @@ class PostgresBackend(SqlBackend, ServerBackend):
         with self.server.fresh_database() as url:
             yield PostgresBackend(url, self.server)
 
+    @asynccontextmanager
+    async def as_user(self, *roles: str) -> AsyncIterator[PostgresBackend]:
+        async with user(self.url, *roles) as url:
+            yield PostgresBackend(url, self.server)
+
     def connection(self, url: str | None = None) -> AbstractAsyncContextManager[Any]:
         return connection(url or self.url)
 

@@ -78,6 +78,10 @@ class SqlBackend(Backend):
     def elsewhere(self) -> AbstractContextManager[SqlBackend]:
         """Another database like this one, empty; gone after the block."""
 
+    def as_user(self, *roles: str) -> AbstractAsyncContextManager[SqlBackend]:
+        """The same for a new user who has what the documentation grants these roles: only on a server with users."""
+        raise NotImplementedError
+
     @abstractmethod
     def connection(self, url: str | None = None) -> AbstractAsyncContextManager[Any]:
         """A connection of a caller's with our driver, outside any transaction."""

@@ -1,0 +1,105 @@
+"""Users with no more rights than the documentation gives publishers, workers and operators."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nightmail.errors import NightmailError
+from nightmail.message import OnConflict
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
+from nightmail.store import FullStore, Settlement
+from nightmail.testing.conformance.build import (
+    AT_ONCE,
+    HOUR,
+    LEASE,
+    QUEUE,
+    claim_letters,
+    fresh_token,
+    message,
+)
+from tests.stores.shared.backend import SqlBackend
+from tests.stores.support import EVERYTHING, claim, done, opened
+
+POLICIES: tuple[OnConflict, ...] = ("skip", "replace", "earliest", "latest")
+
+
+@asynccontextmanager
+async def store_of(backend: SqlBackend, *roles: str) -> AsyncIterator[tuple[FullStore, SqlBackend]]:
+    """The store of a user who has these roles, over tables that another has made; and their way to connect."""
+    async with backend.as_user(*roles) as theirs, opened(theirs.store(keep_delivered=True)) as store:
+        # There was nothing to make, so migrating took no rights.
+        await store.check()
+        yield store, theirs
+
+
+class DocumentedRoles:
+    """For stores on a server with users."""
+
+    async def test_a_publisher_publishes_and_does_nothing_else(self, backend: SqlBackend) -> None:
+        async with backend.opened() as store, store_of(backend, "publisher") as (publisher, theirs):
+            await publisher.publish(message())
+            await publisher.publish_batch([message(), message(ordering_key="k")])
+            for policy in POLICIES:
+                await publisher.publish(message(timer_id="t", on_conflict=policy))
+            await publisher.publish(message(timer_id="u", dedup_for=HOUR))
+            assert await publisher.reschedule(QUEUE, "t", HOUR)
+            assert await publisher.cancel(QUEUE, "t")
+            async with theirs.transaction() as transaction:
+                await publisher.publish(message(), transaction=transaction)
+                await publisher.publish(message(timer_id="v"), transaction=transaction)
+            assert await publisher.cancel_all("others") == 0
+
+            deliveries = await claim(store, limit=1)
+            with pytest.raises(NightmailError, match="denied"):
+                await publisher.settle([Settlement(deliveries[0], Dead("rejected"))])
+            with pytest.raises(NightmailError, match="denied"):
+                await publisher.sweep(older_than=HOUR, limit=1)
+            assert (await store.stats())[QUEUE].ready == 5
+
+    async def test_a_worker_works_and_publishes_nothing(self, backend: SqlBackend) -> None:
+        async with backend.opened() as store, store_of(backend, "worker") as (worker, theirs):
+            await store.publish_batch([message(b"%d" % number) for number in range(6)])
+            with worker.listen([QUEUE]):
+                deliveries = await claim(worker)
+            assert set(await worker.extend(deliveries, LEASE)) == {WriteResult.WRITTEN}
+            outcomes: tuple[Outcome, ...] = (Done(), Retry(), Postpone(HOUR), Dead("rejected"), Release())
+            ended = [Settlement(*each) for each in zip(deliveries[:5], outcomes, strict=True)]
+            assert set(await worker.settle(ended)) == {WriteResult.WRITTEN}
+            async with theirs.transaction() as transaction:
+                await worker.hold([deliveries[5]], transaction=transaction)
+                await worker.ack([deliveries[5]], transaction=transaction)
+            await worker.recall([QUEUE], fresh_token())
+            assert await done(worker, await claim_letters(worker)) == [WriteResult.WRITTEN]
+
+            with pytest.raises(NightmailError, match="denied"):
+                await worker.publish(message())
+
+    async def test_a_worker_whose_handlers_publish_has_both(self, backend: SqlBackend) -> None:
+        async with backend.opened(), store_of(backend, "publisher", "worker") as (store, _):
+            await store.publish(message(timer_id="t"))
+            (running,) = await claim(store)
+            await store.publish(message(timer_id="t", due=HOUR), own=running)
+            assert await done(store, [running]) == [WriteResult.WRITTEN]
+
+    async def test_an_operator_looks_and_cleans_up(self, backend: SqlBackend) -> None:
+        async with (
+            backend.opened(keep_delivered=True) as store,
+            store_of(backend, "operator") as (operator, _),
+        ):
+            await store.publish_batch([message(), message(), message()])
+            first, *others = await claim(store)
+            await done(store, [first])
+            await store.settle([Settlement(each, Dead("rejected")) for each in others])
+
+            await operator.ping()
+            await operator.peek()
+            await operator.stats()
+            letters = await operator.dead(EVERYTHING)
+            assert len(await operator.redrive(letters[:1])) == 1
+            assert await operator.purge(EVERYTHING, limit=10) == 1
+            assert (await operator.sweep(older_than=AT_ONCE, limit=10)).delivered == 1
+            assert await operator.cancel_all(QUEUE) == 1
+            assert await operator.stats() == {}
