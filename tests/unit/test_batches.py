@@ -424,7 +424,7 @@ async def test_what_may_be_lost_before_the_start_is_left_out_of_the_batch_and_go
 
     batches: list[list[int]] = []
     owners: list[Delivery | None] = []
-    monkeypatch.setattr(Leases, "surely_holds", late_once(1))
+    monkeypatch.setattr(Leases, "surely_held", late_once(1))
     await publish_timer(store, "first")
     await publish(store, 2)
     running = worker(store, handle, seen)
@@ -441,7 +441,7 @@ async def test_what_may_be_lost_before_the_start_is_left_out_of_the_batch_and_go
 async def test_a_batch_that_may_be_lost_as_a_whole_before_the_start_goes_back(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Leases, "surely_holds", late_once(1, 2))
+    monkeypatch.setattr(Leases, "surely_held", late_once(1, 2))
     handler = Batches()
     await publish(store, 2)
     running = worker(store, handler, seen)
@@ -455,17 +455,16 @@ async def test_a_batch_that_may_be_lost_as_a_whole_before_the_start_goes_back(
     assert running.is_at_rest
 
 
-def late_once(*late: int) -> Callable[[Leases, Delivery, float], bool]:
+def late_once(*late: int) -> Callable[[Leases, Sequence[Delivery], float], list[Delivery]]:
     """The leases of these may have ended when they are to start for the first time."""
     left = set(late)
 
-    def surely_holds(leases: Leases, delivery: Delivery, now: float) -> bool:
-        if delivery.id not in left:
-            return True
-        left.remove(delivery.id)
-        return False
+    def surely_held(leases: Leases, deliveries: Sequence[Delivery], now: float) -> list[Delivery]:
+        held = [delivery for delivery in deliveries if delivery.id not in left]
+        left.difference_update(ids(deliveries))
+        return held
 
-    return surely_holds
+    return surely_held
 
 
 # ── time and shutdown ─────────────────────────────────────────────────────────────────────────────────────

@@ -412,6 +412,8 @@ def test_a_lease_surely_holds_until_its_moment() -> None:
     assert leases.surely_holds(held, 59.9)
     assert not leases.surely_holds(held, 60.0)
     assert not leases.surely_holds(delivery(id=2), 0.0)
+    assert leases.surely_held([held, delivery(id=2)], 59.9) == [held]
+    assert leases.surely_held([held], 60.0) == []
 
 
 def test_dropping_an_old_lease_leaves_a_newer_one_on_the_same_message() -> None:
