@@ -76,7 +76,7 @@ async def test_from_the_claim_to_the_deletion_on_postgres(postgres_url: str) -> 
 
 @pytest.mark.redis
 async def test_from_the_claim_to_the_deletion_on_one_redis_server(redis_url: str) -> None:
-    assert_shown("claim to deletion, one Redis server", await _delivered(redis_url), at_most=30)
+    assert_shown("claim to deletion, one Redis server", await _delivered(redis_url), at_most=25)
 
 
 @pytest.mark.postgres
