@@ -15,7 +15,7 @@ from nightmail import OutboxBroker
 from nightmail.observe import Observers
 from nightmail.store import FullStore
 from nightmail.stores import open_store
-from nightmail.telemetry.measuring import Measuring
+from nightmail.telemetry.metrics_observer import MetricsObserver
 from nightmail.telemetry.opentelemetry import OpenTelemetryObserver
 from nightmail.telemetry.prometheus import PrometheusObserver
 from nightmail.testing.clock import ManualClock
@@ -43,7 +43,7 @@ def heard() -> Heard:
 
 
 @pytest.fixture(params=["prometheus", "opentelemetry"])
-def exporter(request: pytest.FixtureRequest) -> tuple[Measuring, Callable[[], Samples]]:
+def exporter(request: pytest.FixtureRequest) -> tuple[MetricsObserver, Callable[[], Samples]]:
     """An observer, and what its exporter tells."""
     if request.param == "prometheus":
         registry = CollectorRegistry()
@@ -54,13 +54,13 @@ def exporter(request: pytest.FixtureRequest) -> tuple[Measuring, Callable[[], Sa
 
 
 @pytest.fixture
-def metrics(exporter: tuple[Measuring, Callable[[], Samples]]) -> Measuring:
+def metrics(exporter: tuple[MetricsObserver, Callable[[], Samples]]) -> MetricsObserver:
     """The observer."""
     return exporter[0]
 
 
 @pytest.fixture
-def read(exporter: tuple[Measuring, Callable[[], Samples]]) -> Read:
+def read(exporter: tuple[MetricsObserver, Callable[[], Samples]]) -> Read:
     """Reads one metric by the name that Prometheus has for it: its numbers by the values of their labels."""
 
     def one(name: str) -> dict[tuple[str, ...], float]:
@@ -70,7 +70,7 @@ def read(exporter: tuple[Measuring, Callable[[], Samples]]) -> Read:
 
 
 @pytest.fixture
-def make(store: FullStore, heard: Heard, metrics: Measuring) -> Make:
+def make(store: FullStore, heard: Heard, metrics: MetricsObserver) -> Make:
     """Makes a broker on that store, quiet and measured. What opens the store closes it."""
 
     def build(**options: Any) -> OutboxBroker:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from nightmail.store import Settlement
-from nightmail.telemetry.measuring import Measuring
+from nightmail.telemetry.metrics_observer import MetricsObserver
 from nightmail.telemetry.prometheus import PrometheusObserver
 from tests.telemetry.support import Read, happened
 from tests.unit.support import NOON, delivery
@@ -40,7 +40,7 @@ def letter(**given: Any) -> DeadDelivery:
     ],
 )
 def test_a_settlement_counts_by_its_outcome(
-    metrics: Measuring, read: Read, outcome: Outcome, ending: str
+    metrics: MetricsObserver, read: Read, outcome: Outcome, ending: str
 ) -> None:
     metrics.settled([Settlement(ONE, outcome), Settlement(ONE, outcome)])
 
@@ -56,14 +56,16 @@ def test_a_settlement_counts_by_its_outcome(
     ],
 )
 def test_so_do_the_endings_that_are_no_outcomes(
-    metrics: Measuring, read: Read, tell: Callable[[Measuring], None], ending: str
+    metrics: MetricsObserver, read: Read, tell: Callable[[MetricsObserver], None], ending: str
 ) -> None:
     tell(metrics)
 
     assert happened(read("nightmail_settled_messages_total")) == {("message", ending, "mail"): 1}
 
 
-def test_a_message_that_was_replaced_counts_once_when_it_is_gone(metrics: Measuring, read: Read) -> None:
+def test_a_message_that_was_replaced_counts_once_when_it_is_gone(
+    metrics: MetricsObserver, read: Read
+) -> None:
     replaced = delivery(superseded=True)
 
     metrics.superseded(replaced)
@@ -72,7 +74,9 @@ def test_a_message_that_was_replaced_counts_once_when_it_is_gone(metrics: Measur
     assert happened(read("nightmail_settled_messages_total")) == {("message", "superseded", "mail"): 1}
 
 
-def test_the_dead_count_by_reason_and_a_handlers_own_reason_is_other(metrics: Measuring, read: Read) -> None:
+def test_the_dead_count_by_reason_and_a_handlers_own_reason_is_other(
+    metrics: MetricsObserver, read: Read
+) -> None:
     reasons = [*Reason, "customer 4711 is gone", "customer 4712 is gone"]
 
     metrics.settled([Settlement(ONE, Dead(reason)) for reason in reasons])
@@ -91,7 +95,7 @@ def test_the_dead_count_by_reason_and_a_handlers_own_reason_is_other(metrics: Me
 
 
 def test_what_has_not_happened_yet_is_told_as_nothing_so_that_the_first_is_an_increase(
-    metrics: Measuring, read: Read
+    metrics: MetricsObserver, read: Read
 ) -> None:
     metrics.claimed([ONE])
 
@@ -101,7 +105,7 @@ def test_what_has_not_happened_yet_is_told_as_nothing_so_that_the_first_is_an_in
     assert read("nightmail_dead_messages_total")["mail", "other"] == 0
 
 
-def test_dead_letters_are_told_apart_from_messages(metrics: Measuring, read: Read) -> None:
+def test_dead_letters_are_told_apart_from_messages(metrics: MetricsObserver, read: Read) -> None:
     metrics.claimed([ONE, letter(id=2)])
     metrics.settled([Settlement(letter(id=2), Dead("rejected")), Settlement(ONE, Done())])
 
@@ -114,7 +118,7 @@ def test_dead_letters_are_told_apart_from_messages(metrics: Measuring, read: Rea
     assert happened(read("nightmail_dead_messages_total")) == {}
 
 
-def test_claims_failures_and_lost_leases_count_by_queue(metrics: Measuring, read: Read) -> None:
+def test_claims_failures_and_lost_leases_count_by_queue(metrics: MetricsObserver, read: Read) -> None:
     metrics.claimed([ONE, delivery(queue="post"), ONE])
     metrics.failed(ONE, ValueError())
     metrics.overdue(ONE, 3.5)
@@ -126,7 +130,7 @@ def test_claims_failures_and_lost_leases_count_by_queue(metrics: Measuring, read
     assert read("nightmail_lost_leases_total") == {("message", "mail"): 0, ("message", "post"): 1}
 
 
-def test_what_is_in_handlers_goes_up_and_down(metrics: Measuring, read: Read) -> None:
+def test_what_is_in_handlers_goes_up_and_down(metrics: MetricsObserver, read: Read) -> None:
     two = [delivery(id=1), delivery(id=2)]
     metrics.claimed(two)
     for each in two:
@@ -141,7 +145,7 @@ def test_what_is_in_handlers_goes_up_and_down(metrics: Measuring, read: Read) ->
 
 
 def test_a_handlers_duration_falls_into_its_bucket_and_a_batch_counts_once(
-    metrics: Measuring, read: Read
+    metrics: MetricsObserver, read: Read
 ) -> None:
     metrics.ended([ONE], 0.02)
     metrics.ended([ONE, ONE, ONE], 4000)
@@ -152,7 +156,7 @@ def test_a_handlers_duration_falls_into_its_bucket_and_a_batch_counts_once(
     assert [buckets["message", upto, "mail"] for upto in ("0.01", "0.025", "1800.0", "+Inf")] == [0, 1, 1, 2]
 
 
-def test_what_has_no_queue_is_counted_too(metrics: Measuring, read: Read) -> None:
+def test_what_has_no_queue_is_counted_too(metrics: MetricsObserver, read: Read) -> None:
     metrics.woken()
     metrics.woken()
     metrics.store_unavailable(OSError(), SECOND)
@@ -166,7 +170,7 @@ def test_what_has_no_queue_is_counted_too(metrics: Measuring, read: Read) -> Non
     assert read("nightmail_abandoned_messages_total") == {(): 5}
 
 
-def test_publishes_count_by_queue(metrics: Measuring, read: Read) -> None:
+def test_publishes_count_by_queue(metrics: MetricsObserver, read: Read) -> None:
     metrics.published("mail", 1)
     metrics.published("post", 10)
     metrics.published("mail", 2)
@@ -175,10 +179,10 @@ def test_publishes_count_by_queue(metrics: Measuring, read: Read) -> None:
 
 
 def test_queues_without_end_do_not_become_labels_without_end(
-    metrics: Measuring, read: Read, monkeypatch: pytest.MonkeyPatch
+    metrics: MetricsObserver, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Fewer than there may be: OpenTelemetry stops collecting after ten seconds, on a busy machine too.
-    monkeypatch.setattr("nightmail.telemetry.measuring.MOST_QUEUES", 100)
+    monkeypatch.setattr("nightmail.telemetry.metrics_observer.MOST_QUEUES", 100)
     for number in range(150):
         metrics.published(f"reply-{number}", 1)
         metrics.lease_lost(delivery(queue=f"reply-{number}"))

@@ -16,8 +16,8 @@ from nightmail.message import Delivery
 from nightmail.outcome import Dead
 from nightmail.records import QueueStats
 from nightmail.store import Settlement
-from nightmail.telemetry.measuring import Measuring
 from nightmail.telemetry.metrics import HISTOGRAMS, NUMBERS
+from nightmail.telemetry.metrics_observer import MetricsObserver
 from nightmail.telemetry.opentelemetry import OpenTelemetryObserver
 from nightmail.telemetry.prometheus import PrometheusObserver
 from tests.telemetry.support import opentelemetry_samples, prometheus_samples
@@ -29,7 +29,7 @@ PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel[
 QUERIES: list[str] = [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
-def tell_everything(metrics: Measuring, told: Delivery) -> None:
+def tell_everything(metrics: MetricsObserver, told: Delivery) -> None:
     """Something of every kind, so that every metric has a number."""
     metrics.published("mail", 1)
     metrics.claimed([told])

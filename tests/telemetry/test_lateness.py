@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from nightmail.message import Delivery
-from nightmail.telemetry import measuring
-from nightmail.telemetry.measuring import RELEARN_SECONDS, Measuring
-from nightmail.telemetry.tally import Deliveries, Kind
+from nightmail.telemetry import metrics_observer
+from nightmail.telemetry.counts import Deliveries, Kind
+from nightmail.telemetry.metrics_observer import RELEARN_SECONDS, MetricsObserver
 from tests.unit.support import NOON, delivery
 
 
@@ -25,9 +25,9 @@ class Monotonic:
 
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> Monotonic:
-    """The clock that `Measuring` goes by between claims."""
+    """The clock that `MetricsObserver` goes by between claims."""
     clock = Monotonic()
-    monkeypatch.setattr(measuring, "monotonic", clock)
+    monkeypatch.setattr(metrics_observer, "monotonic", clock)
     return clock
 
 
@@ -38,13 +38,13 @@ def late() -> list[float]:
 
 
 @pytest.fixture
-def observer(late: list[float]) -> Measuring:
+def observer(late: list[float]) -> MetricsObserver:
     """Writes down how late each was."""
 
     def begin(queue: str, kind: Kind) -> Deliveries:
         return Deliveries(queue, kind, late.append, lambda _: None)
 
-    return Measuring(begin)
+    return MetricsObserver(begin)
 
 
 def due(seconds_ago: float, *, claimed: float = 0.0) -> Delivery:
@@ -54,7 +54,7 @@ def due(seconds_ago: float, *, claimed: float = 0.0) -> Delivery:
 
 
 def test_it_is_the_time_from_due_to_claim_and_from_claim_to_start(
-    observer: Measuring, ours: Monotonic, late: list[float]
+    observer: MetricsObserver, ours: Monotonic, late: list[float]
 ) -> None:
     message = due(2)
     observer.claimed([message])
@@ -66,7 +66,7 @@ def test_it_is_the_time_from_due_to_claim_and_from_claim_to_start(
 
 
 def test_this_machines_own_idea_of_the_time_plays_no_part(
-    observer: Measuring, ours: Monotonic, late: list[float]
+    observer: MetricsObserver, ours: Monotonic, late: list[float]
 ) -> None:
     # The store says 2030: its clock is years off ours, and years off the monotonic one.
     message = due(0)
@@ -78,7 +78,7 @@ def test_this_machines_own_idea_of_the_time_plays_no_part(
 
 
 def test_what_was_claimed_before_a_newer_claim_is_measured_rightly(
-    observer: Measuring, ours: Monotonic, late: list[float]
+    observer: MetricsObserver, ours: Monotonic, late: list[float]
 ) -> None:
     early = due(0)
     observer.claimed([early])
@@ -91,7 +91,7 @@ def test_what_was_claimed_before_a_newer_claim_is_measured_rightly(
 
 
 def test_a_claim_whose_answer_came_late_does_not_make_others_look_punctual(
-    observer: Measuring, ours: Monotonic, late: list[float]
+    observer: MetricsObserver, ours: Monotonic, late: list[float]
 ) -> None:
     observer.claimed([due(0)])
     ours.seconds += 40
@@ -104,7 +104,7 @@ def test_a_claim_whose_answer_came_late_does_not_make_others_look_punctual(
 
 
 def test_a_store_whose_clock_was_set_back_is_believed_after_a_while(
-    observer: Measuring, ours: Monotonic, late: list[float]
+    observer: MetricsObserver, ours: Monotonic, late: list[float]
 ) -> None:
     observer.claimed([due(0, claimed=3600)])
     ours.seconds += RELEARN_SECONDS + 1
@@ -116,7 +116,7 @@ def test_a_store_whose_clock_was_set_back_is_believed_after_a_while(
     assert late == [pytest.approx(2)]
 
 
-def test_nothing_is_ever_early(observer: Measuring, ours: Monotonic, late: list[float]) -> None:
+def test_nothing_is_ever_early(observer: MetricsObserver, ours: Monotonic, late: list[float]) -> None:
     message = due(-0.001)
     observer.claimed([message])
 

@@ -15,8 +15,8 @@ from nightmail.outcome import Dead
 from nightmail.records import QueueStats
 from nightmail.store import FullStore, Inspection, Settlement
 from nightmail.telemetry import QueueWatch
-from nightmail.telemetry.measuring import Measuring
-from nightmail.telemetry.tally import MOST_QUEUES
+from nightmail.telemetry.counts import MOST_QUEUES
+from nightmail.telemetry.metrics_observer import MetricsObserver
 from nightmail.testing.clock import ManualClock
 from tests.telemetry.support import Read, opened
 from tests.unit.support import publish, soon, take
@@ -25,7 +25,7 @@ HOUR = timedelta(hours=1)
 
 
 async def test_it_tells_how_each_queue_stands(
-    store: FullStore, clock: ManualClock, metrics: Measuring, read: Read
+    store: FullStore, clock: ManualClock, metrics: MetricsObserver, read: Read
 ) -> None:
     async with opened(store):
         await publish(store, 4)
@@ -48,7 +48,7 @@ async def test_it_tells_how_each_queue_stands(
 
 
 async def test_a_queue_that_has_emptied_stands_at_nothing(
-    store: FullStore, metrics: Measuring, read: Read
+    store: FullStore, metrics: MetricsObserver, read: Read
 ) -> None:
     async with opened(store):
         watch = QueueWatch(store, metrics)
@@ -140,7 +140,7 @@ async def test_a_store_that_does_not_answer_is_told_of_and_old_numbers_are_taken
     assert script.told == [ONE, None, failed, None, failed, "recovered", TWO]
 
 
-def test_what_is_not_known_is_not_shown(metrics: Measuring, read: Read) -> None:
+def test_what_is_not_known_is_not_shown(metrics: MetricsObserver, read: Read) -> None:
     metrics.counted(ONE)
     metrics.counted(None)
 
@@ -148,7 +148,9 @@ def test_what_is_not_known_is_not_shown(metrics: Measuring, read: Read) -> None:
     assert read("nightmail_oldest_due_age_seconds") == {}
 
 
-def test_of_queues_without_end_those_that_have_something_are_shown(metrics: Measuring, read: Read) -> None:
+def test_of_queues_without_end_those_that_have_something_are_shown(
+    metrics: MetricsObserver, read: Read
+) -> None:
     metrics.counted({f"old-{number}": QueueStats(ready=1) for number in range(MOST_QUEUES)})
     metrics.counted(ONE)
 

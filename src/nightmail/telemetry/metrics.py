@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from nightmail.telemetry.measuring import Measuring
-from nightmail.telemetry.tally import Deliveries, Kind
+from nightmail.telemetry.counts import Deliveries, Kind
+from nightmail.telemetry.metrics_observer import MetricsObserver
 
 Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 """Numbers, each with the values of its labels."""
@@ -35,7 +35,7 @@ class Number(Metric):
 
     kind: Literal["counter", "sum", "gauge"] = "counter"
     """A counter only grows; sums of several processes add up; a gauge is the same wherever it is read."""
-    read: Callable[[Measuring], Values] = lambda _: ()
+    read: Callable[[MetricsObserver], Values] = lambda _: ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +48,28 @@ class Histogram(Metric):
 _BY_QUEUE: Final = ("queue", "kind")
 
 
-def _of_each(read: Callable[[Deliveries], float]) -> Callable[[Measuring], Values]:
+def _of_each(read: Callable[[Deliveries], float]) -> Callable[[MetricsObserver], Values]:
     return lambda measured: [((each.queue, each.kind.value), read(each)) for each in measured.deliveries]
 
 
-def _once(read: Callable[[Measuring], float]) -> Callable[[Measuring], Values]:
+def _once(read: Callable[[MetricsObserver], float]) -> Callable[[MetricsObserver], Values]:
     return lambda measured: [((), read(measured))]
 
 
-def _endings(measured: Measuring) -> Values:
+def _endings(measured: MetricsObserver) -> Values:
     for each in measured.deliveries:
         for ending, count in each.endings.items():
             yield (each.queue, each.kind.value, ending.value), count
 
 
-def _reasons(measured: Measuring) -> Values:
+def _reasons(measured: MetricsObserver) -> Values:
     for each in measured.deliveries:
         if each.kind is Kind.MESSAGE:
             for reason, count in each.reasons.items():
                 yield (each.queue, str(reason)), count
 
 
-def _depths(measured: Measuring) -> Values:
+def _depths(measured: MetricsObserver) -> Values:
     for queue, stats in measured.stats.items():
         yield (queue, "ready"), stats.ready
         yield (queue, "scheduled"), stats.scheduled
@@ -78,7 +78,7 @@ def _depths(measured: Measuring) -> Values:
         yield (queue, "dead"), stats.dead
 
 
-def _oldest(measured: Measuring) -> Iterator[tuple[tuple[str, ...], float]]:
+def _oldest(measured: MetricsObserver) -> Iterator[tuple[tuple[str, ...], float]]:
     for queue, stats in measured.stats.items():
         age = stats.oldest_due_age
         yield (queue,), 0.0 if age is None else age.total_seconds()

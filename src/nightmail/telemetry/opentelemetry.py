@@ -8,17 +8,17 @@ from functools import partial
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
-from nightmail.telemetry.measuring import Measuring
+from nightmail.telemetry.counts import Deliveries, Kind, Observe
 from nightmail.telemetry.metrics import DURATION, LATENESS, NUMBERS, Histogram, Number
-from nightmail.telemetry.tally import Deliveries, Kind, Observe
-from nightmail.telemetry.thinned import Thinned
+from nightmail.telemetry.metrics_observer import MetricsObserver
+from nightmail.telemetry.sampling import Sampled
 
 
-class OpenTelemetryObserver(Measuring):
+class OpenTelemetryObserver(MetricsObserver):
     """Counts events, for the readers of a meter provider. One for each event loop.
 
     Counters are read when they are collected and cost a message next to nothing. Recording one histogram value takes
-    the SDK longer than the engine takes for a message: for a busy queue they get a fair sample, see `Thinned`.
+    the SDK longer than the engine takes for a message: for a busy queue they get a fair sample, see `Sampled`.
     """
 
     def __init__(self, *, meter_provider: MeterProvider | None = None, meter: Meter | None = None) -> None:
@@ -47,7 +47,7 @@ def _create(meter: Meter, metric: Number) -> Callable[..., object]:
     return kinds[metric.kind]
 
 
-def _observations(measured: Measuring, metric: Number, _: CallbackOptions) -> Iterable[Observation]:
+def _observations(measured: MetricsObserver, metric: Number, _: CallbackOptions) -> Iterable[Observation]:
     return [
         Observation(value, dict(zip(metric.labels, labels, strict=True)))
         for labels, value in metric.read(measured)
@@ -64,6 +64,6 @@ def _histogram(meter: Meter, metric: Histogram) -> Callable[[str, Kind], Observe
 
     def of(queue: str, kind: Kind) -> Observe:
         attributes = dict(zip(metric.labels, (queue, kind.value), strict=True))
-        return Thinned(partial(histogram.record, attributes=attributes))
+        return Sampled(partial(histogram.record, attributes=attributes))
 
     return of

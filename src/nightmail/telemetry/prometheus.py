@@ -10,12 +10,12 @@ from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from nightmail.telemetry.measuring import Measuring
+from nightmail.telemetry.counts import Deliveries, Distribution, Kind
 from nightmail.telemetry.metrics import DURATION, HISTOGRAMS, LATENESS, NUMBERS, Histogram, Number
-from nightmail.telemetry.tally import Deliveries, Distribution, Kind
+from nightmail.telemetry.metrics_observer import MetricsObserver
 
 
-class PrometheusObserver(Measuring):
+class PrometheusObserver(MetricsObserver):
     """Counts events, for scrapes of `registry`. One for each registry and event loop.
 
     A scrape reads plain numbers and never queries the database. Multiprocess mode is not supported: scrape each process
@@ -28,7 +28,7 @@ class PrometheusObserver(Measuring):
 
 
 class _Collector(Collector):
-    def __init__(self, measured: Measuring) -> None:
+    def __init__(self, measured: MetricsObserver) -> None:
         self._measured = measured
 
     def describe(self) -> list[Family]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from nightmail.telemetry.thinned import MOST_A_SECOND, Thinned
+from nightmail.telemetry.sampling import MOST_A_SECOND, Sampled
 
 
 class Clock:
@@ -17,28 +17,28 @@ class Clock:
         return self.seconds
 
 
-def feed(thinned: Thinned, clock: Clock, values: range, *, a_second: int) -> None:
+def feed(sampled: Sampled, clock: Clock, values: range, *, a_second: int) -> None:
     """One value after the other, evenly."""
     for value in values:
-        thinned(value)
+        sampled(value)
         clock.seconds += 1 / a_second
 
 
 def test_what_comes_slowly_is_recorded_whole() -> None:
     clock, recorded = Clock(), list[float]()
 
-    feed(Thinned(recorded.append, clock), clock, range(500), a_second=50)
+    feed(Sampled(recorded.append, clock), clock, range(500), a_second=50)
 
     assert recorded == list(range(500))
 
 
 def test_what_comes_fast_is_recorded_in_even_steps() -> None:
     clock, recorded = Clock(), list[float]()
-    thinned = Thinned(recorded.append, clock)
-    feed(thinned, clock, range(5000), a_second=4096)
+    sampled = Sampled(recorded.append, clock)
+    feed(sampled, clock, range(5000), a_second=4096)
     recorded.clear()
 
-    feed(thinned, clock, range(4096), a_second=4096)
+    feed(sampled, clock, range(4096), a_second=4096)
 
     steps = {later - earlier for earlier, later in pairwise(recorded)}
     assert 90 <= len(recorded) <= MOST_A_SECOND + 1
@@ -49,12 +49,12 @@ def test_what_comes_fast_is_recorded_in_even_steps() -> None:
 
 def test_after_a_rest_it_is_whole_again() -> None:
     clock, recorded = Clock(), list[float]()
-    thinned = Thinned(recorded.append, clock)
-    feed(thinned, clock, range(5000), a_second=4096)
+    sampled = Sampled(recorded.append, clock)
+    feed(sampled, clock, range(5000), a_second=4096)
     clock.seconds += 3600
     recorded.clear()
 
-    feed(thinned, clock, range(100), a_second=1)
+    feed(sampled, clock, range(100), a_second=1)
 
     assert recorded == list(range(100))
 
@@ -62,7 +62,7 @@ def test_after_a_rest_it_is_whole_again() -> None:
 def test_a_burst_is_not_recorded_whole_either() -> None:
     clock, recorded = Clock(), list[float]()
 
-    feed(Thinned(recorded.append, clock), clock, range(50_000), a_second=100_000)
+    feed(Sampled(recorded.append, clock), clock, range(50_000), a_second=100_000)
 
     assert recorded[:3] == [0, 1, 2]
     assert len(recorded) < 1200

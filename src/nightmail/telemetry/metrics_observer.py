@@ -15,7 +15,7 @@ from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Postpone, Release, Retry
 from nightmail.records import QueueStats
 from nightmail.store import Settlement
-from nightmail.telemetry.tally import MOST_QUEUES, OTHER, Deliveries, Ending, Kind
+from nightmail.telemetry.counts import MOST_QUEUES, OTHER, Deliveries, Ending, Kind
 
 Begin: TypeAlias = Callable[[str, Kind], Deliveries]
 """Makes the numbers of one queue, all at zero."""
@@ -32,7 +32,7 @@ RELEARN_SECONDS: Final = 60.0
 """For how long an estimate of the store's clock is used: it may be set back, or be another server's."""
 
 
-class Measuring(Observer):
+class MetricsObserver(Observer):
     """Counts events. For one event loop: only `published` may be called from any thread."""
 
     def __init__(self, begin: Begin) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from nightmail.telemetry.tally import Observe
+from nightmail.telemetry.counts import Observe
 
 MOST_A_SECOND: Final = 100
 
 
-class Thinned:
+class Sampled:
     """Passes on every value while they come slowly, and every n-th when they come faster than 100 a second.
 
     Every n-th and not the first hundred, which would be those that waited least: quantiles stay true, counts do not.
