@@ -1,5 +1,5 @@
 -- Claiming. Each priority is scanned separately, along the index from the oldest due time up to now.
--- Statements that find many rows return them as one JSON list: see `gathered`.
+-- Statements that find many rows return them as one row: see `gathered`.
 
 -- name: levels
 -- Queues and priorities at which something is due, highest first. All of it may be running.
@@ -13,16 +13,16 @@ WHERE EXISTS (
 );
 
 -- name: available
--- Claimable messages at one priority of a queue, due between two times, in order, with the values of a delivery. Bodies
--- are hexadecimal; large ones are left out. The size of body and headers comes last. Of an ordering key, only the
--- message that holds it, or the first due one if none does.
+-- Claimable messages at one priority of a queue, due between two times, in order: a JSON list of their values, and their
+-- headers and bodies in hexadecimal, with commas between. Of an ordering key, only the message that holds it, or the
+-- first due one if none does.
 -- A row that cannot be delivered has only its id and a reason. Other software wrote it, and neither its values nor its
--- size may fail the claim of the other rows.
-SELECT '[' || coalesce(group_concat(entry), '') || ']'
+-- size may fail the claim of the other rows. What is too large to be read with the others is a dash.
+SELECT '[' || coalesce(group_concat(entry), '') || ']', group_concat(headers), group_concat(body)
 FROM (
     SELECT
         CASE
-            WHEN length(body) > :max_body OR length(headers) > :max_headers THEN json_array(id, 'too_large')
+            WHEN length(body) > :max_body THEN json_array(id, 'too_large')
             WHEN
                 typeof(due_at) = 'integer'
                 AND due_at >= :beginning
@@ -43,13 +43,13 @@ FROM (
                 )
                 AND superseded IN (0, 1)
                 THEN json_array(
-                    id, queue, CASE WHEN length(body) <= :small THEN hex(body) END, cast(headers AS TEXT),
-                    cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, :now, expires_at, attempts,
-                    min(deliveries + 1, 2147483647), first_attempt_at, last_attempt_at, superseded,
-                    length(body) + length(headers)
+                    id, due_at, length(body), cast(timer_id AS TEXT), cast(ordering_key AS TEXT), published_at,
+                    expires_at, attempts, min(deliveries + 1, 2147483647), first_attempt_at, last_attempt_at, superseded
                 )
             ELSE json_array(id, 'unreadable')
-        END AS entry
+        END AS entry,
+        CASE WHEN length(headers) <= :max_headers THEN hex(headers) ELSE '-' END AS headers,
+        CASE WHEN length(body) <= :small THEN hex(body) ELSE '-' END AS body
     FROM nightmail_messages AS m
     WHERE
         queue = :queue

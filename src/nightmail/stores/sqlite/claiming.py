@@ -22,7 +22,14 @@ from nightmail.stores.sql.verbs import Verb
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.blobs import copy_body
 from nightmail.stores.sqlite.queries import Queries, gathered
-from nightmail.stores.sqlite.times import BEGINNING_OF_TIME, END_OF_TIME, StoreTime, after, in_microseconds
+from nightmail.stores.sqlite.times import (
+    BEGINNING_OF_TIME,
+    END_OF_TIME,
+    StoreTime,
+    after,
+    in_microseconds,
+    moment_of,
+)
 from nightmail.stores.sqlite.wakeups import ring
 
 logger = logging.getLogger(__name__)
@@ -49,16 +56,18 @@ _ROUNDS: Final = 10
 """How often one claim dead-letters unfit rows and looks again. Then it reports that it is full."""
 
 Found: TypeAlias = list[Any]
-"""A row of `available`. A plain list, because one is made for every message."""
+"""An entry of `available`, then queue, priority, headers and body. A plain list: one is made for every message."""
 _ID: Final = 0
-_BODY: Final = 2
-_KEY: Final = 5
-_LEVEL: Final = 6
-_DUE: Final = 7
-_SIZE: Final = 16
+_DUE: Final = 1
+_SIZE: Final = 2
+_KEY: Final = 4
+_LEVEL: Final = 13
+_BODY: Final = 15
 _AGE: Final = itemgetter(_DUE, _ID)
 _UNFIT: Final = 2
 """The length of an entry for a row that cannot be delivered: its id and a reason."""
+_LARGE: Final = "-"
+"""In place of headers or a body that are too large to be read with the others."""
 _EVER: Final = float("-inf")
 
 
@@ -84,6 +93,13 @@ class Moment:
             return None
         # Only a spared lease ends in the past.
         return timedelta(microseconds=moment - self.now if moment > self.now else _SOON)
+
+
+class _Unfit(Exception):
+    """A look came upon rows that cannot be delivered: pairs of an id and a reason."""
+
+    def __init__(self, rows: Sequence[Sequence[Any]]) -> None:
+        self.rows = rows
 
 
 def _order(found: Found) -> tuple[int, int, int]:
@@ -112,10 +128,13 @@ class Claims:
     def look(self, wanted: Wanted) -> Verb[Claimed | None]:
         """The result of a claim that finds nothing to take; `None` when there is something."""
         at = Moment(now := self._time.now(), now)
-        for queue, levels in (yield from self._levels(wanted.queues, at)).items():
-            for level in levels:
-                if (yield from self._available(Range(queue, level), 1, at)):
-                    return None
+        try:
+            for queue, levels in (yield from self._levels(wanted.queues, at)).items():
+                for level in levels:
+                    if (yield from self._available(Range(queue, level), 1, at)):
+                        return None
+        except _Unfit:
+            return None
         if (yield from self._strays(wanted.queues, at)):
             return None
         return Claimed((), (yield from self._next_in(wanted.queues, at)))
@@ -156,14 +175,15 @@ class Claims:
         for statement, ids in (("lease", plain), ("lease_in_line", keyed)):
             if ids:
                 yield self._sql(statement, ids=json.dumps(ids), token=token, lease_until=lease_until, now=now)
-        large = [found for found in taken if found[_BODY] is None]
+        large = [found for found in taken if found[_BODY] == _LARGE]
         for handful in _handfuls(large):
             bodies = yield from gathered(
                 self._sql("bodies", ids=json.dumps([found[_ID] for found in handful]))
             )
             for found in handful:
                 found[_BODY] = bodies[str(found[_ID])]
-        return [rows.leased(found, wanted.token) for found in taken]
+        claimed_at = moment_of(now)
+        return [rows.leased(found, wanted.token, claimed_at) for found in taken]
 
     # -------------------------------------------------------------------------------------- choosing
 
@@ -172,36 +192,35 @@ class Claims:
     ) -> Verb[tuple[list[Found], bool]]:
         """Up to `room` deliverable messages, and whether there may be more behind unfit ones."""
         for _ in range(_ROUNDS):
-            chosen = yield from self._choose(queue, levels, room, budget, at)
-            unfit = [each for each in chosen if len(each) == _UNFIT]
-            if not unfit:
-                return chosen, False
-            for id_, reason in unfit:
-                yield from self._give_up(id_, reason, at)
+            try:
+                return (yield from self._choose(queue, levels, room, budget, at)), False
+            except _Unfit as unfit:
+                for id_, reason in unfit.rows:
+                    yield from self._give_up(id_, reason, at)
             yield from ring(self._sql, frozenset((queue,)))
         return [], True
 
     def _choose(
         self, queue: str, levels: Collection[int], room: int, budget: ByteBudget, at: Moment
     ) -> Verb[list[Found]]:
-        """Up to `room` available messages: the share of the oldest, then by priority. Unordered if one is unfit."""
+        """Up to `room` available messages: the share of the oldest, then by priority."""
         found = yield from self._in(self._marks.forward(queue, at.now / 1e6), levels, room, at)
+        behind: list[Found] = []
         if len(found) < room:
-            found += yield from self._in(self._marks.behind(queue), levels, room - len(found), at)
-        if any(len(each) == _UNFIT for each in found):
-            return found
-        found.sort(key=_order)
+            behind = yield from self._in(self._marks.behind(queue), levels, room - len(found), at)
+        if behind or len(levels) > 1:
+            found = sorted(found + behind, key=_order)
         all_fit = budget.has_room_for([each[_SIZE] for each in found])
         share = self._share.reserved(queue, len(found) if all_fit else room)
         if share and len(levels) > 1:
             firsts: list[Found] = []
             for level in levels:
                 firsts += yield from self._available(Range(queue, level), share, at)
-            if any(len(each) == _UNFIT for each in firsts):
-                return firsts
             oldest = sorted(firsts, key=_AGE)[:share]
             found = list({each[_ID]: each for each in oldest + found}.values())[: len(found)]
-        self._marks.found((queue, each[_LEVEL], each[_DUE]) for each in found)
+        # Of one priority, in order, the first is the lowest.
+        lowest = found[:1] if len(levels) == 1 else found
+        self._marks.found((queue, each[_LEVEL], each[_DUE]) for each in lowest)
         return found
 
     def _in(
@@ -236,7 +255,21 @@ class Claims:
             beginning=BEGINNING_OF_TIME,
             end=END_OF_TIME,
         )
-        found: list[Found] = yield from gathered(ask)
+        ((entries, headers, bodies),) = yield ask
+        found: list[Found] = json.loads(entries)
+        if not found:
+            return found
+        unfit: list[Sequence[Any]] = []
+        for each, header, body in zip(found, headers.split(","), bodies.split(","), strict=True):
+            if len(each) == _UNFIT:
+                unfit.append(each)
+            elif header == _LARGE:
+                unfit.append((each[_ID], "too_large"))
+            else:
+                each[_SIZE] += len(header) // 2
+                each += (within.queue, within.level, header, body)
+        if unfit:
+            raise _Unfit(unfit)
         return found
 
     def _next_in(self, queues: Sequence[str], at: Moment) -> Verb[timedelta | None]:

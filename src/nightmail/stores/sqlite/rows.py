@@ -13,16 +13,16 @@ from nightmail.stores.sqlite.queries import Row
 from nightmail.stores.sqlite.times import moment_of, readable_moment
 
 
-def leased(row: Sequence[Any], token: UUID) -> Delivery:
-    """A message leased under this token, from an entry of `available` or `recall`."""
+def leased(row: Sequence[Any], token: UUID, claimed_at: datetime) -> Delivery:
+    """A message leased under this token, from what a claim found."""
     (
-        id_, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at, expires_at,
-        attempts, deliveries, first_attempt_at, last_attempt_at, superseded, _,
+        id_, due_at, _, timer_id, ordering_key, published_at, expires_at, attempts, deliveries, first_attempt_at,
+        last_attempt_at, superseded, queue, priority, headers, body,
     ) = row  # fmt: skip
     # Positional: this runs for every message, and keyword arguments would take twice as long.
     return Delivery(
-        id_, token, queue, bytes.fromhex(body), headers, timer_id, ordering_key, priority,
-        moment_of(due_at), moment_of(published_at), moment_of(claimed_at),
+        id_, token, queue, bytes.fromhex(body), str(bytes.fromhex(headers), "utf-8", "replace"), timer_id, ordering_key,
+        priority, moment_of(due_at), moment_of(published_at), claimed_at,
         None if expires_at is None else moment_of(expires_at),
         attempts, deliveries,
         None if first_attempt_at is None else moment_of(first_attempt_at),
