@@ -52,7 +52,7 @@ async def test_the_effect_and_the_end_of_the_message_commit_together(
     assert heard.lost == []
 
 
-async def test_whoever_lost_the_lease_has_no_effect(make: Make, heard: Heard, ledger: Ledger) -> None:
+async def test_a_worker_that_lost_the_lease_has_no_effect(make: Make, heard: Heard, ledger: Ledger) -> None:
     broker, runs = make(), []
 
     @broker.subscriber("q")
@@ -202,7 +202,7 @@ async def test_a_message_can_be_held_before_the_first_read(
     assert await ledger.effects() == ["tea"]
 
 
-async def test_whoever_lost_the_lease_learns_it_when_holding(
+async def test_a_worker_that_lost_the_lease_learns_it_when_holding(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:
     broker, runs, told = make(), [], []

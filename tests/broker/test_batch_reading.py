@@ -112,7 +112,7 @@ LOOKS = [
 @in_memory
 @pytest.mark.parametrize("where", ["middleware", "filter", "filter of another handler"])
 @pytest.mark.parametrize("look", LOOKS)
-async def test_whoever_looks_first_changes_nothing_for_the_handler(
+async def test_a_caller_that_looks_first_changes_nothing_for_the_handler(
     make: Make, heard: Heard, look: Next, where: str
 ) -> None:
     got: list[Any] = []
@@ -404,7 +404,7 @@ async def test_what_is_left_out_of_a_batch_is_not_done_with_it(
 
 
 @policies
-async def test_headers_that_somebody_else_broke_are_buried_and_the_others_are_handled(
+async def test_headers_that_another_broke_are_buried_and_the_others_are_handled(
     heard: Heard, policy: AckPolicy
 ) -> None:
     data = MemoryData()
@@ -451,7 +451,7 @@ async def test_a_batch_of_which_nothing_can_be_read_reaches_no_handler(
 
 
 @on_sqlite
-async def test_what_nobody_can_read_does_not_leave_with_the_transaction_of_its_batch(
+async def test_what_cannot_be_read_does_not_leave_with_the_transaction_of_its_batch(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:
     broker = make()
@@ -474,7 +474,7 @@ async def test_what_nobody_can_read_does_not_leave_with_the_transaction_of_its_b
 @on_sqlite
 @pytest.mark.parametrize("policy", [AckPolicy.ACK, AckPolicy.MANUAL])
 @pytest.mark.parametrize("ending", [acknowledges_all, acknowledges_each, raises_ack])
-async def test_what_nobody_can_read_does_not_leave_with_the_session_of_its_batch(
+async def test_what_cannot_be_read_does_not_leave_with_the_session_of_its_batch(
     make: Make, heard: Heard, ledger: Ledger, ending: Ending, policy: AckPolicy
 ) -> None:
     broker = make(session_factory=ledger.sessions)

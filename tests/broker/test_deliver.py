@@ -450,9 +450,7 @@ async def test_one_subscriber_serves_several_queues(make: Make) -> None:
     assert got == {("orders", "a"), ("refunds", "b")}
 
 
-async def test_filters_choose_among_handlers_and_what_nobody_wants_is_retried(
-    make: Make, heard: Heard
-) -> None:
+async def test_filters_choose_among_handlers_and_what_none_wants_is_retried(make: Make, heard: Heard) -> None:
     broker, got = make(retry=ConstantRetry(delay=3600, jitter=0)), []
     subscriber = broker.subscriber("q")
 
@@ -493,7 +491,7 @@ def test_a_message_shows_no_payload_when_printed() -> None:
     assert broker.store.capabilities.name == "memory"
 
 
-async def test_headers_that_somebody_else_broke_make_a_dead_letter() -> None:
+async def test_headers_that_another_broke_make_a_dead_letter() -> None:
     data = MemoryData()
     store, heard = MemoryStore(data), Heard()
     sent = await store.publish(Message(queue="q", body=b"x"))

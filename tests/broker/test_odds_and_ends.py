@@ -130,7 +130,7 @@ async def test_a_timer_whose_message_the_session_holds_is_re_armed_in_it(
 
 
 @on_postgres
-async def test_nobody_waits_for_a_message_that_its_handler_holds_to_cancel_or_move_its_timer(
+async def test_no_caller_waits_for_a_message_that_its_handler_holds_to_cancel_or_move_its_timer(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:
     broker = make(retry=IN_A_MINUTE)

@@ -141,7 +141,7 @@ async def test_a_handler_that_rejects_and_returns_keeps_what_it_wrote(
 
 
 @on_sql
-async def test_whoever_lost_the_lease_has_no_effect(make: Make, heard: Heard, ledger: Ledger) -> None:
+async def test_a_worker_that_lost_the_lease_has_no_effect(make: Make, heard: Heard, ledger: Ledger) -> None:
     broker, runs = make(session_factory=ledger.sessions), []
 
     @broker.subscriber("q")

@@ -154,7 +154,7 @@ async def test_a_decision_counts_wherever_it_is_raised(
 @one_or_many
 @pytest.mark.parametrize("raised", [SkipMessage(), Unheard(), AckMessage(forever=True)], ids=repr)
 @pytest.mark.parametrize("place", PLACES)
-async def test_what_nobody_understands_is_tried_again_wherever_it_is_raised(
+async def test_what_is_not_understood_is_tried_again_wherever_it_is_raised(
     make: Make, heard: Heard, place: str, raised: Exception, batch: bool
 ) -> None:
     ended = await raising(raised, place, make, heard, batch=batch)
@@ -164,7 +164,7 @@ async def test_what_nobody_understands_is_tried_again_wherever_it_is_raised(
 
 @in_memory
 @one_or_many
-async def test_a_message_that_no_handler_wants_is_judged_by_the_policy(
+async def test_a_message_that_no_handler_wants_is_decided_by_the_policy(
     make: Make, heard: Heard, batch: bool
 ) -> None:
     broker = make(retry=IN_A_MINUTE)
@@ -302,7 +302,7 @@ not_understood = pytest.mark.parametrize("raised", [SkipMessage(), NackMessage(d
 
 @on_sqlite
 @not_understood
-async def test_an_acknowledgement_that_was_rolled_back_by_what_nobody_understands_is_none(
+async def test_an_acknowledgement_that_was_rolled_back_by_what_is_not_understood_is_none(
     make: Make, heard: Heard, ledger: Ledger, raised: Exception
 ) -> None:
     broker = make(retry=IN_A_MINUTE)
@@ -346,7 +346,7 @@ async def test_an_acknowledgement_that_was_committed_stands_whatever_is_raised_t
 @on_sqlite
 @one_or_many
 @not_understood
-async def test_a_session_is_undone_by_what_nobody_understands(
+async def test_a_session_is_undone_by_what_is_not_understood(
     make: Make, heard: Heard, ledger: Ledger, raised: Exception, batch: bool
 ) -> None:
     broker = make(session_factory=ledger.sessions, retry=IN_A_MINUTE)

@@ -40,7 +40,7 @@ async def test_the_effect_and_the_end_of_the_message_are_one(make: Make, heard: 
 
 
 @on_redis
-async def test_whoever_lost_the_lease_has_no_effect(make: Make, heard: Heard, url: str) -> None:
+async def test_a_worker_that_lost_the_lease_has_no_effect(make: Make, heard: Heard, url: str) -> None:
     client: Redis = Redis.from_url(url)
     broker, runs = make(), []
 

@@ -226,7 +226,7 @@ async def test_a_batch_that_was_rejected_does_not_leave_with_a_later_transaction
 
 
 @on_redis
-async def test_a_transaction_whose_reply_is_lost_leaves_a_message_of_which_nobody_can_tell(
+async def test_a_transaction_whose_reply_is_lost_leaves_a_message_whose_end_is_unknown(
     make: Make, heard: Heard, client: Redis
 ) -> None:
     broker = make(retry=IN_A_MINUTE)

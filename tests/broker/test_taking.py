@@ -74,7 +74,7 @@ async def test_every_decision_is_written_at_once(make: Make) -> None:
         assert [letter.reason for letter in await broker.dead_letters("q")] == ["enough"]
 
 
-async def test_whoever_lost_the_lease_is_told(make: Make) -> None:
+async def test_a_worker_that_lost_the_lease_is_told(make: Make) -> None:
     async with make() as broker:
         await broker.publish("x", "q")
         msg = await broker.subscriber("q").get_one()
@@ -239,7 +239,7 @@ async def test_observers_hear_of_what_is_passed_over(make: Make) -> None:
 
 
 @in_memory
-async def test_observers_hear_of_a_message_that_was_replaced_while_somebody_had_it(make: Make) -> None:
+async def test_observers_hear_of_a_message_that_was_replaced_while_a_worker_had_it(make: Make) -> None:
     heard = Everything()
     async with make(observer=heard) as broker:
         subscriber = broker.subscriber("q")
@@ -257,7 +257,7 @@ async def test_observers_hear_of_a_message_that_was_replaced_while_somebody_had_
 
 
 @in_memory
-async def test_whoever_takes_nothing_claims_nothing(make: Make) -> None:
+async def test_a_caller_that_takes_nothing_claims_nothing(make: Make) -> None:
     calls: list[int] = []
 
     class Counting(Observer):

@@ -600,7 +600,7 @@ async def test_outside_of_its_block_there_is_no_time_and_nothing_to_look_at(
     assert tb.errors == []
 
 
-async def test_a_message_that_nobody_serves_stays_pending(broker: OutboxBroker) -> None:
+async def test_a_message_that_has_no_subscriber_stays_pending(broker: OutboxBroker) -> None:
     @broker.subscriber("orders")
     async def handle(body: str) -> None: ...
 

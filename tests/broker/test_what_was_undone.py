@@ -371,7 +371,7 @@ async def test_a_session_is_closed_although_its_handler_is_cancelled_a_second_ti
 
 
 @on_sqlite
-async def test_a_task_that_outlives_its_handler_gets_no_session_that_nobody_would_close(
+async def test_a_task_that_outlives_its_handler_gets_no_session_that_would_not_be_closed(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:
     broker, over, left = make(session_factory=ledger.sessions), asyncio.Event(), []

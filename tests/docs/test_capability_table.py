@@ -90,7 +90,7 @@ class TestJudging:
     def test_a_run_that_went_as_declared_gives_no_complaint(self) -> None:
         assert complaints(ALONE, ALONE, expected(ALONE)) == []
 
-    def test_a_store_that_nobody_ran_is_named(self) -> None:
+    def test_a_store_that_did_not_run_is_named(self) -> None:
         assert complaints(ALONE, None, {}) == ["alone: no class under tests/stores ran the suite on it"]
 
     def test_a_store_that_says_something_else_once_it_is_open_is_named(self) -> None:

@@ -169,7 +169,7 @@ async def test_a_build_that_never_ends_is_given_up(url: str, tmp_path: Path) -> 
         assert (await wakes(builds))[-1] == (BUILD, "failed")
 
 
-async def test_a_build_that_nobody_wants_is_asked_to_stop(url: str, tmp_path: Path) -> None:
+async def test_a_build_that_is_not_wanted_is_asked_to_stop(url: str, tmp_path: Path) -> None:
     runner = runner_at(tmp_path, Script(accepted=1, running=1_000_000))
     async with stages(url, runner) as builds:
         await request(builds)
@@ -198,7 +198,9 @@ async def test_a_cancellation_that_fails_does_not_fail_the_poll(url: str, tmp_pa
     assert heard.errors == []
 
 
-async def test_a_signal_without_a_build_is_a_dead_letter_that_harms_nobody(url: str, tmp_path: Path) -> None:
+async def test_a_signal_without_a_build_is_a_dead_letter_that_harms_no_other(
+    url: str, tmp_path: Path
+) -> None:
     async with stages(url, runner_at(tmp_path)) as builds:
         await builds.broker.publish("no such build", SIGNALS)
         await request(builds)

@@ -28,7 +28,7 @@ async def test_a_connected_broker_answers(make: Make) -> None:
 
 
 @on_every_store
-async def test_a_block_connects_and_starts_nobody(make: Make) -> None:
+async def test_a_block_connects_and_starts_no_subscriber(make: Make) -> None:
     broker = make()
     subscriber = broker.subscriber("q")
 

@@ -71,7 +71,7 @@ async def test_the_annotation_is_accepted(make: Make, hint: Any) -> None:
         assert await broker.ping()
 
 
-async def test_nobody_looks_when_types_are_not_applied(make: Make) -> None:
+async def test_nothing_is_looked_up_when_types_are_not_applied(make: Make) -> None:
     broker = make(apply_types=False)
     broker.subscriber("q")(asking_for(OutboxMessage))
 

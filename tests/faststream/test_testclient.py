@@ -202,7 +202,7 @@ async def test_with_the_real_store_everything_is_real_and_mocks_still_work(make:
         assert len(await br.pending("next")) == 1
 
 
-async def test_with_the_real_store_nobody_is_left_at_work(make: Make) -> None:
+async def test_with_the_real_store_no_worker_is_left(make: Make) -> None:
     broker = make()
     publisher, subscriber = broker.publisher("next"), broker.subscriber("q")
     subscriber(Nothing().take)

@@ -224,7 +224,7 @@ def test_close_after_kill_9_gives_back_the_shared_memory() -> None:
     assert segment not in shared_memory()
 
 
-def test_a_closed_server_can_be_started_anew() -> None:
+def test_a_closed_server_can_be_started_again() -> None:
     with provide(Postgres()) as server:
         first = server.directory
         server.close()
@@ -340,7 +340,7 @@ def test_fresh_databases_are_isolated(server: Postgres) -> None:
         assert query(other, "select to_regclass('t')::text") is None
 
 
-def test_a_database_is_dropped_though_somebody_is_connected(server: Postgres) -> None:
+def test_a_database_is_dropped_though_a_client_is_connected(server: Postgres) -> None:
     url = server.create_database()
 
     with idle_client(url):

@@ -210,7 +210,7 @@ async def test_a_row_that_we_could_not_store_stays_and_is_reported(postgres_url:
         assert await old.ids() == [nameless, listed]
 
 
-async def test_a_row_in_somebodys_open_transaction_is_passed_over(postgres_url: str) -> None:
+async def test_a_row_in_another_open_transaction_is_passed_over(postgres_url: str) -> None:
     async with (
         both(postgres_url) as (old, store),
         moving(postgres_url, store) as mover,
@@ -230,7 +230,7 @@ async def test_a_row_in_somebodys_open_transaction_is_passed_over(postgres_url: 
         assert await waiting(store) == [b"2", b"1"]
 
 
-async def test_whoever_cancels_there_and_then_here_gets_it(postgres_url: str) -> None:
+async def test_a_caller_that_cancels_there_and_then_here_gets_it(postgres_url: str) -> None:
     async with both(postgres_url) as (old, store), moving(postgres_url, store) as mover:
         await old.publish(timer_id="t-1")
         await mover.move()
@@ -239,7 +239,7 @@ async def test_whoever_cancels_there_and_then_here_gets_it(postgres_url: str) ->
         assert await store.cancel("orders", "t-1")
 
 
-async def test_nobody_waits_for_long_while_a_name_is_wanted_here_by_an_open_transaction(
+async def test_no_caller_waits_for_long_while_a_name_is_wanted_here_by_an_open_transaction(
     postgres_url: str,
 ) -> None:
     async with (

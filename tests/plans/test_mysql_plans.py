@@ -309,7 +309,7 @@ async def test_a_cancel_that_meets_a_running_message_leaves_it_unlocked(mysql_ur
         await own.rollback()
 
 
-async def test_an_open_claim_keeps_nobody_from_publishing(mysql_url: str) -> None:
+async def test_an_open_claim_keeps_no_other_from_publishing(mysql_url: str) -> None:
     async with open_store(mysql_url) as store, connection(mysql_url) as own:
         await execute(own, "set session transaction isolation level read committed")
         await store.publish(message(b"the only one"))

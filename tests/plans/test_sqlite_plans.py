@@ -266,7 +266,7 @@ def messages(count: int, **options: Any) -> list[Message]:
 
 
 @pytest.mark.parametrize("name", [*HOT, *COLD])
-def test_a_statement_that_somebody_waits_for_never_walks_through_a_table(
+def test_a_statement_that_a_caller_waits_for_never_walks_through_a_table(
     database: Database, name: str
 ) -> None:
     # Lists that come or go as JSON are walked through, and that is all.

@@ -72,7 +72,7 @@ def test_several_may_be_among_several() -> None:
     assert inner.heard == [("drained", 1)]
 
 
-def test_nobody_may_listen() -> None:
+def test_an_account_that_may_not_listen() -> None:
     Observers().started(ONE)
 
 

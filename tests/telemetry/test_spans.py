@@ -181,7 +181,7 @@ async def test_a_retry_is_linked_however_soon_it_comes(
     ]  # fmt: skip
 
 
-async def test_a_message_that_nobody_traced_is_linked_to_nothing(
+async def test_a_message_that_was_not_traced_is_linked_to_nothing(
     store: FullStore, clock: ManualClock, heard: Heard, traced: Traced
 ) -> None:
     broker = broker_on(store, heard, traced)
@@ -241,9 +241,7 @@ async def test_a_dead_letter_and_what_is_made_of_it_are_linked(
     assert trace_of(again) != trace_of(first)
 
 
-async def test_whoever_looks_after_dead_letters_is_linked(
-    store: FullStore, heard: Heard, traced: Traced
-) -> None:
+async def test_a_dead_letter_handler_is_linked(store: FullStore, heard: Heard, traced: Traced) -> None:
     broker = broker_on(store, heard, traced)
 
     @broker.subscriber("q")

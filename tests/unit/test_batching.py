@@ -95,7 +95,7 @@ async def test_what_ends_while_others_run_waits_a_moment_for_company_and_no_long
         ends[b"2"].set()
 
 
-async def test_when_nobody_is_left_to_wait_for_it_is_settled_at_once(
+async def test_when_no_other_is_left_to_wait_for_it_is_settled_at_once(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "GATHER_SECONDS", 60.0)

@@ -90,7 +90,7 @@ async def test_a_letter_that_was_handled_is_gone(store: FaultyStore, clock: Manu
     assert seen.outcomes == [(1, Done()), (2, Done())]
 
 
-async def test_a_death_wakes_whoever_looks_after_it(store: FaultyStore, seen: Seen) -> None:
+async def test_a_death_wakes_its_dead_letter_handler(store: FaultyStore, seen: Seen) -> None:
     async with at_work(worker(store, handled, seen)):
         await store.until_called("claim_dead")
         await died(store)
@@ -161,7 +161,7 @@ async def test_a_handler_may_say_itself_when_to_look_again(
     assert await listed(store) == []
 
 
-async def test_a_letter_that_a_handler_gives_up_stays_and_is_offered_to_nobody_again(
+async def test_a_letter_that_a_handler_gives_up_stays_and_is_not_offered_again(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     async def hopeless(delivery: Delivery) -> Outcome:
@@ -283,7 +283,7 @@ async def test_two_workers_never_handle_one_letter_at_the_same_time(
     assert len(handler.deliveries) == 1
 
 
-async def test_a_letter_under_a_timer_id_is_nobodys_own_delivery(
+async def test_a_letter_under_a_timer_id_is_no_handlers_own_delivery(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     async def handle(delivery: Delivery) -> None:

@@ -486,7 +486,7 @@ async def test_a_lost_lease_is_for_the_observer_and_for_no_hook(
     assert told.all == []
 
 
-async def test_nobody_is_told_of_an_uncertain_end_but_the_observer(
+async def test_only_the_observer_is_told_of_an_uncertain_end(
     store: FaultyStore, seen: Seen, told: Told
 ) -> None:
     store.upset("settle", lost_reply)
@@ -554,7 +554,7 @@ class Awaited:
 
 @pytest.mark.parametrize("name", ["on_published", "on_failed", "on_dead"])
 @pytest.mark.parametrize("hook", [coroutine, partial(coroutine), Awaited()])
-def test_a_hook_that_nobody_would_await_is_refused(store: FaultyStore, name: str, hook: object) -> None:
+def test_a_hook_that_would_not_be_awaited_is_refused(store: FaultyStore, name: str, hook: object) -> None:
     with pytest.raises(TypeError, match=f"{name} must be a plain function"):
         forwarder(store, Line(), None, **{name: hook})
 

@@ -89,7 +89,7 @@ def test_once_a_second_the_look_goes_from_end_to_end() -> None:
     assert list(marks.behind("orders")) == []
 
 
-def test_a_queue_that_nobody_looked_at_for_a_while_does_not_use_up_the_second_of_another() -> None:
+def test_a_queue_that_was_not_looked_at_for_a_while_does_not_use_up_the_second_of_another() -> None:
     marks: Marks[Place] = Marks()
     marks.forward("orders", 0.0)
     marks.found([("orders", 0, place(1, 1))])

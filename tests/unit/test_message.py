@@ -141,7 +141,7 @@ def test_two_deliveries_of_one_message_are_two() -> None:
     assert len({first, second}) == 2
 
 
-def test_headers_are_decoded_anew_each_time() -> None:
+def test_headers_are_decoded_again_each_time() -> None:
     claimed = delivery(encoded_headers='{"a":[1]}')
 
     claimed.headers["a"].append(2)
@@ -150,7 +150,7 @@ def test_headers_are_decoded_anew_each_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '"a"', "null", "1", "{", ""])
-def test_headers_that_somebody_else_broke_are_a_value_error(text: str) -> None:
+def test_headers_that_another_broke_are_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - json's own messages are not ours to pin
         _ = delivery(encoded_headers=text).headers
 

@@ -127,7 +127,7 @@ async def test_what_the_coroutine_sets_stays_in_its_context(context: Context) ->
     assert request.get() == "none"
 
 
-async def test_whoever_runs_while_the_coroutine_waits_sees_nothing_of_it(context: Context) -> None:
+async def test_a_caller_that_runs_while_the_coroutine_waits_sees_nothing_of_it(context: Context) -> None:
     go, found = asyncio.Event(), []
 
     async def work() -> None:

@@ -117,7 +117,7 @@ async def test_a_lost_lease_is_told_of_and_nothing_is_written(
     assert await other.settle([Settlement(taken_over, Retry())]) == [WriteResult.WRITTEN]
 
 
-async def test_a_lease_that_expired_but_that_nobody_took_over_still_settles(
+async def test_a_lease_that_expired_but_was_not_taken_over_still_settles(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     handler = Handler(held=True)

@@ -160,7 +160,7 @@ class TestTurns:
 
             assert await asyncio.wait_for(claiming, PATIENCE) == [b"first"]
 
-    async def test_who_gives_up_waiting_for_a_thread_keeps_nobody_waiting(self) -> None:
+    async def test_who_gives_up_waiting_for_a_thread_keeps_no_other_waiting(self) -> None:
         store = MemoryStore()
 
         with thread_with_a_transaction(store, b"first") as commit:
@@ -186,7 +186,7 @@ class TestTurns:
         assert giving_up.cancelled()
         assert await asyncio.wait_for(store.publish(message()), PATIENCE) is not None
 
-    def test_who_waited_on_a_loop_that_is_no_more_keeps_nobody_waiting(self) -> None:
+    def test_who_waited_on_a_loop_that_is_no_more_keeps_no_other_waiting(self) -> None:
         store = MemoryStore()
         loop = asyncio.new_event_loop()
 

@@ -134,7 +134,7 @@ class TestTransactions:
 
         assert order == ["first ends", "second begins"]
 
-    async def test_a_transaction_begun_again_and_again_keeps_nobody_waiting_for_ever(self) -> None:
+    async def test_a_transaction_begun_again_and_again_keeps_no_other_waiting_for_ever(self) -> None:
         store = MemoryStore()
         await store.publish(message())
         claiming = None
@@ -275,7 +275,7 @@ class TestLettingGo:
 
         assert bodies(await claim_all(store)) == [b"follower"]
 
-    async def test_the_end_of_a_head_wakes_one_that_became_due_while_nobody_looked(self) -> None:
+    async def test_the_end_of_a_head_wakes_one_that_became_due_while_no_worker_looked(self) -> None:
         clock = ManualClock()
         store = MemoryStore(clock=clock)
         await store.publish(message(b"head", ordering_key="k"))

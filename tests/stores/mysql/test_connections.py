@@ -151,7 +151,7 @@ async def test_an_idle_process_asks_at_most_ten_times_a_second_however_many_list
             bell.__exit__(None, None, None)
 
 
-async def test_a_message_that_somebody_has_locked_is_asked_for_less_and_less_often(
+async def test_a_message_that_another_has_locked_is_asked_for_less_and_less_often(
     mysql_url: str,
 ) -> None:
     async with open_store(mysql_url) as store, connection(mysql_url) as own:

@@ -49,7 +49,7 @@ async def test_a_claim_and_a_settlement_of_letters_ask_the_server_few_times(mysq
         assert len(interference.packets) == 1
 
 
-async def test_letters_of_other_processes_ring_only_where_somebody_takes_letters(mysql_url: str) -> None:
+async def test_letters_of_other_processes_ring_only_where_a_worker_takes_letters(mysql_url: str) -> None:
     async with open_store(mysql_url) as store, open_store(mysql_url) as other:
         with store.listen([QUEUE]) as bell:
             await bury(other, b"nobody looks after them here")
@@ -138,7 +138,7 @@ async def test_a_redrive_waits_for_who_is_about_to_take_the_name(mysql_url: str,
             assert (len(ids), left, there) == (2, [], [b"named", b"nameless"])
 
 
-async def test_an_open_redrive_keeps_nobody_from_the_letters_beside_it(mysql_url: str) -> None:
+async def test_an_open_redrive_keeps_no_other_from_the_letters_beside_it(mysql_url: str) -> None:
     async with open_store(mysql_url) as store, watched_store(mysql_url) as (other, interference):
         first, second = await bury(store, b"first", b"second")
         (held,) = await claim_letters(store, limit=1)

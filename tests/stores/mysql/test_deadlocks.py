@@ -73,7 +73,7 @@ async def settle(store: MySQLStore) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
-async def test_whoever_replaces_a_message_and_whoever_ends_it_do_not_abort_each_other(
+async def test_a_caller_that_replaces_a_message_and_one_that_ends_it_do_not_abort_each_other(
     mysql_url: str, isolation: str
 ) -> None:
     callers = Callers()

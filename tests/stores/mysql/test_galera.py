@@ -129,11 +129,11 @@ class GaleraHarness(DriverHarness):
 
 
 LOCKS: Final = (
-    "test_while_an_ack_is_open_nobody_takes_the_message_over",
+    "test_while_an_ack_is_open_the_message_is_not_taken_over",
     "test_once_an_ack_is_rolled_back_an_expired_message_is_taken_over",
-    "test_while_a_message_is_held_nobody_takes_it_over_and_nobody_waits_for_it",
+    "test_while_a_message_is_held_it_is_not_taken_over_and_no_worker_waits_for_it",
     "test_a_claim_passes_over_what_an_open_transaction_has_locked",
-    "test_a_letter_that_an_open_transaction_has_locked_is_busy_and_holds_up_nobody",
+    "test_a_letter_that_an_open_transaction_has_locked_is_busy_and_holds_up_no_other",
 )
 """What a caller's open transaction has locked is seen only on its own node. Elsewhere the first to commit wins."""
 

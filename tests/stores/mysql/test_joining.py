@@ -114,7 +114,7 @@ async def test_publishing_in_a_transaction_needs_no_connection_of_ours_and_few_s
 # ------------------------------------------------------------------------------ two at the same time
 
 
-async def test_a_skipped_publish_at_read_committed_hides_nothing_and_keeps_nobody_from_names_beside_it(
+async def test_a_skipped_publish_at_read_committed_hides_nothing_and_keeps_no_other_from_names_beside_it(
     mysql_url: str,
 ) -> None:
     async with open_store(mysql_url) as store:
@@ -184,7 +184,7 @@ async def test_a_caller_at_repeatable_read_for_one_transaction_replaces_a_messag
         assert [delivery.body for delivery in await claim(store)] == [b"over"]
 
 
-async def test_a_publish_waits_while_somebody_else_is_given_ids_for_an_unknown_number_of_rows(
+async def test_a_publish_waits_while_another_is_given_ids_for_an_unknown_number_of_rows(
     mysql_url: str,
 ) -> None:
     async with open_store(mysql_url) as store:
@@ -202,7 +202,7 @@ async def test_a_publish_waits_while_somebody_else_is_given_ids_for_an_unknown_n
         assert len(await store.peek("slow")) == 3
 
 
-async def test_a_cancel_of_all_waits_for_nobody_in_another_queue(mysql_url: str) -> None:
+async def test_a_cancel_of_all_waits_for_no_message_in_another_queue(mysql_url: str) -> None:
     async with open_store(mysql_url) as store:
         for queue, name in ((QUEUE, "a"), ("other", "a"), (QUEUE, "b"), (QUEUE, "c")):
             await store.publish(message(queue=queue, timer_id=name, dedup_for=HOUR))

@@ -158,7 +158,7 @@ async def test_a_line_keeps_its_order_while_it_is_parked(mysql_url: str) -> None
         assert await drained(other) == [b"%d" % n for n in range(60)]
 
 
-async def test_a_parked_message_that_a_caller_has_locked_stands_in_nobodys_way_and_is_not_forgotten(
+async def test_a_parked_message_that_a_caller_has_locked_blocks_no_other_and_is_not_forgotten(
     mysql_url: str, small_crowds: None
 ) -> None:
     async with open_store(mysql_url) as store, connection(mysql_url) as own:
@@ -222,7 +222,7 @@ async def replace_for_later(store: MySQLStore, name: str, transaction: Any = Non
 
 @pytest.mark.parametrize("verb", [cancel, reschedule, give_another_key, replace_for_later])
 @pytest.mark.parametrize("joined", [False, True])
-async def test_whoever_leaves_a_line_lets_the_next_one_pass(
+async def test_a_message_that_leaves_a_line_lets_the_next_one_pass(
     mysql_url: str, small_crowds: None, verb: Any, joined: bool
 ) -> None:
     async with open_store(mysql_url) as store, connection(mysql_url) as own:
@@ -256,7 +256,7 @@ async def test_all_of_a_parked_line_is_cancelled(mysql_url: str, small_crowds: N
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nobody_in_a_line_is_forgotten_whatever_happens_to_it(
+async def test_no_message_in_a_line_is_forgotten_whatever_happens_to_it(
     mysql_url: str, small_crowds: None, seed: int
 ) -> None:
     chance = random.Random(seed)

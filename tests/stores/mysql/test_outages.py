@@ -61,7 +61,7 @@ class TestOutages(Outages):
 # ----------------------------------------------------------------------------------------- restart
 
 
-async def test_connections_that_were_idle_for_long_are_made_anew_before_the_server_closes_them(
+async def test_connections_that_were_idle_for_long_are_reopened_before_the_server_closes_them(
     mysql_url: str,
 ) -> None:
     async with watched_store(mysql_url) as (store, interference):
@@ -250,7 +250,7 @@ async def test_what_a_claim_has_committed_is_handed_out_though_the_rest_took_ano
 # -------------------------------------------------------------------------------------- locked rows
 
 
-async def test_a_locked_table_makes_settlements_and_claims_unavailable_and_hangs_nobody(
+async def test_a_locked_table_makes_settlements_and_claims_unavailable_and_hangs_no_caller(
     mysql_url: str,
 ) -> None:
     async with open_store(mysql_url) as store, connection(mysql_url) as own:

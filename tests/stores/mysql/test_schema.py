@@ -176,7 +176,7 @@ async def limited_user(server: MariaDB, url: str, privileges: str) -> str:
 # ----------------------------------------------------------------------------------------- migrate
 
 
-async def test_whoever_may_not_make_tables_is_told_which_rights_that_takes(
+async def test_an_account_that_may_not_make_tables_is_told_which_rights_that_takes(
     mariadb_server: MariaDB, mysql_url: str
 ) -> None:
     store = MySQLStore(await limited_user(mariadb_server, mysql_url, "select, insert, update, delete"))

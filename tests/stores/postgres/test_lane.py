@@ -36,7 +36,7 @@ async def test_a_publisher_cancelled_before_its_turn_stores_nothing(postgres_url
         assert [found.body for found in await store.peek()] == [b"sent"]
 
 
-async def test_a_connection_that_took_too_long_is_thrown_away_and_made_anew(postgres_url: str) -> None:
+async def test_a_connection_that_took_too_long_is_replaced(postgres_url: str) -> None:
     lane = Lane(_Impatient("impatient"), connector(postgres_url))
     with pytest.raises(PublishUncertain):
         await lane.run(lambda own: own.execute("select pg_sleep(30)"), lost=PublishUncertain)

@@ -95,7 +95,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(postgres_url: str) -
         await store.close()
 
 
-async def test_whoever_may_only_use_the_tables_can_check_and_use_them(postgres_url: str) -> None:
+async def test_an_account_that_may_only_use_the_tables_can_check_and_use_them(postgres_url: str) -> None:
     async with open_store(postgres_url, tables="mail.jobs") as store, connection(postgres_url) as own:
         name = "worker_" + (await own.fetchval("select current_database()"))[-8:]
         await own.execute(

@@ -111,7 +111,7 @@ async def test_a_pooled_connection_whose_search_path_has_changed_is_joined_all_t
         assert [found.body for found in await store.peek()] == [b"second", b"third"]
 
 
-async def test_tables_made_anew_in_another_schema_are_found(postgres_url: str) -> None:
+async def test_tables_created_again_in_another_schema_are_found(postgres_url: str) -> None:
     async with open_store(postgres_url) as store, connection(postgres_url) as own:
         await store.publish(message(b"before"))
         await claim(store)

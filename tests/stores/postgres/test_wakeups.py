@@ -103,7 +103,7 @@ async def test_a_notification_that_is_not_ours_rings_every_bell(postgres_url: st
             assert await bell.wait(10)
 
 
-async def test_a_killed_listening_connection_is_made_anew_and_rings(postgres_url: str) -> None:
+async def test_a_killed_listening_connection_is_reopened_and_rings(postgres_url: str) -> None:
     async with open_store(postgres_url) as store, connection(postgres_url) as own:
         with store.listen([QUEUE]) as bell:
             await until(lambda: store.listening)
@@ -119,7 +119,7 @@ async def test_a_killed_listening_connection_is_made_anew_and_rings(postgres_url
             assert await bell.wait(10)
 
 
-async def test_nobody_listens_before_a_bell_is_hung(postgres_url: str) -> None:
+async def test_nothing_listens_before_a_bell_is_hung(postgres_url: str) -> None:
     async with open_store(postgres_url) as store, connection(postgres_url) as own:
         bell = store.listen([QUEUE])
         await store.publish(message())

@@ -195,7 +195,7 @@ async def test_a_repeated_move_stores_nothing_though_the_message_was_delivered_m
         assert await store.stats() == {}
 
 
-async def test_a_letter_that_was_given_up_is_offered_to_nobody_after_a_move_was_broken_off(
+async def test_a_letter_that_was_given_up_is_not_offered_after_a_move_was_broken_off(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()

@@ -213,7 +213,7 @@ async def test_a_claim_costs_the_same_whatever_lies_in_the_future(redis_url: str
         assert await cost() == with_one
 
 
-async def test_nobody_asks_while_nothing_happens(redis_url: str, round_trips: list[str]) -> None:
+async def test_nothing_is_asked_while_nothing_happens(redis_url: str, round_trips: list[str]) -> None:
     async with open_store(redis_url) as store:
         with store.listen([QUEUE]) as bell:
             await until(lambda: store.listening)
@@ -228,7 +228,7 @@ async def test_nobody_asks_while_nothing_happens(redis_url: str, round_trips: li
 # --------------------------------------------------------------------------------------------- listening
 
 
-async def test_a_queue_that_nobody_listens_to_any_more_is_unsubscribed(redis_url: str) -> None:
+async def test_a_queue_that_has_no_listener_any_more_is_unsubscribed(redis_url: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
 
         async def channels() -> int:
@@ -264,7 +264,7 @@ async def test_a_lost_listening_connection_is_replaced_and_rings_without_a_warni
         assert "no wake-ups" not in caplog.text
 
 
-async def test_the_same_prefix_in_another_database_rings_nobody_here(redis_url: str) -> None:
+async def test_the_same_prefix_in_another_database_rings_no_bell_here(redis_url: str) -> None:
     elsewhere = redis_url.rpartition("/")[0] + "/40"
     async with open_store(redis_url) as store, open_store(elsewhere) as other, client(elsewhere) as own:
         with store.listen([QUEUE]) as bell, other.listen([QUEUE]) as theirs:

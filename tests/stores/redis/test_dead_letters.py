@@ -225,7 +225,7 @@ async def test_the_keeper_renews_letters_too(redis_url: str) -> None:
         assert await own.zscore(f"{TAG}:dead:run", member) > before + 3000 * 1e6
 
 
-async def test_whoever_looks_after_a_letter_publishes_under_its_lease(redis_url: str) -> None:
+async def test_a_dead_letter_handler_publishes_under_its_lease(redis_url: str) -> None:
     clock = ManualClock()
     async with open_store(redis_url, clock=clock) as store, client(redis_url) as own:
         await bury(store, b"a", timer_id="t")

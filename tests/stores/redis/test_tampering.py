@@ -268,7 +268,7 @@ async def test_what_is_no_id_is_taken_out_of_the_way(redis_url: str, member: byt
 
 
 @pytest.mark.parametrize("last", [b"no id", b"f" * 16, b"", b"7fffffffffffffff"])
-async def test_a_foreign_last_id_stops_nobody_from_publishing(redis_url: str, last: bytes) -> None:
+async def test_a_foreign_last_id_stops_no_caller_from_publishing(redis_url: str, last: bytes) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         first = await store.publish(message(b"first"))
         await own.set(f"{TAG}:last", last)

@@ -109,7 +109,7 @@ async def test_a_message_published_in_the_transaction_is_stored_with_it(redis_ur
         assert {pending.id: pending.body for pending in await store.peek()} == {new: b"next", again: b"again"}
 
 
-async def test_whoever_waits_behind_the_message_is_rung_for(redis_url: str) -> None:
+async def test_what_waits_behind_the_message_is_rung_for(redis_url: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         delivery = await claimed(store, ordering_key="k")
         await store.publish(message(b"behind", ordering_key="k"))
@@ -235,7 +235,7 @@ async def test_a_renewal_does_not_disturb_it(redis_url: str, letter: bool) -> No
 
 
 @pytest.mark.parametrize("letter", [False, True])
-async def test_a_lease_that_ended_and_that_nobody_took_over_does_not_disturb_it(
+async def test_a_lease_that_ended_and_was_not_taken_over_does_not_disturb_it(
     redis_url: str, letter: bool
 ) -> None:
     clock = ManualClock()

@@ -101,7 +101,7 @@ class UnreadableRows:
             assert len(await store.redrive([letter])) == 1
             assert bodies(await claim(store)) == [b"odd"]
 
-    async def test_a_letter_that_cannot_be_read_is_offered_to_nobody_and_hides_no_other(
+    async def test_a_letter_that_cannot_be_read_is_not_offered_and_hides_no_other(
         self, backend: SqlBackend
     ) -> None:
         async with backend.opened() as store:

@@ -72,7 +72,7 @@ class Outages:
             assert await done(store, held) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
             assert bodies(await claim(store)) == [b"c"]
 
-    async def test_a_server_that_was_restarted_while_nobody_asked_is_not_noticed(
+    async def test_a_server_that_was_restarted_while_nothing_was_asked_is_not_noticed(
         self, backend: ServerBackend
     ) -> None:
         async with backend.opened() as store:

@@ -119,7 +119,7 @@ class TestTheCallersTransaction:
 
 
 class TestStaleTransactions:
-    async def test_one_that_read_before_somebody_wrote_is_refused_with_advice(
+    async def test_one_that_read_before_another_wrote_is_refused_with_advice(
         self, store: SQLiteStore, file: Path
     ) -> None:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
@@ -294,7 +294,7 @@ class TestWhoIsWoken:
 
             assert await bell.wait(5)
 
-    async def test_nobody_is_woken_before_the_commit(
+    async def test_no_worker_is_woken_before_the_commit(
         self, store: SQLiteStore, blocking_engine: Engine
     ) -> None:
         with store.listen([QUEUE]) as bell, store.listen(["last"]) as last:

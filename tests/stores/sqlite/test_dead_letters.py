@@ -56,7 +56,7 @@ class TestClaiming:
             assert (list(claimed.deliveries), claimed.next_in) == ([], HOUR)
             assert observer.execute("PRAGMA data_version").fetchall() == before
 
-    async def test_a_letter_that_somebody_changed_by_hand_does_not_stop_the_others(
+    async def test_a_letter_that_was_changed_by_hand_does_not_stop_the_others(
         self, store: SQLiteStore, file: Path
     ) -> None:
         await bury(store, b"before", b"tampered", b"after")
@@ -67,7 +67,7 @@ class TestClaiming:
         assert bodies(await store.dead(EVERYTHING)) == [b"after", b"text", b"before"]
         assert bodies(await claim_letters(store)) == [b"before", b"text", b"after"]
 
-    async def test_a_letter_that_somebody_changed_by_hand_can_be_redriven(
+    async def test_a_letter_that_was_changed_by_hand_can_be_redriven(
         self, store: SQLiteStore, file: Path
     ) -> None:
         await bury(store, b"tampered")
@@ -79,7 +79,7 @@ class TestClaiming:
 
 
 class TestHolding:
-    async def test_letters_cannot_be_extended_while_somebody_else_writes(
+    async def test_letters_cannot_be_extended_while_another_writes(
         self, store: SQLiteStore, file: Path
     ) -> None:
         await bury(store, b"letter")

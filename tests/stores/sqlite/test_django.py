@@ -30,7 +30,7 @@ def execute(statement: str) -> list[Any]:
 
 
 class TestDjango(DjangoTransactions, UnseenByDjango):
-    async def test_a_block_that_read_before_somebody_wrote_is_refused_with_advice(
+    async def test_a_block_that_read_before_another_wrote_is_refused_with_advice(
         self, store: SQLiteStore, backend: SQLiteBackend, file: Path
     ) -> None:
         with project(backend), transaction.atomic():

@@ -39,7 +39,7 @@ class TestFailures:
         assert noted(file) == []
 
     @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "COMMIT"])
-    async def test_a_connection_in_doubt_is_thrown_away_and_made_anew(
+    async def test_a_connection_in_doubt_is_replaced(
         self, thread: ConnectionThread, connections: Connections, file: Path, statement: str
     ) -> None:
         connections.faults[statement] = sqlite3.SQLITE_IOERR
@@ -52,7 +52,7 @@ class TestFailures:
         assert connections.made == 2
 
     @pytest.mark.parametrize("statement", ["ROLLBACK", "SAVEPOINT work", "ROLLBACK TO work", "RELEASE work"])
-    async def test_a_connection_in_doubt_while_a_failure_is_undone_is_made_anew_too(
+    async def test_a_connection_in_doubt_while_a_failure_is_undone_is_replaced_too(
         self, thread: ConnectionThread, connections: Connections, file: Path, statement: str
     ) -> None:
         def mistaken(connection: sqlite3.Connection) -> None:

@@ -217,7 +217,7 @@ class TestFile:
         with pytest.raises(StoreUnavailable, match=r"needs 3\.35"):
             await SQLiteStore(file).open()
 
-    async def test_a_file_that_somebody_else_is_using_as_a_plain_one_is_waited_for(self, file: Path) -> None:
+    async def test_a_file_that_another_uses_as_a_plain_one_is_waited_for(self, file: Path) -> None:
         # Without a write-ahead log, and locked: switching to one must wait, and SQLite would not.
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.execute("CREATE TABLE theirs (a)")

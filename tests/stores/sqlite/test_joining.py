@@ -65,7 +65,7 @@ class TestSQLAlchemy:
 
 
 class TestStaleTransactions:
-    async def test_a_transaction_that_read_before_somebody_wrote_is_refused_with_advice(
+    async def test_a_transaction_that_read_before_another_wrote_is_refused_with_advice(
         self, store: SQLiteStore, file: Path
     ) -> None:
         async with aiosqlite.connect(file, isolation_level=None) as connection:

@@ -37,9 +37,7 @@ class TestEventLoops(EventLoops):
 
 
 class TestKeeper:
-    async def test_while_somebody_else_writes_the_keeper_is_told_so(
-        self, store: SQLiteStore, file: Path
-    ) -> None:
+    async def test_while_another_writes_the_keeper_is_told_so(self, store: SQLiteStore, file: Path) -> None:
         await store.publish(message())
         deliveries = await claim_all(store)
         told: list[WriteResult] = []
@@ -118,7 +116,7 @@ class TestKeeper:
             assert extended.wait(5)
             assert len(link._open) == before
 
-    async def test_extending_nothing_asks_nobody(self, store: SQLiteStore, file: Path) -> None:
+    async def test_extending_nothing_asks_nothing(self, store: SQLiteStore, file: Path) -> None:
         told: list[list[WriteResult]] = []
         answered = threading.Event()
 

@@ -78,7 +78,7 @@ class TestWritingTogether:
 
 
 class TestTheLock:
-    async def test_whoever_finds_nothing_to_write_does_not_wait_for_it(
+    async def test_a_caller_that_finds_nothing_to_write_does_not_wait_for_it(
         self, thread: ConnectionThread, connections: Connections, file: Path
     ) -> None:
         with locked(file):
@@ -151,7 +151,7 @@ class TestUrgentWrites:
 
         assert await urgent == "urgent"
 
-    async def test_how_long_others_had_the_lock_is_known_to_whoever_gets_it(
+    async def test_how_long_others_had_the_lock_is_known_to_the_next_holder(
         self, thread: ConnectionThread, connections: Connections, file: Path
     ) -> None:
         with locked(file):
@@ -246,7 +246,7 @@ class TestCancelling:
         assert noted(file) == ["first half", "second half"]
         assert told == ["second half"]
 
-    async def test_a_read_that_nobody_waits_for_any_more_is_left_out(self, thread: ConnectionThread) -> None:
+    async def test_a_read_that_is_not_awaited_any_more_is_left_out(self, thread: ConnectionThread) -> None:
         busy, go_on = threading.Event(), threading.Event()
         read: list[str] = []
 

@@ -31,7 +31,7 @@ class TestBells:
 
             assert await bell.wait(5)
 
-    async def test_what_others_do_with_messages_rings_nobody(self, store: SQLiteStore, file: Path) -> None:
+    async def test_what_others_do_with_messages_rings_no_bell(self, store: SQLiteStore, file: Path) -> None:
         other = SQLiteStore(file, clock=ManualClock())
         await other.open()
         await store.publish_batch([message(), message()])
@@ -58,7 +58,7 @@ class TestBells:
 
             assert await bell.wait(5)
 
-    async def test_a_connection_that_was_lost_and_made_anew_rings_at_once(
+    async def test_a_connection_that_was_lost_and_reopened_rings_at_once(
         self, store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         connections = Connections(file)
@@ -74,7 +74,7 @@ class TestBells:
             assert await bell.wait(5)
         assert connections.made == made + 1
 
-    async def test_nobody_asks_for_changes_while_nobody_listens(self, store: SQLiteStore) -> None:
+    async def test_changes_are_not_asked_for_without_listeners(self, store: SQLiteStore) -> None:
         asked: list[str] = []
         await store.publish(message())
         writer = store._runtime.writer

@@ -74,7 +74,7 @@ class TestTheLock:
             assert (list(claimed.deliveries), claimed.next_in) == ([], HOUR)
             assert observer.execute("PRAGMA data_version").fetchall() == before
 
-    async def test_a_lease_cannot_be_extended_while_somebody_else_writes(
+    async def test_a_lease_cannot_be_extended_while_another_writes(
         self, store: SQLiteStore, file: Path
     ) -> None:
         await store.publish_batch([message(), message()])
@@ -85,7 +85,7 @@ class TestTheLock:
 
         assert await store.extend(deliveries, LEASE) == [WriteResult.WRITTEN, WriteResult.WRITTEN]
 
-    async def test_operators_read_while_somebody_else_writes(self, store: SQLiteStore, file: Path) -> None:
+    async def test_operators_read_while_another_writes(self, store: SQLiteStore, file: Path) -> None:
         await store.publish(message(b"waits"))
 
         with locked(file):
@@ -135,7 +135,7 @@ class TestBodies:
 
         assert [len(body) for body in bodies(await claim_all(store))] == sizes
 
-    async def test_what_somebody_put_there_by_hand_does_not_stop_the_queue(
+    async def test_what_was_put_there_by_hand_does_not_stop_the_queue(
         self, store: SQLiteStore, file: Path
     ) -> None:
         await store.publish_batch([message(b"before"), message(b"tampered"), message(b"after")])

@@ -83,7 +83,7 @@ class BlockingConformance:
         assert await store.publish(timer("reminder")) is not None
 
     @needs("blocking")
-    async def test_nobody_sees_a_publish_of_synchronous_code_before_it_commits(
+    async def test_a_publish_of_synchronous_code_is_not_seen_before_it_commits(
         self, store: FullStore, writer: FullStore, harness: Harness
     ) -> None:
         with harness.blocking() as transaction:

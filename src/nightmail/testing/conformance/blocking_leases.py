@@ -135,7 +135,7 @@ class BlockingLeasesConformance:
 
     @needs("blocking", "concurrent_writers")
     @either
-    async def test_nobody_takes_over_what_an_open_transaction_of_synchronous_code_has_locked(
+    async def test_no_worker_takes_over_what_an_open_transaction_of_synchronous_code_has_locked(
         self, store: FullStore, harness: Harness, clock: ManualClock, verb: str
     ) -> None:
         await store.publish(message(b"locked"))

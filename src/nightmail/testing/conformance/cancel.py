@@ -225,7 +225,7 @@ class CancelConformance:
         assert await claim_bodies(store) == [b"second"]
 
     @needs("transactions", "concurrent_writers")
-    async def test_while_a_cancel_is_open_nobody_claims_the_message_and_nobody_waits_for_it(
+    async def test_while_a_cancel_is_open_the_message_is_not_claimed_and_no_worker_waits_for_it(
         self, store: FullStore, harness: Harness
     ) -> None:
         await store.publish(timer("reminder", b"named"))

@@ -250,7 +250,7 @@ class DeadConformance:
 
     # ------------------------------------------------------------------------------------------ leases
 
-    async def test_a_held_letter_is_offered_to_nobody(
+    async def test_a_held_letter_is_not_offered(
         self, store: FullStore, other: FullStore, clock: ManualClock
     ) -> None:
         await bury(store, message())
@@ -406,7 +406,7 @@ class DeadConformance:
         assert (await claim_letter(store)).deliveries == 2
 
     @whatever_ends_a_lease
-    async def test_an_expired_lease_on_a_letter_that_nobody_took_over_still_settles(
+    async def test_an_expired_lease_on_a_letter_that_was_not_taken_over_still_settles(
         self, store: FullStore, clock: ManualClock, outcome: Outcome
     ) -> None:
         await bury(store, message())
@@ -541,7 +541,7 @@ class DeadConformance:
         assert await store.dead(EVERYTHING) == [before]
         assert (before.reason, before.error) == ("rejected", "ValueError: no")
 
-    async def test_a_letter_that_is_given_up_is_offered_to_nobody_any_more(
+    async def test_a_letter_that_is_given_up_is_offered_no_more(
         self, store: FullStore, other: FullStore, clock: ManualClock
     ) -> None:
         await bury(store, message())
@@ -693,7 +693,7 @@ class DeadConformance:
             pytest.param(Retry(HOUR), id="retried much later"),
         ],
     )
-    async def test_a_letter_that_nobody_can_take_soon_does_not_ring(
+    async def test_a_letter_that_cannot_be_taken_soon_does_not_ring(
         self, store: FullStore, sender: FullStore, outcome: Outcome
     ) -> None:
         await bury(sender, message())
@@ -801,7 +801,7 @@ class DeadConformance:
         assert (await claim_letter(store)).deliveries == 2
 
     @needs("transactions", "concurrent_writers")
-    async def test_a_letter_that_an_open_transaction_has_locked_is_busy_and_holds_up_nobody(
+    async def test_a_letter_that_an_open_transaction_has_locked_is_busy_and_holds_up_no_other(
         self, store: FullStore, other: FullStore, harness: Harness, clock: ManualClock
     ) -> None:
         await three_letters(store, clock)
@@ -870,7 +870,7 @@ class DeadConformance:
         assert len(await store.dead(EVERYTHING)) == 3
         assert await extend_one(store, held) is WriteResult.WRITTEN
 
-    async def test_looking_at_letters_takes_nothing_from_whoever_holds_one(self, store: FullStore) -> None:
+    async def test_looking_at_letters_takes_nothing_from_its_holder(self, store: FullStore) -> None:
         await bury(store, message())
         letter = await claim_letter(store)
 

@@ -166,7 +166,7 @@ class DedupConformance:
 
         assert await store.publish(timer("reminder", b"fourth")) is not None
 
-    async def test_a_publish_refused_because_the_name_is_borne_opens_no_window(
+    async def test_a_publish_refused_because_the_timer_id_is_taken_opens_no_window(
         self, store: FullStore
     ) -> None:
         await store.publish(timer("reminder", b"first"))

@@ -190,7 +190,7 @@ class InspectConformance:
         assert [found.id for found in await store.peek()] == [new]
         assert await bearer(store) == [(new, b"new")]
 
-    async def test_peeking_by_name_shows_only_the_bearer(self, store: FullStore) -> None:
+    async def test_peeking_by_name_shows_only_the_owner(self, store: FullStore) -> None:
         own = await running_timer(store)
         new = await stored(store, timer("reminder", b"next"), own=own)
         await settle_one(store, own, Retry())

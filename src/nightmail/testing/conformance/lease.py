@@ -53,7 +53,7 @@ class LeaseConformance:
 
     # ------------------------------------------------------------------------------ held and expired
 
-    async def test_a_running_message_is_claimed_by_nobody(
+    async def test_a_running_message_is_not_claimed(
         self, store: FullStore, other: FullStore, clock: ManualClock
     ) -> None:
         await store.publish(message())
@@ -262,7 +262,7 @@ class LeaseConformance:
     # ------------------------------------------------------------------- expired, but not taken over
 
     @every_outcome
-    async def test_an_expired_lease_that_nobody_took_over_still_settles(
+    async def test_an_expired_lease_that_was_not_taken_over_still_settles(
         self, store: FullStore, clock: ManualClock, outcome: Outcome
     ) -> None:
         await store.publish(message())
@@ -272,7 +272,7 @@ class LeaseConformance:
         assert await settle_one(store, delivery, outcome) is WriteResult.WRITTEN
         assert await settle_one(store, delivery, outcome) is WriteResult.LOST
 
-    async def test_an_expired_lease_that_nobody_took_over_can_be_extended(
+    async def test_an_expired_lease_that_was_not_taken_over_can_be_extended(
         self, store: FullStore, other: FullStore, clock: ManualClock
     ) -> None:
         await store.publish(message())
@@ -285,7 +285,7 @@ class LeaseConformance:
         assert await settle_one(store, delivery, Done()) is WriteResult.WRITTEN
 
     @needs("transactions")
-    async def test_an_expired_lease_that_nobody_took_over_can_be_acked_in_a_transaction(
+    async def test_an_expired_lease_that_was_not_taken_over_can_be_acked_in_a_transaction(
         self, store: FullStore, clock: ManualClock, harness: Harness
     ) -> None:
         await store.publish(message())

@@ -181,7 +181,7 @@ class PublishConformance:
         assert await claim_bodies(store) == [b"first"]
 
     @needs("transactions")
-    async def test_nobody_sees_a_message_before_its_transaction_commits(
+    async def test_a_message_is_not_seen_before_its_transaction_commits(
         self, store: FullStore, other: FullStore, harness: Harness
     ) -> None:
         async with harness.transaction() as transaction:
@@ -194,7 +194,7 @@ class PublishConformance:
         assert bodies(await other.peek()) == [b"soon"]
 
     @needs("transactions", "concurrent_writers")
-    async def test_nobody_claims_a_message_before_its_transaction_commits(
+    async def test_a_message_is_not_claimed_before_its_transaction_commits(
         self, store: FullStore, other: FullStore, harness: Harness
     ) -> None:
         async with harness.transaction() as transaction:

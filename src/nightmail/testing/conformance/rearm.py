@@ -224,7 +224,7 @@ class RearmConformance:
 
         assert await claim_bodies(store) == [b"unnamed", b"named"]
 
-    async def test_a_lease_that_expired_but_that_nobody_took_over_still_re_arms(
+    async def test_a_lease_that_expired_but_was_not_taken_over_still_re_arms(
         self, store: FullStore, clock: ManualClock
     ) -> None:
         own = await expired_timer(store, clock)

@@ -120,7 +120,7 @@ class RedriveConformance:
         assert headers["nightmail-dead-letter"] == str(second.id)
         assert headers["nightmail-dead-reason"] == "rejected again"
 
-    async def test_headers_that_nobody_can_decode_stay_as_they_are(self, store: FullStore) -> None:
+    async def test_headers_that_cannot_be_decoded_stay_as_they_are(self, store: FullStore) -> None:
         letter = await bury(store, with_broken_headers())
 
         assert len(await store.redrive([letter])) == 1
@@ -212,7 +212,7 @@ class RedriveConformance:
 
     # --------------------------------------------------------------------------------------- timer ids
 
-    async def test_a_redriven_timer_bears_its_name_again(self, store: FullStore) -> None:
+    async def test_a_redriven_timer_owns_its_timer_id_again(self, store: FullStore) -> None:
         letter = await bury(store, timer("reminder", b"again"))
 
         (id_,) = await store.redrive([letter])
@@ -230,7 +230,7 @@ class RedriveConformance:
         assert await store.dead(EVERYTHING) == [letter]
         assert bodies(await store.peek()) == [b"alive"]
 
-    async def test_a_letter_whose_name_a_running_message_bears_stays_dead(self, store: FullStore) -> None:
+    async def test_a_letter_whose_timer_id_a_running_message_owns_stays_dead(self, store: FullStore) -> None:
         letter = await bury(store, timer("reminder", b"dead"))
         await store.publish(timer("reminder", b"alive"))
         running = await claim_one(store)
@@ -372,9 +372,7 @@ class RedriveConformance:
 
     # ------------------------------------------------------------------------------- held, gone, raced
 
-    async def test_a_held_letter_stays_with_whoever_holds_it(
-        self, store: FullStore, other: FullStore
-    ) -> None:
+    async def test_a_held_letter_stays_with_its_holder(self, store: FullStore, other: FullStore) -> None:
         listed = await bury(store, message(b"held"))
         held = await claim_letter(other)
         free = await bury(store, message(b"free"))
@@ -435,7 +433,7 @@ class RedriveConformance:
         assert sorted(await claim_bodies(store)) == [b"%02d" % number for number in range(20)]
         assert await store.dead(EVERYTHING) == []
 
-    async def test_a_publish_that_races_with_a_redrive_for_a_name_ends_with_one_bearer_and_no_loss(
+    async def test_a_publish_that_races_with_a_redrive_for_a_name_ends_with_one_owner_and_no_loss(
         self, store: FullStore, other: FullStore
     ) -> None:
         for number in range(10):
@@ -604,7 +602,7 @@ class RedriveConformance:
         assert bodies(await store.dead(EVERYTHING)) == [b"c"]
         assert await store.purge(EVERYTHING, limit=2) == 1
 
-    async def test_purging_leaves_a_held_letter_with_whoever_holds_it(
+    async def test_purging_leaves_a_held_letter_with_its_holder(
         self, store: FullStore, other: FullStore
     ) -> None:
         await bury(store, message(b"held"))
@@ -617,7 +615,7 @@ class RedriveConformance:
         assert bodies(await store.dead(EVERYTHING)) == [b"held"]
         assert await settle_one(other, held, Done()) is WriteResult.WRITTEN
 
-    async def test_purging_deletes_what_was_given_up_and_what_nobody_holds_any_more(
+    async def test_purging_deletes_what_was_given_up_and_what_is_not_held_any_more(
         self, store: FullStore, clock: ManualClock
     ) -> None:
         await bury(store, message(b"given up"))

@@ -144,7 +144,7 @@ class SchemaConformance:
         finally:
             await later.close()
 
-    async def test_a_store_is_closed_while_somebody_still_listens(self, store: FullStore) -> None:
+    async def test_a_store_is_closed_while_a_bell_still_listens(self, store: FullStore) -> None:
         async with promptly():
             with store.listen([QUEUE]):
                 await store.close()

@@ -722,7 +722,7 @@ class SettleConformance:
         assert list(results) == [WriteResult.UNKNOWN, WriteResult.LOST, WriteResult.WRITTEN]
 
     @needs("transactions", "concurrent_writers")
-    async def test_a_row_that_a_transaction_has_locked_is_busy_and_holds_up_nobody(
+    async def test_a_row_that_a_transaction_has_locked_is_busy_and_holds_up_no_other(
         self, store: FullStore, harness: Harness
     ) -> None:
         await store.publish_batch([message(b"%d" % number) for number in range(4)])

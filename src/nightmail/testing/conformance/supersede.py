@@ -196,7 +196,7 @@ class SupersedeConformance:
         assert await settle_one(store, old, Done()) is WriteResult.WRITTEN
         assert await bearer(store) == [(third, b"third")]
 
-    async def test_two_generations_may_run_while_a_third_bears_the_name(self, store: FullStore) -> None:
+    async def test_two_generations_may_run_while_a_third_owns_the_timer_id(self, store: FullStore) -> None:
         first = await running_timer(store)
         await store.publish(timer("reminder", b"second", on_conflict="replace"))
         second = await claim_one(store)

@@ -58,7 +58,7 @@ class TimersConformance:
         assert await bearer(store) == [(id_, b"first")]
 
     @pytest.mark.parametrize("outcome", [Done(), Dead("rejected")], ids=["done", "dead"])
-    async def test_a_name_is_free_again_once_its_bearer_has_ended(
+    async def test_a_name_is_free_again_once_its_owner_has_ended(
         self, store: FullStore, outcome: Outcome
     ) -> None:
         await settle_one(store, await running_timer(store), outcome)
@@ -70,7 +70,7 @@ class TimersConformance:
     @pytest.mark.parametrize(
         "outcome", [Retry(after=HOUR), Postpone(after=HOUR), Release()], ids=["retry", "postpone", "release"]
     )
-    async def test_a_name_stays_taken_while_its_bearer_comes_back(
+    async def test_a_name_stays_taken_while_its_owner_comes_back(
         self, store: FullStore, outcome: Outcome
     ) -> None:
         first = await running_timer(store)

@@ -165,7 +165,7 @@ class TransactionConformance:
         assert (await claim_one(store)).attempts == 1
 
     @needs("transactions")
-    async def test_a_lease_that_expired_but_that_nobody_took_over_still_acks(
+    async def test_a_lease_that_expired_but_was_not_taken_over_still_acks(
         self, store: FullStore, harness: Harness, clock: ManualClock
     ) -> None:
         await store.publish(message())
@@ -181,7 +181,7 @@ class TransactionConformance:
         assert await claim_all(store) == []
 
     @needs("transactions")
-    async def test_whoever_lost_the_lease_cannot_ack_and_their_writes_roll_back(
+    async def test_a_worker_that_lost_the_lease_cannot_ack_and_their_writes_roll_back(
         self, store: FullStore, other: FullStore, harness: Harness, clock: ManualClock
     ) -> None:
         await store.publish(message())
@@ -258,7 +258,7 @@ class TransactionConformance:
         assert await settle_one(store, held, Done()) is WriteResult.WRITTEN
 
     @needs("transactions", "concurrent_writers")
-    async def test_while_an_ack_is_open_nobody_takes_the_message_over(
+    async def test_while_an_ack_is_open_the_message_is_not_taken_over(
         self, store: FullStore, other: FullStore, harness: Harness, clock: ManualClock
     ) -> None:
         await store.publish(message(b"acked"))
@@ -370,7 +370,7 @@ class TransactionConformance:
         assert (again.id, again.attempts, again.deliveries) == (delivery.id, 0, 2)
 
     @needs("transactions")
-    async def test_whoever_lost_the_lease_learns_it_when_holding(
+    async def test_a_worker_that_lost_the_lease_learns_it_when_holding(
         self, store: FullStore, other: FullStore, harness: Harness, clock: ManualClock
     ) -> None:
         held, lost = await one_running_one_lost(store, other, clock)
@@ -385,7 +385,7 @@ class TransactionConformance:
         assert await settle_one(store, held, Done()) is WriteResult.WRITTEN
 
     @needs("transactions", "concurrent_writers")
-    async def test_while_a_message_is_held_nobody_takes_it_over_and_nobody_waits_for_it(
+    async def test_while_a_message_is_held_it_is_not_taken_over_and_no_worker_waits_for_it(
         self, store: FullStore, other: FullStore, harness: Harness, clock: ManualClock
     ) -> None:
         held, neighbour = await two_running(store)
