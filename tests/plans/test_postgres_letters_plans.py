@@ -32,7 +32,7 @@ TABLES = ("dead", "delivered", "dedup")
 # Given up, due later, due: of each a third. The due ones are a day old.
 FILL = f"""
     insert into nightmail_dead
-        (message_id, died_at, published_at, care_due_at, attempts, deliveries, priority, queue, timer_id, reason,
+        (message_id, died_at, published_at, due_at, attempts, deliveries, priority, queue, timer_id, reason,
          headers, body)
     select n, clock_timestamp() - interval '1 day' + n * interval '1 second', clock_timestamp(),
            case n % 3 when 0 then clock_timestamp() when 1 then clock_timestamp() + interval '1 day' end,

@@ -65,7 +65,7 @@ with chosen as materialized (
     delete from old_dead as d where d.id = any(array(select chosen.id from chosen)) returning d.*
 ), buried as (
     insert into nightmail_dead
-        (message_id, died_at, care_due_at, published_at, attempts, deliveries, priority,
+        (message_id, died_at, due_at, published_at, attempts, deliveries, priority,
          queue, timer_id, reason, error, headers, body)
     select gone.original_id, gone.failed_at, gone.failed_at, gone.created_at,
            least(gone.deliveries_count, 2147483647), least(gone.deliveries_count, 2147483647), 0,

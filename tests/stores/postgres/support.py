@@ -306,7 +306,7 @@ class PostgresBackend(SqlBackend, ServerBackend):
     new_identity = "update nightmail_meta set identity = gen_random_uuid()"
     deadlock = asyncpg.DeadlockDetectedError
     no_tables = OtherDatabase
-    letter_counters = ("care_attempts", "care_deliveries")
+    letter_counters = ("failures", "claims")
     lock_letters = "select id from nightmail_dead where id in ({ids}) for update"
 
     def __init__(self, url: str, server: Postgres) -> None:

@@ -1,6 +1,6 @@
 -- Dead letters under the lease of a dead letter handler. As with messages: fenced by id and token only; ids come sorted
--- and unique, so that width_bucket finds a row's place in the arrays; no joins. What they have in common with messages is
--- in under_lease.sql.
+-- and unique, so that width_bucket finds a row's place in the arrays; no joins. What they have in common with messages
+-- is in under_lease.sql.
 
 -- name: claim_dead
 -- Lease up to :limit dead letters of at most :max_bytes in total, the longest due first. Unless the claim is `full`,
@@ -9,52 +9,52 @@
 -- Each queue comes twice: first up to `bound`, where the last of them is if no row is locked, then behind it, to make
 -- up for locked rows. So only the rows that are claimed are locked.
 with bound as materialized (
-    select found.care_due_at, found.id
+    select found.due_at, found.id
     from (
-        select first.care_due_at, first.id
+        select first.due_at, first.id
         from unnest(:wanted::text[]) as q(queue),
         lateral (
-            select d.care_due_at, d.id
+            select d.due_at, d.id
             from nightmail_dead as d
-            where d.queue = q.queue and d.care_due_at is not null
-              and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
+            where d.queue = q.queue and d.due_at is not null
+              and d.due_at <= coalesce(:now::timestamptz, statement_timestamp())
               and (d.token is null or d.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-            order by d.care_due_at, d.id
+            order by d.due_at, d.id
             limit :limit::integer
         ) as first
-        order by first.care_due_at, first.id
+        order by first.due_at, first.id
         limit :limit::integer
     ) as found
-    order by found.care_due_at desc, found.id desc
+    order by found.due_at desc, found.id desc
     limit 1
 ), picked as materialized (
-    select taken.id, taken.care_due_at, taken.bytes
+    select taken.id, taken.due_at, taken.bytes
     from unnest(:queues::text[], :behind::boolean[]) with ordinality as given(queue, behind, place),
     lateral (
-        select before.id, before.care_due_at, before.bytes
+        select before.id, before.due_at, before.bytes
         from (
-            select d.id, d.care_due_at, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
+            select d.id, d.due_at, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
             from nightmail_dead as d
             where not given.behind
-              and d.queue = given.queue and d.care_due_at is not null
-              and (d.care_due_at, d.id) <= ((select bound.care_due_at from bound), (select bound.id from bound))
-              and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
+              and d.queue = given.queue and d.due_at is not null
+              and (d.due_at, d.id) <= ((select bound.due_at from bound), (select bound.id from bound))
+              and d.due_at <= coalesce(:now::timestamptz, statement_timestamp())
               and (d.token is null or d.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-            order by d.care_due_at, d.id
+            order by d.due_at, d.id
             limit :limit::integer
             for update of d skip locked
         ) as before
         union all
-        select after.id, after.care_due_at, after.bytes
+        select after.id, after.due_at, after.bytes
         from (
-            select d.id, d.care_due_at, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
+            select d.id, d.due_at, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
             from nightmail_dead as d
             where given.behind
-              and d.queue = given.queue and d.care_due_at is not null
-              and (d.care_due_at, d.id) > ((select bound.care_due_at from bound), (select bound.id from bound))
-              and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
+              and d.queue = given.queue and d.due_at is not null
+              and (d.due_at, d.id) > ((select bound.due_at from bound), (select bound.id from bound))
+              and d.due_at <= coalesce(:now::timestamptz, statement_timestamp())
               and (d.token is null or d.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
-            order by d.care_due_at, d.id
+            order by d.due_at, d.id
             limit :limit::integer
             for update of d skip locked
         ) as after
@@ -67,7 +67,7 @@ with bound as materialized (
     from (
         select picked.id, sum(picked.bytes) over run as total, row_number() over run as place
         from picked
-        window run as (order by picked.care_due_at, picked.id)
+        window run as (order by picked.due_at, picked.id)
     ) as sized
 ), told as materialized (
     select count(*) >= :limit::integer or count(*) filter (where not fits) > 0 as full from counted
@@ -76,30 +76,30 @@ with bound as materialized (
     set token = :token::uuid, claimed_at = coalesce(:now::timestamptz, clock_timestamp()),
         lease_until = (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval)
             at time zone 'UTC',
-        care_deliveries = least(d.care_deliveries, 2147483646) + 1
+        claims = least(d.claims, 2147483646) + 1
     where d.id = any(array(select counted.id from counted where fits))
-    returning d.id, d.queue, d.body, d.headers, d.timer_id, d.ordering_key, d.priority, d.care_due_at,
-              d.published_at, d.claimed_at, d.care_attempts, d.care_deliveries, d.first_attempt_at,
+    returning d.id, d.queue, d.body, d.headers, d.timer_id, d.ordering_key, d.priority, d.due_at,
+              d.published_at, d.claimed_at, d.failures, d.claims, d.first_attempt_at,
               d.last_attempt_at, d.message_id, d.reason, d.error, d.died_at
 ), expected as materialized (
     select told.full, case when not told.full then least(
-        (select min(coming.care_due_at)
+        (select min(coming.due_at)
          from unnest(:wanted::text[]) as q(queue),
          lateral (
-             select d.care_due_at from nightmail_dead as d
-             where d.queue = q.queue and d.care_due_at is not null
-               and d.care_due_at > coalesce(:now::timestamptz, statement_timestamp())
-             order by d.care_due_at, d.id
+             select d.due_at from nightmail_dead as d
+             where d.queue = q.queue and d.due_at is not null
+               and d.due_at > coalesce(:now::timestamptz, statement_timestamp())
+             order by d.due_at, d.id
              limit 1
          ) as coming),
         (select min(held.lease_until)
          from unnest(:wanted::text[]) as q(queue),
          lateral (
              select d.lease_until from nightmail_dead as d
-             where d.queue = q.queue and d.care_due_at is not null
-               and d.care_due_at <= coalesce(:now::timestamptz, statement_timestamp())
+             where d.queue = q.queue and d.due_at is not null
+               and d.due_at <= coalesce(:now::timestamptz, statement_timestamp())
                and d.lease_until > coalesce(:now::timestamptz, statement_timestamp())
-             order by d.care_due_at, d.id
+             order by d.due_at, d.id
              limit 1000
          ) as held)
     ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
@@ -112,12 +112,12 @@ from expected left join claimed on true;
 -- Release what a claim of dead letters under this token leased, as `Release` does, and ring for it. As with messages,
 -- at most :most waiting ones are passed over in each queue.
 with edges as materialized (
-    select q.queue, edge.care_due_at, edge.id
+    select q.queue, edge.due_at, edge.id
     from unnest(:queues::text[]) as q(queue)
     left join lateral (
-        select d.care_due_at, d.id from nightmail_dead as d
-        where d.queue = q.queue and d.care_due_at is not null and d.token is null
-        order by d.care_due_at, d.id
+        select d.due_at, d.id from nightmail_dead as d
+        where d.queue = q.queue and d.due_at is not null and d.token is null
+        order by d.due_at, d.id
         offset :most::integer limit 1
     ) as edge on true
 ), leased as materialized (
@@ -125,10 +125,10 @@ with edges as materialized (
     from edges,
     lateral (
         select d.id from nightmail_dead as d
-        where d.queue = edges.queue and d.care_due_at is not null
-          and (d.care_due_at, d.id) < (coalesce(edges.care_due_at, 'infinity'), coalesce(edges.id, 0))
+        where d.queue = edges.queue and d.due_at is not null
+          and (d.due_at, d.id) < (coalesce(edges.due_at, 'infinity'), coalesce(edges.id, 0))
           and d.token = :token::uuid
-        order by d.care_due_at, d.id
+        order by d.due_at, d.id
         limit 1000000
     ) as found
 ), chosen as materialized (
@@ -138,7 +138,7 @@ with edges as materialized (
     for update skip locked
 ), back as (
     update nightmail_dead as d
-    set token = null, lease_until = null, claimed_at = null, care_deliveries = greatest(d.care_deliveries - 1, 0)
+    set token = null, lease_until = null, claimed_at = null, claims = greatest(d.claims - 1, 0)
     where d.id = any(array(select chosen.id from chosen))
     returning d.queue
 )
@@ -156,24 +156,24 @@ with moment as materialized (
 ), back as (
     update nightmail_dead as d
     set token = null, lease_until = null, claimed_at = null,
-        care_attempts = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
-            when 'retry' then least(d.care_attempts, 2147483646) + 1 when 'postpone' then 0 else d.care_attempts end,
-        care_deliveries = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
-            when 'release' then greatest(d.care_deliveries - 1, 0) else 0 end,
-        care_due_at = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
-            when 'dead' then null when 'release' then d.care_due_at else (
+        failures = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
+            when 'retry' then least(d.failures, 2147483646) + 1 when 'postpone' then 0 else d.failures end,
+        claims = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
+            when 'release' then greatest(d.claims - 1, 0) else 0 end,
+        due_at = case (:back_kinds::text[])[width_bucket(d.id, :back_ids::bigint[])]
+            when 'dead' then null when 'release' then d.due_at else (
                 (select utc from moment) + (:back_afters::interval[])[width_bucket(d.id, :back_ids::bigint[])]
             ) at time zone 'UTC' end
     where d.id = any(:back_ids::bigint[])
       and d.token = (:back_tokens::uuid[])[width_bucket(d.id, :back_ids::bigint[])]
-    returning d.id, d.queue, d.care_due_at
+    returning d.id, d.queue, d.due_at
 )
 select array(select id from gone union all select id from back) as ids,
        array(
            select pg_notify(:channel, awake.queue)::text
            from (
                select distinct back.queue from back, moment, nightmail_meta as meta
-               where back.care_due_at < moment.now + meta.notice_horizon
+               where back.due_at < moment.now + meta.notice_horizon
            ) as awake
        ) as rung;
 

@@ -1,4 +1,14 @@
-"""What exists while a store is open: connections, and state kept from one call to the next."""
+"""What exists while a store is open: connections, state kept from one call to the next, and where each verb runs.
+
+    claim     one at a time, for all subscribers of the process
+    settle    settlements, and lease renewals requested on the event loop
+    publish   publishes outside a caller's transaction, and operators' queries
+    timers    publishes with a timer id, and changes to those: they may wait for another open transaction
+    listen    notifications; opened by the first `listen`
+    keeper    lease renewals, on the keeper thread; open while work runs there
+
+What runs in a caller's transaction uses none of these.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +32,7 @@ from nightmail.stores.postgres.identity import TableIdentity
 from nightmail.stores.postgres.lane import CLAIM, KEEPER, PUBLISH, SETTLE, TIMERS, Lane
 from nightmail.stores.postgres.letters import Letters
 from nightmail.stores.postgres.link import Link
-from nightmail.stores.postgres.listen import Listener
+from nightmail.stores.postgres.wakeups import Listener
 from nightmail.stores.shared.coalescing import PublishCoalescer
 from nightmail.stores.shared.keeper_thread import KeeperThread
 from nightmail.stores.sql.statements import Statement

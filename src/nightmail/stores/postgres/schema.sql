@@ -93,13 +93,13 @@ create table nightmail_dead (
     published_at     timestamptz not null,
     first_attempt_at timestamptz,
     last_attempt_at  timestamptz,
-    -- For dead letter handlers: when it is due (null once given up), its lease, its failed attempts and its deliveries.
-    care_due_at      timestamptz,
+    -- For dead letter handlers: when it is due (null once given up), its lease, its failures, its claims since then.
+    due_at           timestamptz,
     lease_until      timestamptz,
     token            uuid,
     claimed_at       timestamptz,
-    care_attempts    integer not null default 0,
-    care_deliveries  integer not null default 0,
+    failures         integer not null default 0,
+    claims           integer not null default 0,
     -- As the message had them.
     attempts         integer not null,
     deliveries       integer not null,
@@ -113,10 +113,10 @@ create table nightmail_dead (
     body             bytea not null,
     constraint nightmail_dead_lease
         check ((token is null) = (lease_until is null) and (token is null) = (claimed_at is null)),
-    constraint nightmail_dead_counters check (care_attempts >= 0 and care_deliveries >= 0),
+    constraint nightmail_dead_counters check (failures >= 0 and claims >= 0),
     constraint nightmail_dead_times check (
         died_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
-        and care_due_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
+        and due_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
         and published_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
         and lease_until between to_timestamp(-62135510400) and to_timestamp(253402214400)
         and claimed_at between to_timestamp(-62135510400) and to_timestamp(253402214400)
@@ -125,7 +125,7 @@ create table nightmail_dead (
     )
 );
 create index nightmail_dead_queue on nightmail_dead (queue, id);
-create index nightmail_dead_due on nightmail_dead (queue, care_due_at, id) where care_due_at is not null;
+create index nightmail_dead_due on nightmail_dead (queue, due_at, id) where due_at is not null;
 create index nightmail_dead_at on nightmail_dead (died_at);
 
 -- Messages that are done, if the store keeps them.

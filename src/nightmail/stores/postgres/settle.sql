@@ -30,7 +30,7 @@ with moment as materialized (
               (:ran::boolean[])[width_bucket(m.id, :ids::bigint[])] as ran
 ), buried as (
     insert into nightmail_dead
-        (message_id, died_at, care_due_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries,
+        (message_id, died_at, due_at, published_at, first_attempt_at, last_attempt_at, attempts, deliveries,
          priority, queue, timer_id, ordering_key, reason, error, headers, body)
     select id, now, now, published_at,
            case when ran then coalesce(first_attempt_at, claimed_at) else first_attempt_at end,

@@ -1,14 +1,4 @@
-"""The Postgres store: which connection each verb uses, and what it runs there.
-
-    claim     one at a time, for all subscribers of the process
-    settle    settlements, and lease renewals requested on the event loop
-    publish   publishes outside a caller's transaction, and operators' queries
-    timers    publishes with a timer id, and changes to those: they may wait for another open transaction
-    listen    notifications; opened by the first `listen`
-    keeper    lease renewals, on the keeper thread; open while work runs there
-
-Work in a caller's transaction uses none of these.
-"""
+"""The Postgres store: what is its own, and what it gives to the verbs of every SQL store."""
 
 from __future__ import annotations
 
