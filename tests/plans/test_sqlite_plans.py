@@ -76,17 +76,17 @@ HOT = (
     "reschedule",
     "peek_timer",
     "news",
-    "letters_offered",
-    "lease_letters",
-    "letters_upcoming",
-    "recall_letters",
-    "letters_held",
-    "extend_letters",
-    "retry_letters",
-    "postpone_letters",
-    "release_letters",
-    "give_up_letters",
-    "remove_letters",
+    "available_dead",
+    "lease_dead",
+    "upcoming_dead",
+    "recall_dead",
+    "still_leased_dead",
+    "extend_dead",
+    "retry_dead",
+    "postpone_dead",
+    "release_dead",
+    "give_up_dead",
+    "remove_dead",
 )
 
 # What an operator asks for, and what runs beside everything else: it must hold up nobody.
@@ -289,9 +289,9 @@ def test_a_statement_that_a_caller_waits_for_never_walks_through_a_table(
         "lease_in_line",
         "bodies",
         "upcoming",
-        "letters_offered",
-        "lease_letters",
-        "letters_upcoming",
+        "available_dead",
+        "lease_dead",
+        "upcoming_dead",
         *COLD,
     ],
 )
@@ -464,7 +464,7 @@ def test_settling_does_not_pay_for_messages_that_stay(database: Database) -> Non
 def test_letters_that_may_be_taken_are_found_along_the_index_up_to_now(database: Database) -> None:
     along = "SEARCH nightmail_dead USING INDEX nightmail_dead_offered (queue=? AND offered_at<?)"
 
-    assert database.plan("letters_offered") == [along]
+    assert database.plan("available_dead") == [along]
 
 
 @pytest.mark.parametrize("limit", [10, 50])

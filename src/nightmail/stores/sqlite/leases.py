@@ -18,8 +18,8 @@ from nightmail.stores.sqlite.times import StoreTime, after
 class Leases:
     """The verbs `hold` and `extend`. The write lock is held, so a lease that is not found is lost."""
 
-    still_leased: ClassVar[str]
-    extends: ClassVar[str]
+    suffix: ClassVar[str] = ""
+    """At the end of the names of the statements."""
 
     def __init__(self, sql: Queries, time: StoreTime) -> None:
         self._sql = sql
@@ -27,7 +27,7 @@ class Leases:
 
     def held(self, deliveries: Sequence[Delivery]) -> Verb[dict[int, int]]:
         """The positions of deliveries whose leases are held, and whether each is superseded."""
-        found = yield from gathered(self._sql(self.still_leased, leases=_listed(deliveries)))
+        found = yield from gathered(self._sql(f"still_leased{self.suffix}", leases=_listed(deliveries)))
         held: dict[int, int] = dict(found)
         return held
 
@@ -44,7 +44,7 @@ class Leases:
         held = yield from self.held(deliveries)
         if held:
             ids = json.dumps([deliveries[place].id for place in held])
-            yield self._sql(self.extends, ids=ids, until=after(self._time.stamp(), lease))
+            yield self._sql(f"extend{self.suffix}", ids=ids, until=after(self._time.stamp(), lease))
         return [
             WriteResult.WRITTEN if place in held else WriteResult.LOST for place in range(len(deliveries))
         ]

@@ -27,8 +27,7 @@ logger = logging.getLogger(__name__)
 class Letters(Leases):
     """Claiming dead letters, and what is written under a lease on one."""
 
-    still_leased = "letters_held"
-    extends = "extend_letters"
+    suffix = "_dead"
 
     def look(self, wanted: Wanted) -> Verb[Claimed | None]:
         """The result of a claim that finds nothing to take; `None` when there is something."""
@@ -49,7 +48,7 @@ class Letters(Leases):
 
     def recall(self, queues: Sequence[str], token: UUID) -> Verb[Change[int]]:
         """Hand back the dead letters leased under this token. Returns how many."""
-        found = yield self._sql("recall_letters", queues=json.dumps(queues), token=token.bytes)
+        found = yield self._sql("recall_dead", queues=json.dumps(queues), token=token.bytes)
         rings = frozenset(queue for (queue,) in found)
         return Change(len(found), (yield from ring(self._sql, rings)))
 
@@ -58,21 +57,21 @@ class Letters(Leases):
         held = yield from self.held([one.delivery for one in batch])
         groups = OutcomeGroups(batch, held, self._time.stamp())
         if groups.done:
-            yield self._sql("remove_letters", ids=json.dumps(groups.done))
+            yield self._sql("remove_dead", ids=json.dumps(groups.done))
         if groups.given_up:
-            yield self._sql("give_up_letters", ids=json.dumps([id_ for id_, *_ in groups.given_up]))
+            yield self._sql("give_up_dead", ids=json.dumps([id_ for id_, *_ in groups.given_up]))
         if groups.retried:
-            yield self._sql("retry_letters", returned=json.dumps(groups.retried))
+            yield self._sql("retry_dead", returned=json.dumps(groups.retried))
         if groups.postponed:
-            yield self._sql("postpone_letters", returned=json.dumps(groups.postponed))
+            yield self._sql("postpone_dead", returned=json.dumps(groups.postponed))
         if groups.handed_back:
-            yield self._sql("release_letters", ids=json.dumps(groups.handed_back))
+            yield self._sql("release_dead", ids=json.dumps(groups.handed_back))
         return Change(groups.results, (yield from ring(self._sql, _woken(groups, batch))))
 
     def ack(self, deliveries: Sequence[Delivery]) -> Verb[Change[None]]:
         """Remove these as handled: all or none."""
         yield from self.hold(deliveries)
-        yield self._sql("remove_letters", ids=json.dumps([delivery.id for delivery in deliveries]))
+        yield self._sql("remove_dead", ids=json.dumps([delivery.id for delivery in deliveries]))
         return Change(None)
 
     def _longest_due(self, queues: Sequence[str], limit: int, at: Moment) -> Verb[list[tuple[int, int]]]:
@@ -80,13 +79,13 @@ class Letters(Leases):
         offered: list[tuple[int, int, int]] = []
         for queue in queues:
             offered += yield self._sql(
-                "letters_offered", queue=queue, limit=limit, now=at.now, expired=at.expired
+                "available_dead", queue=queue, limit=limit, now=at.now, expired=at.expired
             )
         return [(id_, size) for _, id_, size in sorted(offered)[:limit]]
 
     def _lease(self, ids: Sequence[int], wanted: Wanted, at: Moment) -> Verb[list[DeadDelivery]]:
         found = yield self._sql(
-            "lease_letters",
+            "lease_dead",
             ids=json.dumps(ids),
             token=wanted.token.bytes,
             lease_until=after(at.now, wanted.lease),
@@ -101,12 +100,12 @@ class Letters(Leases):
                 unreadable.append(row[0])
         if unreadable:
             logger.warning("dead letters %s cannot be read and are offered no more", unreadable)
-            yield self._sql("give_up_letters", ids=json.dumps(unreadable))
+            yield self._sql("give_up_dead", ids=json.dumps(unreadable))
         return [leased[id_] for id_ in ids if id_ in leased]
 
     def _next_in(self, queues: Sequence[str], at: Moment) -> Verb[timedelta | None]:
         ((moment,),) = yield self._sql(
-            "letters_upcoming", queues=json.dumps(queues), now=at.now, expired=at.expired, end=END_OF_TIME
+            "upcoming_dead", queues=json.dumps(queues), now=at.now, expired=at.expired, end=END_OF_TIME
         )
         return at.until(moment)
 

@@ -1,6 +1,6 @@
 -- Handling dead letters: claiming them, and what is written under a lease on one. The write lock is held.
 
--- name: letters_offered
+-- name: available_dead
 -- Claimable dead letters of a queue, longest due first, with their sizes.
 SELECT offered_at, id, length(body) + length(headers)
 FROM nightmail_dead
@@ -8,7 +8,7 @@ WHERE queue = :queue AND offered_at <= :now AND (lease_until IS NULL OR lease_un
 ORDER BY offered_at, id
 LIMIT :limit;
 
--- name: lease_letters
+-- name: lease_dead
 -- Lease these dead letters and return the values of their deliveries, in no particular order.
 -- Casts: a value of another type, put there by hand, would otherwise fail every claim.
 UPDATE nightmail_dead
@@ -23,7 +23,7 @@ RETURNING
     offered_at, published_at, claimed_at, care_attempts, care_deliveries, first_attempt_at, last_attempt_at, message_id,
     cast(reason AS TEXT), cast(error AS TEXT), died_at;
 
--- name: letters_upcoming
+-- name: upcoming_dead
 -- When the next dead letter in these queues is due, or the next lease on one expires.
 SELECT min(moment)
 FROM (
@@ -42,8 +42,8 @@ FROM (
     FROM json_each(:queues) AS queue
 );
 
--- name: recall_letters
--- Hand back the dead letters leased under this token in these queues, as `release_letters` does. Returns their queues.
+-- name: recall_dead
+-- Hand back the dead letters leased under this token in these queues, as `release_dead` does. Returns their queues.
 UPDATE nightmail_dead
 SET
     care_deliveries = max(care_deliveries - 1, 0),
@@ -58,7 +58,7 @@ WHERE id IN (
 )
 RETURNING queue;
 
--- name: letters_held
+-- name: still_leased_dead
 -- The positions of those of these leases (pairs of an id and a hexadecimal token) that are still held. No dead letter
 -- is ever superseded.
 SELECT json_group_array(json_array(lease.key, 0))
@@ -66,13 +66,7 @@ FROM json_each(:leases) AS lease
 CROSS JOIN nightmail_dead AS d
 WHERE d.id = json_extract(lease.value, '$[0]') AND hex(d.token) = json_extract(lease.value, '$[1]');
 
--- name: extend_letters
--- Extend the leases on these dead letters to `:until`, unless they already run longer.
-UPDATE nightmail_dead
-SET lease_until = :until
-WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until < :until;
-
--- name: retry_letters
+-- name: retry_dead
 -- Count an attempt and offer these dead letters again: pairs of an id and a time.
 UPDATE nightmail_dead
 SET
@@ -85,7 +79,7 @@ SET
 FROM json_each(:returned) AS returned
 WHERE nightmail_dead.id = json_extract(returned.value, '$[0]');
 
--- name: postpone_letters
+-- name: postpone_dead
 -- Offer these dead letters again and reset their counters: pairs of an id and a time.
 UPDATE nightmail_dead
 SET
@@ -98,7 +92,7 @@ SET
 FROM json_each(:returned) AS returned
 WHERE nightmail_dead.id = json_extract(returned.value, '$[0]');
 
--- name: release_letters
+-- name: release_dead
 -- Hand these dead letters back as they were before the claim, in their old place.
 UPDATE nightmail_dead
 SET
@@ -108,13 +102,8 @@ SET
     claimed_at = NULL
 WHERE id IN (SELECT value FROM json_each(:ids));
 
--- name: give_up_letters
+-- name: give_up_dead
 -- Stop offering these dead letters.
 UPDATE nightmail_dead
 SET offered_at = NULL, token = NULL, lease_until = NULL, claimed_at = NULL
-WHERE id IN (SELECT value FROM json_each(:ids));
-
--- name: remove_letters
--- Remove these dead letters.
-DELETE FROM nightmail_dead
 WHERE id IN (SELECT value FROM json_each(:ids));

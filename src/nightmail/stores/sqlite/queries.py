@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from nightmail.stores.shared.table_names import TableNames
@@ -24,6 +25,8 @@ _FILES: Final = (
     "sweep.sql",
     "tables.sql",
 )
+_UNDER_LEASE: Final = "under_lease.sql"
+"""The statements that messages and dead letters share."""
 
 
 class Direct(NamedTuple):
@@ -40,6 +43,10 @@ class Queries:
         self._statements: dict[str, Statement] = {}
         for file in _FILES:
             self._statements |= load(__package__, file, names, numbered=False)
+        for name, statement in load(__package__, _UNDER_LEASE, names, numbered=False).items():
+            dead = statement.text.replace(names.quoted("messages"), names.quoted("dead"))
+            self._statements[name] = statement
+            self._statements[f"{name}_dead"] = replace(statement, name=f"{name}_dead", text=dead)
 
     def __call__(self, name: str, **values: Any) -> Ask:
         """The statement of this name, with its values."""

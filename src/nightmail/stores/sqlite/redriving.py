@@ -36,7 +36,7 @@ class Redriving:
         stored = yield self._sql(
             "redrive", letters=json.dumps(moving), to=to, keep_timer_ids=keep_timer_ids, now=now
         )
-        yield self._sql("remove_letters", ids=json.dumps([id_ for id_, _ in moving]))
+        yield self._sql("remove_dead", ids=json.dumps([id_ for id_, _ in moving]))
         return Change(sorted(id_ for (id_,) in stored), frozenset(queues.values()))
 
     def _movable(

@@ -32,7 +32,7 @@ def leased(row: Sequence[Any], token: UUID, claimed_at: datetime) -> Delivery:
 
 
 def leased_letter(row: Row, token: UUID) -> DeadDelivery:
-    """A dead letter leased under this token, from the columns of `lease_letters` or `recall_letters`."""
+    """A dead letter leased under this token, from the columns of `lease_dead` or `recall_dead`."""
     (
         id_, queue, body, headers, timer_id, ordering_key, priority, offered_at, published_at, claimed_at,
         care_attempts, care_deliveries, first_attempt_at, last_attempt_at, message_id, reason, error, died_at,

@@ -20,7 +20,6 @@ from nightmail.stores.sql.verbs import Change, MakeVerb, Verb
 from nightmail.stores.sqlite.claiming import Claims
 from nightmail.stores.sqlite.connect import connect, create_file, look_at_file
 from nightmail.stores.sqlite.errors import CommitInDoubt, Refused
-from nightmail.stores.sqlite.jobs import Work
 from nightmail.stores.sqlite.keeper import Keeper, Renewals, keeper
 from nightmail.stores.sqlite.letters import Letters
 from nightmail.stores.sqlite.link import SLICE_SECONDS
@@ -143,15 +142,20 @@ class Runtime:
         settle: Callable[[Sequence[Settlement]], Verb[Change[list[WriteResult]]]],
     ) -> list[WriteResult]:
         """Write outcomes: in one go, or one by one if SQLite refuses a row."""
-        try:
-            return await self._settle(lambda connection: carry_out_on(connection, settle(batch)), len(batch))
-        except Refused:
-            return await self._settle(partial(settle_apart, settle=settle, batch=batch), len(batch))
 
-    async def _settle(self, work: Work[Change[list[WriteResult]]], count: int) -> list[WriteResult]:
-        change = await self.writer.write(
-            work, then=self._ring_for, when_locked_out=lambda: Change([WriteResult.BUSY] * count)
-        )
+        def busy() -> Change[list[WriteResult]]:
+            return Change([WriteResult.BUSY] * len(batch))
+
+        try:
+            change = await self.writer.write(
+                lambda connection: carry_out_on(connection, settle(batch)),
+                then=self._ring_for,
+                when_locked_out=busy,
+            )
+        except Refused:
+            change = await self.writer.write(
+                partial(settle_apart, settle=settle, batch=batch), then=self._ring_for, when_locked_out=busy
+            )
         return change.result
 
     def extend(self, make: MakeVerb[list[WriteResult]], count: int) -> Coroutine[Any, Any, list[WriteResult]]:

@@ -15,12 +15,6 @@ FROM json_each(:leases) AS lease
 CROSS JOIN nightmail_messages AS m
 WHERE m.id = json_extract(lease.value, '$[0]') AND hex(m.token) = json_extract(lease.value, '$[1]');
 
--- name: extend
--- Extend the leases on these messages to `:until`, unless they already run longer.
-UPDATE nightmail_messages
-SET lease_until = :until
-WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_until < :until;
-
 -- name: retry
 -- Count an attempt and reschedule these messages: pairs of an id and a due time.
 UPDATE nightmail_messages
@@ -97,9 +91,4 @@ INSERT INTO nightmail_delivered (
 SELECT
     id, queue, priority, attempts, deliveries, published_at, due_at, :now, timer_id, ordering_key, headers, body
 FROM nightmail_messages
-WHERE id IN (SELECT value FROM json_each(:ids));
-
--- name: remove
--- Remove these messages.
-DELETE FROM nightmail_messages
 WHERE id IN (SELECT value FROM json_each(:ids));

@@ -28,9 +28,6 @@ logger = logging.getLogger(__name__)
 class Settling(Leases):
     """What is written under a lease on a message."""
 
-    still_leased = "still_leased"
-    extends = "extend"
-
     def __init__(
         self,
         sql: Queries,
