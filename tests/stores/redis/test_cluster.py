@@ -23,7 +23,9 @@ from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, WriteResult
 from nightmail.records import QueueStats
 from nightmail.store import FullStore, Settlement
+from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance import Harness, StoreConformance
+from nightmail.testing.conformance.build import SECOND, bury, claim_letters, message
 from testkit.cluster_fixtures import Ledger, LedgerObserver
 from testkit.servers.redis_cluster import RedisCluster, RedisNode
 from testkit.waiting import wait_until
@@ -113,6 +115,17 @@ class TestRedisCluster(StoreConformance):
     def harness(self, redis_cluster: RedisCluster) -> Harness:
         redis_cluster.flush()
         return RedisHarness(redis_cluster.url)
+
+    async def test_letters_of_several_queues_are_taken_in_one_order(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        """In a cluster the longest due of one slot come first."""
+        for body, queue in ((b"1", "a"), (b"2", "b"), (b"3", "a"), (b"4", "b")):
+            await bury(store, message(body, queue=queue))
+            clock.advance(SECOND)
+
+        taken = [letter.body for letter in await claim_letters(store, "b", "a", "b", limit=2)]
+        assert taken in ([b"1", b"3"], [b"2", b"4"])
 
 
 # Slots that move
