@@ -20,7 +20,7 @@ from tests.stores.postgres.support import open_store, sqlalchemy_url
 from tests.stores.postgres.sync import BLOCKING_CALLERS
 from tests.stores.shared.backend import BeginBlocking
 from tests.stores.shared.blocking import BlockingTransactions
-from tests.stores.shared.django_transactions import DjangoTransactions
+from tests.stores.shared.django_transactions import DjangoTransactions, UnseenByDjango
 
 pytestmark = pytest.mark.postgres
 
@@ -32,7 +32,7 @@ class TestBlocking(BlockingTransactions):
         return begin
 
 
-class TestDjango(DjangoTransactions):
+class TestDjango(DjangoTransactions, UnseenByDjango):
     """On this store."""
 
 

@@ -68,18 +68,23 @@ class ThroughPsycopg(BlockingJoined):
 
 
 class ThroughDjango(BlockingJoined):
-    """A caller's Django connection, inside an atomic block."""
+    """A caller's Django connection, inside an atomic block.
+
+    The cursor is the driver's, not Django's: with `DEBUG` that one logs each statement with its values.
+    """
 
     def __init__(self, wrapper: Any, tables: TableIdentity) -> None:
+        # Raises Django's own error if the transaction is broken.
+        wrapper.validate_no_broken_transaction()
         super().__init__(wrapper.connection, tables)
-        self._wrapper = wrapper
+        self._connection = wrapper.connection
 
     def send(self, request: Any) -> Any:
         """See `BlockingJoined.send`."""
         if not isinstance(request, Ask):
             return carry_out_blocking(self.asks(request), self.send)
         statement, values = self.tables.bound(request)
-        with self._wrapper.cursor() as cursor:
+        with self._connection.cursor() as cursor:
             cursor.execute(statement.formatted, {name: values[name] for name in statement.parameters})
             if not cursor.description:
                 return []
