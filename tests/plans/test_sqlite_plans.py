@@ -109,7 +109,7 @@ COLD = (
 BURY = """
     WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < :count)
     INSERT INTO nightmail_dead (
-        message_id, queue, priority, offered_at, attempts, deliveries, published_at, died_at, reason, headers, body
+        message_id, queue, priority, due_at, attempts, deliveries, published_at, died_at, reason, headers, body
     )
     SELECT number, :queue, 0, :died_at, 1, 1, :died_at, :died_at, 'rejected', '{}', x''
     FROM numbers
@@ -220,7 +220,7 @@ class Database:
         """So many new dead letters that died just now and were given up."""
         died_at = self._time.now()
         self.connection.execute(BURY, {"queue": "orders", "died_at": died_at, "count": count})
-        self.connection.execute("UPDATE nightmail_dead SET offered_at = NULL WHERE died_at = ?", (died_at,))
+        self.connection.execute("UPDATE nightmail_dead SET due_at = NULL WHERE died_at = ?", (died_at,))
 
     def letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
         return carry_out_on(
@@ -462,7 +462,7 @@ def test_settling_does_not_pay_for_messages_that_stay(database: Database) -> Non
 
 
 def test_letters_that_may_be_taken_are_found_along_the_index_up_to_now(database: Database) -> None:
-    along = "SEARCH nightmail_dead USING INDEX nightmail_dead_offered (queue=? AND offered_at<?)"
+    along = "SEARCH nightmail_dead USING INDEX nightmail_dead_due (queue=? AND due_at<?)"
 
     assert database.plan("available_dead") == [along]
 

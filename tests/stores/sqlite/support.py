@@ -226,7 +226,7 @@ class SQLiteBackend(SqlBackend):
     refused = Refused
     own_errors_in_transactions = True
     odd = "x'6f6464'"
-    letter_counters = ("care_attempts", "care_deliveries")
+    letter_counters = ("failures", "claims")
 
     def __init__(self, file: Path) -> None:
         super().__init__(f"sqlite:///{file}")

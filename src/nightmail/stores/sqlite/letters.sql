@@ -2,10 +2,10 @@
 
 -- name: available_dead
 -- Claimable dead letters of a queue, longest due first, with their sizes.
-SELECT offered_at, id, length(body) + length(headers)
+SELECT due_at, id, length(body) + length(headers)
 FROM nightmail_dead
-WHERE queue = :queue AND offered_at <= :now AND (lease_until IS NULL OR lease_until <= :expired)
-ORDER BY offered_at, id
+WHERE queue = :queue AND due_at <= :now AND (lease_until IS NULL OR lease_until <= :expired)
+ORDER BY due_at, id
 LIMIT :limit;
 
 -- name: lease_dead
@@ -16,11 +16,11 @@ SET
     token = :token,
     lease_until = :lease_until,
     claimed_at = :now,
-    care_deliveries = min(care_deliveries + 1, 2147483647)
+    claims = min(claims + 1, 2147483647)
 WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING
     id, queue, cast(body AS BLOB), cast(headers AS TEXT), cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority,
-    offered_at, published_at, claimed_at, care_attempts, care_deliveries, first_attempt_at, last_attempt_at, message_id,
+    due_at, published_at, claimed_at, failures, claims, first_attempt_at, last_attempt_at, message_id,
     cast(reason AS TEXT), cast(error AS TEXT), died_at;
 
 -- name: upcoming_dead
@@ -28,9 +28,9 @@ RETURNING
 SELECT min(moment)
 FROM (
     SELECT (
-        SELECT min(d.offered_at)
+        SELECT min(d.due_at)
         FROM nightmail_dead AS d
-        WHERE d.queue = queue.value AND d.offered_at > :now AND d.offered_at <= :end
+        WHERE d.queue = queue.value AND d.due_at > :now AND d.due_at <= :end
     ) AS moment
     FROM json_each(:queues) AS queue
     UNION ALL
@@ -46,7 +46,7 @@ FROM (
 -- Hand back the dead letters leased under this token in these queues, as `release_dead` does. Returns their queues.
 UPDATE nightmail_dead
 SET
-    care_deliveries = max(care_deliveries - 1, 0),
+    claims = max(claims - 1, 0),
     token = NULL,
     lease_until = NULL,
     claimed_at = NULL
@@ -70,9 +70,9 @@ WHERE d.id = json_extract(lease.value, '$[0]') AND hex(d.token) = json_extract(l
 -- Count an attempt and offer these dead letters again: pairs of an id and a time.
 UPDATE nightmail_dead
 SET
-    care_attempts = min(care_attempts + 1, 2147483647),
-    care_deliveries = 0,
-    offered_at = json_extract(returned.value, '$[1]'),
+    failures = min(failures + 1, 2147483647),
+    claims = 0,
+    due_at = json_extract(returned.value, '$[1]'),
     token = NULL,
     lease_until = NULL,
     claimed_at = NULL
@@ -83,9 +83,9 @@ WHERE nightmail_dead.id = json_extract(returned.value, '$[0]');
 -- Offer these dead letters again and reset their counters: pairs of an id and a time.
 UPDATE nightmail_dead
 SET
-    care_attempts = 0,
-    care_deliveries = 0,
-    offered_at = json_extract(returned.value, '$[1]'),
+    failures = 0,
+    claims = 0,
+    due_at = json_extract(returned.value, '$[1]'),
     token = NULL,
     lease_until = NULL,
     claimed_at = NULL
@@ -96,7 +96,7 @@ WHERE nightmail_dead.id = json_extract(returned.value, '$[0]');
 -- Hand these dead letters back as they were before the claim, in their old place.
 UPDATE nightmail_dead
 SET
-    care_deliveries = max(care_deliveries - 1, 0),
+    claims = max(claims - 1, 0),
     token = NULL,
     lease_until = NULL,
     claimed_at = NULL
@@ -105,5 +105,5 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 -- name: give_up_dead
 -- Stop offering these dead letters.
 UPDATE nightmail_dead
-SET offered_at = NULL, token = NULL, lease_until = NULL, claimed_at = NULL
+SET due_at = NULL, token = NULL, lease_until = NULL, claimed_at = NULL
 WHERE id IN (SELECT value FROM json_each(:ids));

@@ -34,8 +34,8 @@ def leased(row: Sequence[Any], token: UUID, claimed_at: datetime) -> Delivery:
 def leased_letter(row: Row, token: UUID) -> DeadDelivery:
     """A dead letter leased under this token, from the columns of `lease_dead` or `recall_dead`."""
     (
-        id_, queue, body, headers, timer_id, ordering_key, priority, offered_at, published_at, claimed_at,
-        care_attempts, care_deliveries, first_attempt_at, last_attempt_at, message_id, reason, error, died_at,
+        id_, queue, body, headers, timer_id, ordering_key, priority, due_at, published_at, claimed_at,
+        failures, claims, first_attempt_at, last_attempt_at, message_id, reason, error, died_at,
     ) = row  # fmt: skip
     return DeadDelivery(
         id=id_,
@@ -46,12 +46,12 @@ def leased_letter(row: Row, token: UUID) -> DeadDelivery:
         timer_id=timer_id,
         ordering_key=ordering_key,
         priority=priority,
-        due_at=moment_of(offered_at),
+        due_at=moment_of(due_at),
         published_at=moment_of(published_at),
         claimed_at=moment_of(claimed_at),
         expires_at=None,
-        attempts=care_attempts,
-        deliveries=care_deliveries,
+        attempts=failures,
+        deliveries=claims,
         first_attempt_at=_exact(first_attempt_at),
         last_attempt_at=_exact(last_attempt_at),
         superseded=False,

@@ -195,19 +195,19 @@ BEGIN
 END;
 
 -- Dead letters. Each has its own id: messages with the same timer id may die many times. It may be claimed from
--- `offered_at` on, and never again once that is NULL. `care_attempts` and `care_deliveries` count the dead letter's own
+-- `due_at` on, and never again once that is NULL. `failures` and `claims` count the dead letter's own
 -- attempts and deliveries, `attempts` and `deliveries` those of the message.
 CREATE TABLE IF NOT EXISTS nightmail_dead (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     message_id INTEGER NOT NULL CHECK (typeof(message_id) = 'integer'),
     queue TEXT NOT NULL CHECK (typeof(queue) = 'text'),
     priority INTEGER NOT NULL CHECK (typeof(priority) = 'integer' AND priority BETWEEN 0 AND 9),
-    offered_at INTEGER CHECK (offered_at IS NULL OR (typeof(offered_at) = 'integer' AND offered_at BETWEEN -62135596800000000 AND 253402300799999999)),
+    due_at INTEGER CHECK (due_at IS NULL OR (typeof(due_at) = 'integer' AND due_at BETWEEN -62135596800000000 AND 253402300799999999)),
     lease_until INTEGER CHECK (lease_until IS NULL OR (typeof(lease_until) = 'integer' AND lease_until BETWEEN -62135596800000000 AND 253402300799999999)),
     token BLOB CHECK (token IS NULL OR (typeof(token) = 'blob' AND length(token) = 16)),
     claimed_at INTEGER CHECK (claimed_at IS NULL OR (typeof(claimed_at) = 'integer' AND claimed_at BETWEEN -62135596800000000 AND 253402300799999999)),
-    care_attempts INTEGER NOT NULL DEFAULT 0 CHECK (typeof(care_attempts) = 'integer' AND care_attempts BETWEEN 0 AND 2147483647),
-    care_deliveries INTEGER NOT NULL DEFAULT 0 CHECK (typeof(care_deliveries) = 'integer' AND care_deliveries BETWEEN 0 AND 2147483647),
+    failures INTEGER NOT NULL DEFAULT 0 CHECK (typeof(failures) = 'integer' AND failures BETWEEN 0 AND 2147483647),
+    claims INTEGER NOT NULL DEFAULT 0 CHECK (typeof(claims) = 'integer' AND claims BETWEEN 0 AND 2147483647),
     attempts INTEGER NOT NULL CHECK (typeof(attempts) = 'integer' AND attempts BETWEEN 0 AND 2147483647),
     deliveries INTEGER NOT NULL CHECK (typeof(deliveries) = 'integer' AND deliveries BETWEEN 0 AND 2147483647),
     published_at INTEGER NOT NULL CHECK (typeof(published_at) = 'integer' AND published_at BETWEEN -62135596800000000 AND 253402300799999999),
@@ -221,15 +221,15 @@ CREATE TABLE IF NOT EXISTS nightmail_dead (
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
     CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL)),
-    CHECK (token IS NULL OR offered_at IS NOT NULL)
+    CHECK (token IS NULL OR due_at IS NOT NULL)
 );
 
 -- One queue's dead letters, newest first.
 CREATE INDEX IF NOT EXISTS nightmail_dead_queue ON nightmail_dead (queue, id);
 
 -- The order in which dead letters are claimed. Those no longer offered are left out, however many there are.
-CREATE INDEX IF NOT EXISTS nightmail_dead_offered ON nightmail_dead (queue, offered_at, id)
-WHERE offered_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS nightmail_dead_due ON nightmail_dead (queue, due_at, id)
+WHERE due_at IS NOT NULL;
 
 -- Leased dead letters: to find when the next lease ends, and to hand back what a claim took.
 CREATE INDEX IF NOT EXISTS nightmail_dead_leased ON nightmail_dead (queue, lease_until)

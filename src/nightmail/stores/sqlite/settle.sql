@@ -58,7 +58,7 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 -- name: bury
 -- Copy these messages to the dead letters: lists of an id, a reason, an error, and 1 if the handler ran, else 0.
 INSERT INTO nightmail_dead (
-    message_id, queue, priority, offered_at, attempts, deliveries, published_at, first_attempt_at, last_attempt_at,
+    message_id, queue, priority, due_at, attempts, deliveries, published_at, first_attempt_at, last_attempt_at,
     died_at, timer_id, ordering_key, reason, error, headers, body
 )
 SELECT
