@@ -68,17 +68,6 @@ async def test_a_callers_own_kind_of_rows_is_no_hindrance(mysql_url: str) -> Non
         assert [delivery.id for delivery in await claim(store)][:2] == ids
 
 
-async def test_peek_in_a_transaction_of_synchronous_code_sees_what_it_published(mysql_url: str) -> None:
-    async with open_store(mysql_url) as store:
-        with blocking_connection(mysql_url) as own:
-            at_once(store.publish(message(b"own"), transaction=Blocking(own)))
-
-            found = at_once(store.peek(transaction=Blocking(own)))
-            assert await store.peek() == []
-
-        assert [each.body for each in found] == [b"own"]
-
-
 async def test_a_store_that_was_opened_needs_no_connection_of_its_own_for_it(mysql_url: str) -> None:
     async with watched_store(mysql_url) as (store, interference):
         opened = len(interference.opened)

@@ -76,6 +76,18 @@ class BlockingTransactions:
         assert bodies(deliveries) == [b"one", b"two", b"three", b"four"]
         assert [delivery.id for delivery in deliveries[:3]] == [id_, *ids]
 
+    async def test_peek_shows_synchronous_code_what_its_transaction_published(
+        self, backend: SqlBackend, begin: BeginBlocking, stores: tuple[FullStore, FullStore]
+    ) -> None:
+        store, looking = stores
+        with begin(backend.url) as session:
+            at_once(store.publish(message(b"own"), transaction=Blocking(session)))
+
+            found = at_once(store.peek(transaction=Blocking(session)))
+            assert await looking.peek() == []
+
+        assert bodies(found) == [b"own"]
+
     async def test_what_synchronous_code_did_rolls_back_with_its_transaction(
         self, backend: SqlBackend, begin: BeginBlocking, stores: tuple[FullStore, FullStore]
     ) -> None:

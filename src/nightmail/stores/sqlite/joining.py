@@ -51,7 +51,11 @@ class Joining:
         return await _to_the_end(self._join(caller, make()))
 
     async def read(self, transaction: object, make: MakeVerb[T]) -> T:
-        """Carry out a query in the transaction of asynchronous code, without the write lock."""
+        """Carry out a query in this transaction, without the write lock."""
+        if isinstance(transaction, Blocking):
+            blocking = blocking_caller(transaction.session)
+            carry_out_blocking(self._check_file(), blocking.send)
+            return carry_out_blocking(make(), blocking.send)
         caller = await caller_of(transaction)
         return await _to_the_end(self._read(caller, make()))
 
