@@ -48,6 +48,7 @@ from nightmail.errors import (
     StoreUnavailable,
     TimerExists,
     Undecodable,
+    UnsuitableServer,
     WrongEventLoop,
     WrongProcess,
 )
@@ -157,6 +158,7 @@ __all__ = [
     "TestOutboxBroker",
     "TimerExists",
     "Undecodable",
+    "UnsuitableServer",
     "Worker",
     "WorkerSettings",
     "WriteResult",

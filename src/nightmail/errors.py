@@ -86,6 +86,10 @@ class Refused(StoreError):
     """The database refused this message, by a constraint or a trigger. It would refuse it again."""
 
 
+class UnsuitableServer(NightmailError):
+    """This server would lose messages, or cannot do what is needed."""
+
+
 class WrongProcess(StoreError):
     """The store was opened before the process forked: open it in the child instead."""
 

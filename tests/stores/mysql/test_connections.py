@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from nightmail.errors import StoreUnavailable
+from nightmail.errors import StoreUnavailable, UnsuitableServer
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.dialect import MARIADB, MYSQL, dialect_of
-from nightmail.stores.mysql.errors import ServerTooOld
 from nightmail.stores.mysql.link import _refuse_unready
 from nightmail.stores.mysql.wakeups import WakeupPoller
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
@@ -248,7 +247,7 @@ def test_servers_that_will_do_are_told_apart(version: str, dialect: Any) -> None
     ["5.7.44-log", "8.0.0-dmr", "8.0.11", "10.5.23-MariaDB", "5.5.5-10.3.39-MariaDB", "whatever"],
 )
 def test_servers_that_lack_something_are_refused_with_what_to_use_instead(version: str) -> None:
-    with pytest.raises(ServerTooOld, match=r"use (10\.6\.0|8\.0\.16) or newer"):
+    with pytest.raises(UnsuitableServer, match=r"use (10\.6\.0|8\.0\.16) or newer"):
         dialect_of(version)
 
 
@@ -260,7 +259,7 @@ async def test_an_old_server_is_refused_and_not_taken_for_one_that_is_down(
     store = MySQLStore(mysql_url)
     await store.open()
 
-    with pytest.raises(ServerTooOld):
+    with pytest.raises(UnsuitableServer):
         await store.ping()
     await store.close()
 

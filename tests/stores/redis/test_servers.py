@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nightmail.errors import PublishUncertain, StoreUnavailable
-from nightmail.stores.redis import RedisStore, UnsuitableServer
+from nightmail.errors import PublishUncertain, StoreUnavailable, UnsuitableServer
+from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.server import check_server
 from nightmail.testing.conformance.build import message

@@ -21,11 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from nightmail.errors import SchemaMissing
+from nightmail.errors import Refused, SchemaMissing
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore
-from nightmail.stores.sqlite.errors import Refused
 from nightmail.stores.sqlite.thread import ConnectionThread
 from nightmail.testing.conformance import Harness
 from tests.stores.shared.backend import Begin, BeginBlocking, SqlBackend

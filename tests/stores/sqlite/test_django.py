@@ -11,10 +11,9 @@ import django.db
 import pytest
 from django.db import transaction
 
-from nightmail.errors import StaleTransaction
+from nightmail.errors import Refused, StaleTransaction
 from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore
-from nightmail.stores.sqlite.errors import Refused
 from nightmail.testing.conformance.blocking import at_once
 from nightmail.testing.conformance.build import bodies, message
 from tests.stores.shared.callers import django_database

@@ -13,11 +13,10 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from nightmail.errors import StaleTransaction
+from nightmail.errors import Refused, StaleTransaction
 from nightmail.outcome import Retry, WriteResult
 from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore
-from nightmail.stores.sqlite.errors import Refused
 from nightmail.testing.conformance.build import AT_ONCE, QUEUE, bodies, claim_all, message
 from tests.stores.shared.backend import Begin
 from tests.stores.shared.joining import Joining

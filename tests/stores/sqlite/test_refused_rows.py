@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nightmail.errors import Refused
 from nightmail.stores.sqlite import SQLiteStore
-from nightmail.stores.sqlite.errors import Refused
 from nightmail.testing.conformance.build import bodies, message
 from tests.stores.shared.backend import Begin
 from tests.stores.shared.refused_rows import RefusedRows, UntoldInTransactions

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nightmail.errors import StoreUnavailable
+from nightmail.errors import Refused, StoreUnavailable
 from nightmail.stores.sqlite import link
-from nightmail.stores.sqlite.errors import Refused
 from nightmail.stores.sqlite.thread import ConnectionThread
 from tests.stores.sqlite.support import Connections, has_arrived, locked, note, noted
 

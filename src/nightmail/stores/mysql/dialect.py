@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from nightmail.stores.mysql.errors import ServerTooOld
+from nightmail.errors import UnsuitableServer
 from nightmail.stores.mysql.text import ALWAYS, Sql
 
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
@@ -83,5 +83,5 @@ def dialect_of(version: str) -> Dialect:
     numbers = tuple(int(number) for number in found.groups()) if found else (0, 0, 0)
     if numbers < dialect.oldest:
         needed = ".".join(map(str, dialect.oldest))
-        raise ServerTooOld(f"{dialect.name} {version} cannot do what is needed: use {needed} or newer")
+        raise UnsuitableServer(f"{dialect.name} {version} cannot do what is needed: use {needed} or newer")
     return dialect

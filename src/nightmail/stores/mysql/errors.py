@@ -45,10 +45,6 @@ NODE_NOT_READY: Final = (
 _DRIVERS: Final = ("asyncmy", "pymysql", "aiomysql", "MySQLdb")
 
 
-class ServerTooOld(NightmailError):
-    """This server lacks what the store needs: MariaDB 10.6 or MySQL 8.0.16 is the oldest that will do."""
-
-
 class TooLarge(NightmailError, ValueError):
     """This is larger than the server takes at once: raise its max_allowed_packet. A body needs twice its size."""
 

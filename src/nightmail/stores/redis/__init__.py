@@ -12,7 +12,6 @@ it, because a replica that lacks the message may still be promoted. Settlements 
 deliveries.
 """
 
-from nightmail.stores.redis.errors import UnsuitableServer
 from nightmail.stores.redis.store import RedisStore
 
-__all__ = ["RedisStore", "UnsuitableServer"]
+__all__ = ["RedisStore"]

@@ -57,10 +57,6 @@ class Moving(StoreUnavailable):
     """The slot of this queue is being moved, or its node is being replaced. Nothing was written: try again."""
 
 
-class UnsuitableServer(NightmailError):
-    """This Redis would lose messages, or cannot do what is needed."""
-
-
 def is_unknown_script(answer: object) -> bool:
     """Whether the server does not know the script: after a restart, a failover or SCRIPT FLUSH."""
     return isinstance(answer, NoScriptError)

@@ -7,7 +7,7 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
-from nightmail.stores.redis.errors import UnsuitableServer
+from nightmail.errors import UnsuitableServer
 from nightmail.stores.redis.link import Link
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from nightmail.errors import NightmailError, SchemaMissing, StaleTransaction, StoreUnavailable
+from nightmail.errors import NightmailError, Refused, SchemaMissing, StaleTransaction, StoreUnavailable
 
 # The lower byte of a code is the primary code, the rest the extended part.
 _KIND: Final = 0xFF
@@ -14,10 +14,6 @@ _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _REFUSED: Final = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
 # The lock is taken, a table is missing: the connection is still good.
 _HARMLESS: Final = _BUSY | _REFUSED | {sqlite3.SQLITE_ERROR}
-
-
-class Refused(NightmailError):
-    """SQLite refused the row: a constraint, a trigger or its size stands against it."""
 
 
 class CommitInDoubt(StoreUnavailable):

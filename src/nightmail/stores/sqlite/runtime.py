@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from nightmail.bell import Bell
-from nightmail.errors import PublishUncertain, StoreUnavailable
+from nightmail.errors import PublishUncertain, Refused, StoreUnavailable
 from nightmail.message import Message
 from nightmail.outcome import WriteResult
 from nightmail.records import Swept
@@ -19,7 +19,7 @@ from nightmail.stores.sql.store import Verbs, Wanted
 from nightmail.stores.sql.verbs import Change, MakeVerb, Verb
 from nightmail.stores.sqlite.claiming import Claims
 from nightmail.stores.sqlite.connect import connect, create_file, look_at_file
-from nightmail.stores.sqlite.errors import CommitInDoubt, Refused
+from nightmail.stores.sqlite.errors import CommitInDoubt
 from nightmail.stores.sqlite.keeper import Keeper, Renewals, keeper
 from nightmail.stores.sqlite.letters import Letters
 from nightmail.stores.sqlite.link import SLICE_SECONDS

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
+from nightmail.errors import Refused
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Dead, Done, Release, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.sql.verbs import Change, Verb
-from nightmail.stores.sqlite.errors import Refused
 from nightmail.stores.sqlite.group_commit import in_savepoint
 from nightmail.stores.sqlite.jobs import Failed, Succeeded
 from nightmail.stores.sqlite.leases import Leases

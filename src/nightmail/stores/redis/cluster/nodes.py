@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias
 
 from redis.crc import key_slot
 
-from nightmail.errors import StoreUnavailable
+from nightmail.errors import StoreUnavailable, UnsuitableServer
 from nightmail.stores.redis.connect import CONNECT_SECONDS, Address, Connector
-from nightmail.stores.redis.errors import UnsuitableServer, unreachable
+from nightmail.stores.redis.errors import unreachable
 from nightmail.stores.shared.to_the_end import forget_error
 
 _Map: TypeAlias = dict[int, Address]
