@@ -13,6 +13,7 @@ from testkit.pytest_plugin import provide
 from testkit.servers import NotOurs, ServerFailed
 from testkit.servers.nats import Nats
 from testkit.servers.rabbitmq import RabbitMQ
+from testkit.waiting import wait_until
 
 QUEUE = "kept"
 
@@ -117,10 +118,18 @@ def test_close_leaves_nothing(server: RabbitMQ | Nats) -> None:
 
 
 def send(server: RabbitMQ | Nats, body: bytes) -> None:
-    """Send one message, and return once the server has it."""
-    asyncio.run(
-        _to_rabbitmq(server.url, body) if isinstance(server, RabbitMQ) else _to_nats(server.url, body)
-    )
+    """Send one message, and return once the server has it on disk."""
+    if isinstance(server, Nats):
+        asyncio.run(_to_nats(server.url, body))
+        return
+    asyncio.run(_to_rabbitmq(server.url, body))
+    # It confirms that a queue exists before it has written that down.
+    wait_until(lambda: _is_written(server.data), within=60, what="the queue in RabbitMQ's tables")
+
+
+def _is_written(data: Path) -> bool:
+    tables = (*data.rglob("*.LOG"), *data.rglob("*.DCD"), *data.rglob("*.DCL"))
+    return any(QUEUE.encode() in file.read_bytes() for file in tables)
 
 
 def receive(server: RabbitMQ | Nats) -> list[bytes]:

@@ -105,8 +105,8 @@ async def test_a_delayed_message_is_delivered_when_it_is_due(data: MemoryData, s
     assert 0.1 <= took < 1.0
     [delivered] = handler.deliveries
     assert delivered.claimed_at >= delivered.due_at
-    # At the start, when rung for the publish, and when it was due.
-    assert store.calls["claim"] == 3
+    # At the start, when rung for the publish, and when it was due; on a busy machine once more after its handler.
+    assert store.calls["claim"] in (3, 4)
 
 
 async def test_a_message_published_between_the_claim_and_the_wait_is_not_slept_through(
