@@ -240,10 +240,6 @@ class TestWhatIsRefused:
                 await publishing
             connection.rollback()
 
-    async def test_a_peek(self, store: SQLiteStore, blocking_engine: Engine) -> None:
-        with Session(blocking_engine) as session, pytest.raises(CannotJoin):
-            await store.peek(transaction=Blocking(session))
-
 
 class TestSecrets:
     @every_kind
