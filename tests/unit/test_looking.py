@@ -105,7 +105,7 @@ async def test_a_delayed_message_is_delivered_when_it_is_due(data: MemoryData, s
     assert 0.1 <= took < 1.0
     [delivered] = handler.deliveries
     assert delivered.claimed_at >= delivered.due_at
-    # At the start, when rung for the publish, and when it was due. A fourth was seen on a busy machine; why is not known.
+    # At the start, when rung for the publish, and when it was due. A busy machine had a fourth; why is not known.
     assert store.calls["claim"] in (3, 4)
 
 
