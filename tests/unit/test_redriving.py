@@ -180,12 +180,12 @@ async def test_of_one_timer_id_in_two_queues_only_the_newest_goes_to_a_third(
 async def test_without_their_names_all_go(store: FaultyStore) -> None:
     for body in (b"first", b"second"):
         await timer_died(store, "daily", body)
-    await publish_timer(store, "daily", body=b"bearer")
+    await publish_timer(store, "daily", body=b"timer_owner")
 
     assert await redrive(store, ALL, keep_timer_ids=False) == 2
 
-    assert await bodies(store) == [b"bearer", b"first", b"second"]
-    assert [each.body for each in await store.peek(QUEUE, timer_id="daily")] == [b"bearer"]
+    assert await bodies(store) == [b"timer_owner", b"first", b"second"]
+    assert [each.body for each in await store.peek(QUEUE, timer_id="daily")] == [b"timer_owner"]
 
 
 async def test_a_letter_that_stays_is_not_counted_and_the_next_one_goes_in_its_place(
@@ -195,14 +195,14 @@ async def test_a_letter_that_stays_is_not_counted_and_the_next_one_goes_in_its_p
     await bury(store)
     await timer_died(store, "daily")
     await died(store, 30)
-    await publish_timer(store, "daily", body=b"bearer", due=timedelta(hours=1))
+    await publish_timer(store, "daily", body=b"timer_owner", due=timedelta(hours=1))
     await store.claim_dead([QUEUE], limit=1, lease=MINUTE, token=uuid4())
 
     # The first is held, the name of the second is taken, and of the others a dozen goes.
     assert await redrive(store, ALL, limit=12) == 12
 
     assert (await letters(store))[:3] == [1, 2, 15]
-    assert sorted(await bodies(store)) == sorted([b"bearer", *numbers(range(12))])
+    assert sorted(await bodies(store)) == sorted([b"timer_owner", *numbers(range(12))])
 
 
 async def test_letters_that_all_stay_do_not_keep_it_going_for_ever(store: FaultyStore) -> None:

@@ -291,7 +291,7 @@ async def test_no_message_in_a_line_is_forgotten_whatever_happens_to_it(
 
         async def change() -> None:
             name = f"t{chance.randrange(12)}"
-            bearer = await store.peek(QUEUE, timer_id=name)
+            timer_owner = await store.peek(QUEUE, timer_id=name)
             await own.begin()
             if chance.random() < 0.5:
                 cancelled = await store.cancel(QUEUE, name, transaction=own)
@@ -303,7 +303,7 @@ async def test_no_message_in_a_line_is_forgotten_whatever_happens_to_it(
             else:
                 await own.commit()
                 if cancelled:
-                    gone[bearer[0].id] += 1
+                    gone[timer_owner[0].id] += 1
 
         for _ in range(150):
             await chance.choice([publish, publish, publish, take, end, change])()

@@ -104,18 +104,18 @@ async def test_a_letter_whose_name_is_taken_there_stays_and_may_be_looked_after(
 ) -> None:
     async with open_store(cluster.url) as store:
         letter = await buried(store, timer_id="t")
-        await store.publish(message(b"bearer", timer_id="t", queue=ELSEWHERE))
+        await store.publish(message(b"timer_owner", timer_id="t", queue=ELSEWHERE))
 
         assert await store.redrive([letter], to=ELSEWHERE) == []
         assert await store.dead(DeadFilter()) == [letter]
         assert [each.id for each in await claim_dead(store)] == [letter.id]
-        assert [each.body for each in await store.peek(ELSEWHERE)] == [b"bearer"]
+        assert [each.body for each in await store.peek(ELSEWHERE)] == [b"timer_owner"]
 
 
 async def test_without_its_name_it_goes(cluster: RedisCluster) -> None:
     async with open_store(cluster.url) as store:
         letter = await buried(store, timer_id="t")
-        await store.publish(message(b"bearer", timer_id="t", queue=ELSEWHERE))
+        await store.publish(message(b"timer_owner", timer_id="t", queue=ELSEWHERE))
 
         assert len(await store.redrive([letter], to=ELSEWHERE, keep_timer_ids=False)) == 1
         assert sorted(each.timer_id or "" for each in await store.peek(ELSEWHERE)) == ["", "t"]

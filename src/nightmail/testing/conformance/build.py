@@ -150,7 +150,7 @@ async def expired_timer(
     return delivery
 
 
-async def bearer(store: Inspection, timer_id: str = "reminder") -> list[tuple[int, bytes]]:
+async def timer_owner(store: Inspection, timer_id: str = "reminder") -> list[tuple[int, bytes]]:
     """The waiting message that owns this timer id in the usual queue, if there is one: its id and body."""
     return [(found.id, found.body) for found in await store.peek(QUEUE, timer_id=timer_id)]
 

@@ -18,7 +18,6 @@ from nightmail.testing.conformance.build import (
     MINUTE,
     QUEUE,
     SECOND,
-    bearer,
     bodies,
     claim_all,
     claim_bodies,
@@ -32,6 +31,7 @@ from nightmail.testing.conformance.build import (
     settle_one,
     stored,
     timer,
+    timer_owner,
 )
 from nightmail.testing.conformance.harness import Harness, RolledBack
 
@@ -81,7 +81,7 @@ class CancelConformance:
 
         second = await store.publish(timer("reminder", b"second"))
 
-        assert await bearer(store) == [(second, b"second")]
+        assert await timer_owner(store) == [(second, b"second")]
 
     async def test_cancelling_leaves_everybody_else_alone(self, store: FullStore) -> None:
         await store.publish(timer("reminder", b"order"))
@@ -112,7 +112,7 @@ class CancelConformance:
 
         assert await extend_one(store, running) is WriteResult.WRITTEN
         await settle_one(store, running, Retry(after=MINUTE))
-        assert await bearer(store) == [(running.id, b"old")]
+        assert await timer_owner(store) == [(running.id, b"old")]
 
     async def test_an_expired_lease_does_not_protect_from_cancelling_and_its_holder_is_told(
         self, store: FullStore, clock: ManualClock

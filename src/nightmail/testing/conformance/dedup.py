@@ -17,13 +17,13 @@ from nightmail.testing.conformance.build import (
     MICROSECOND,
     MINUTE,
     QUEUE,
-    bearer,
     claim_bodies,
     claim_one,
     needs,
     settle_one,
     stored,
     timer,
+    timer_owner,
 )
 from nightmail.testing.conformance.harness import Harness, RolledBack
 
@@ -90,7 +90,7 @@ class DedupConformance:
         new = await store.publish(timer("reminder", b"second", on_conflict=policy))
 
         assert new is not None
-        assert await bearer(store) == [(new, b"second")]
+        assert await timer_owner(store) == [(new, b"second")]
 
     async def test_a_message_that_did_not_see_the_window_does_not_close_it(
         self, store: FullStore, clock: ManualClock
@@ -111,7 +111,7 @@ class DedupConformance:
 
         assert new is not None
         await settle_one(store, own, Done())
-        assert await bearer(store) == [(new, b"next")]
+        assert await timer_owner(store) == [(new, b"next")]
 
     async def test_a_re_arm_with_a_window_opens_it(self, store: FullStore, clock: ManualClock) -> None:
         await store.publish(timer("reminder", b"first"))
@@ -193,7 +193,7 @@ class DedupConformance:
 
         assert await store.publish(timer("reminder", b"second", dedup_for=HOUR)) is None
 
-        assert await bearer(store) == [(first, b"first")]
+        assert await timer_owner(store) == [(first, b"first")]
         clock.advance(HOUR)
         await settle_one(store, await claim_one(store), Done())
         assert await store.publish(timer("reminder", b"third")) is not None
@@ -232,7 +232,7 @@ class DedupConformance:
 
         second = await store.publish(timer("reminder", b"second"))
         assert second is not None
-        assert await bearer(store) == [(second, b"second")]
+        assert await timer_owner(store) == [(second, b"second")]
 
     async def test_a_cancel_that_removed_nothing_leaves_the_window_open(self, store: FullStore) -> None:
         await delivered(store)

@@ -17,7 +17,6 @@ from nightmail.testing.conformance.build import (
     MINUTE,
     QUEUE,
     SECOND,
-    bearer,
     bodies,
     claim_all,
     claim_bodies,
@@ -29,6 +28,7 @@ from nightmail.testing.conformance.build import (
     settle_one,
     stored,
     timer,
+    timer_owner,
 )
 from nightmail.testing.conformance.harness import Harness
 
@@ -188,7 +188,7 @@ class InspectConformance:
         await settle_one(store, old, Retry())
 
         assert [found.id for found in await store.peek()] == [new]
-        assert await bearer(store) == [(new, b"new")]
+        assert await timer_owner(store) == [(new, b"new")]
 
     async def test_peeking_by_name_shows_only_the_owner(self, store: FullStore) -> None:
         own = await running_timer(store)

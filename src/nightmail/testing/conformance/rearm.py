@@ -18,7 +18,6 @@ from nightmail.testing.conformance.build import (
     LEASE,
     MINUTE,
     QUEUE,
-    bearer,
     bodies,
     claim_all,
     claim_bodies,
@@ -31,6 +30,7 @@ from nightmail.testing.conformance.build import (
     settle_one,
     stored,
     timer,
+    timer_owner,
 )
 from nightmail.testing.conformance.harness import Harness, RolledBack
 
@@ -59,9 +59,9 @@ class RearmConformance:
 
         assert new is not None
         assert new != own.id
-        assert await bearer(store) == [(new, b"next")]
+        assert await timer_owner(store) == [(new, b"next")]
         assert await settle_one(store, own, Done()) is WriteResult.WRITTEN
-        assert await bearer(store) == [(new, b"next")]
+        assert await timer_owner(store) == [(new, b"next")]
 
     async def test_a_re_armed_message_is_delivered_when_it_is_due(
         self, store: FullStore, clock: ManualClock
@@ -109,7 +109,7 @@ class RearmConformance:
         again = await claim_one(store)
         assert (again.id, again.body, again.timer_id) == (own.id, b"old", "reminder")
         assert (again.superseded, again.attempts) == (False, attempts)
-        assert await bearer(store) == [(new, b"next")]
+        assert await timer_owner(store) == [(new, b"next")]
 
     async def test_a_retry_after_a_re_arm_waits_as_long_as_it_was_told(
         self, store: FullStore, clock: ManualClock
@@ -131,7 +131,7 @@ class RearmConformance:
         again = await claim_one(store)
 
         assert (again.id, again.superseded, again.deliveries) == (own.id, False, 2)
-        assert await bearer(store) == [(new, b"next")]
+        assert await timer_owner(store) == [(new, b"next")]
 
     async def test_when_the_message_dies_after_a_re_arm_the_new_one_survives(self, store: FullStore) -> None:
         own = await running_timer(store)
@@ -141,7 +141,7 @@ class RearmConformance:
 
         (letter,) = await store.dead(DeadFilter())
         assert (letter.message_id, letter.timer_id) == (own.id, "reminder")
-        assert await bearer(store) == [(new, b"next")]
+        assert await timer_owner(store) == [(new, b"next")]
 
     async def test_a_second_re_arm_from_the_same_run_meets_the_first_as_a_waiting_message(
         self, store: FullStore
@@ -154,7 +154,7 @@ class RearmConformance:
             await store.publish(timer("reminder", b"raised", on_conflict="raise"), own=own)
         assert await store.publish(timer("reminder", b"replaced", on_conflict="replace"), own=own) == new
 
-        assert await bearer(store) == [(new, b"replaced")]
+        assert await timer_owner(store) == [(new, b"replaced")]
 
     async def test_a_second_run_that_re_arms_again_meets_its_first_re_arm_as_a_waiting_message(
         self, store: FullStore
@@ -167,7 +167,7 @@ class RearmConformance:
         assert await store.publish(timer("reminder", b"next again", due=HOUR), own=second_run) is None
 
         assert await settle_one(store, second_run, Done()) is WriteResult.WRITTEN
-        assert await bearer(store) == [(new, b"next")]
+        assert await timer_owner(store) == [(new, b"next")]
 
     async def test_a_message_and_its_re_arm_may_run_at_the_same_time(self, store: FullStore) -> None:
         own = await running_timer(store)
@@ -201,7 +201,7 @@ class RearmConformance:
 
         await settle_one(store, a, Done())
         await settle_one(store, b, Retry())
-        assert await bearer(store, "b") == [(b.id, b"b")]
+        assert await timer_owner(store, "b") == [(b.id, b"b")]
 
     async def test_the_same_name_in_another_queue_is_no_re_arm(self, store: FullStore) -> None:
         await store.publish(timer("reminder", b"refund", queue="refunds"))
@@ -211,7 +211,7 @@ class RearmConformance:
 
         assert bodies(await store.peek("refunds")) == [b"refund"]
         await settle_one(store, own, Retry())
-        assert await bearer(store) == [(own.id, b"old")]
+        assert await timer_owner(store) == [(own.id, b"old")]
 
     # ---------------------------------------------------------------------------------------- fence
 
@@ -232,7 +232,7 @@ class RearmConformance:
         new = await stored(store, timer("reminder", b"next", due=HOUR), own=own)
 
         assert new != own.id
-        assert await bearer(store) == [(new, b"next")]
+        assert await timer_owner(store) == [(new, b"next")]
         assert await settle_one(store, own, Done()) is WriteResult.WRITTEN
 
     @pytest.mark.parametrize("published", WHATEVER_IT_PUBLISHES)
@@ -284,7 +284,7 @@ class RearmConformance:
             with pytest.raises(LeaseLost):
                 await store.publish(timer("reminder", b"zombie", on_conflict=policy), own=stale)
 
-        assert await bearer(store) == [(stale.id, b"by another")]
+        assert await timer_owner(store) == [(stale.id, b"by another")]
 
     # --------------------------------------------------- when the timer id has gone to another message
 
@@ -299,10 +299,10 @@ class RearmConformance:
             await store.publish(timer("reminder", b"raised", on_conflict="raise"), own=own)
         late = timer("reminder", b"too late", due=HOUR * 2, on_conflict="earliest")
         assert await store.publish(late, own=own) is None
-        assert await bearer(store) == [(new, b"by another")]
+        assert await timer_owner(store) == [(new, b"by another")]
 
         assert await store.publish(timer("reminder", b"mine", on_conflict="replace"), own=own) == new
-        assert await bearer(store) == [(new, b"mine")]
+        assert await timer_owner(store) == [(new, b"mine")]
 
     async def test_when_another_running_message_took_the_name_the_handler_meets_it_like_anybody(
         self, store: FullStore
@@ -317,7 +317,7 @@ class RearmConformance:
         assert await store.peek() == []
 
         third = await stored(store, timer("reminder", b"mine", due=HOUR, on_conflict="replace"), own=own)
-        assert await bearer(store) == [(third, b"mine")]
+        assert await timer_owner(store) == [(third, b"mine")]
         await settle_one(store, running, Release())
         back = await claim_one(store)
         assert (back.id, back.superseded) == (running.id, True)
@@ -359,7 +359,7 @@ class RearmConformance:
             await store.ack([own], transaction=transaction)
             new = await store.publish(timer("reminder", b"next"), transaction=transaction)
 
-        assert await bearer(store) == [(new, b"next")]
+        assert await timer_owner(store) == [(new, b"next")]
 
     @needs("transactions")
     async def test_a_rolled_back_re_arm_leaves_the_name_with_the_running_message(
@@ -374,7 +374,7 @@ class RearmConformance:
 
         assert await store.publish(timer("reminder", b"by another")) is None
         await settle_one(store, own, Retry())
-        assert await bearer(store) == [(own.id, b"old")]
+        assert await timer_owner(store) == [(own.id, b"old")]
 
     @needs("transactions")
     async def test_a_lost_lease_takes_the_callers_writes_along(

@@ -275,13 +275,13 @@ class RedriveConformance:
 
     async def test_without_its_name_a_letter_goes_though_that_is_taken(self, store: FullStore) -> None:
         letter = await bury(store, timer("reminder", b"nameless"))
-        await store.publish(timer("reminder", b"bearer"))
+        await store.publish(timer("reminder", b"timer_owner"))
 
         (id_,) = await store.redrive([letter], keep_timer_ids=False)
 
         found = {each.body: (each.id, each.timer_id) for each in await claim_all(store)}
         assert found[b"nameless"] == (id_, None)
-        assert found[b"bearer"][1] == "reminder"
+        assert found[b"timer_owner"][1] == "reminder"
 
     async def test_of_several_letters_that_would_bear_one_name_the_last_goes(self, store: FullStore) -> None:
         oldest, middle, newest = [

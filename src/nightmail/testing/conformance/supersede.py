@@ -18,7 +18,6 @@ from nightmail.testing.conformance.build import (
     LEASE,
     MICROSECOND,
     MINUTE,
-    bearer,
     bodies,
     claim_all,
     claim_bodies,
@@ -30,6 +29,7 @@ from nightmail.testing.conformance.build import (
     settle_one,
     stored,
     timer,
+    timer_owner,
 )
 from nightmail.testing.conformance.harness import Harness, RolledBack
 
@@ -106,7 +106,7 @@ class SupersedeConformance:
 
         assert await settle_one(store, old, Done()) is WriteResult.WRITTEN
 
-        assert await bearer(store) == [(new, b"new")]
+        assert await timer_owner(store) == [(new, b"new")]
         assert await claim_bodies(store) == [b"new"]
 
     async def test_a_superseded_message_may_end_among_the_dead_letters(self, store: FullStore) -> None:
@@ -117,7 +117,7 @@ class SupersedeConformance:
 
         (letter,) = await store.dead(DeadFilter())
         assert (letter.message_id, letter.timer_id, letter.body) == (old.id, "reminder", b"old")
-        assert await bearer(store) == [(new, b"new")]
+        assert await timer_owner(store) == [(new, b"new")]
 
     @pytest.mark.parametrize(
         ("outcome", "attempts"),
@@ -159,7 +159,7 @@ class SupersedeConformance:
 
         assert await settle_one(store, await claim_one(store), Done()) is WriteResult.WRITTEN
 
-        assert await bearer(store) == [(new, b"new")]
+        assert await timer_owner(store) == [(new, b"new")]
         assert await claim_all(store) == []
 
     async def test_a_superseded_message_stays_superseded_when_it_comes_back_again(
@@ -194,7 +194,7 @@ class SupersedeConformance:
         third = await stored(store, timer("reminder", b"third", on_conflict="raise"))
 
         assert await settle_one(store, old, Done()) is WriteResult.WRITTEN
-        assert await bearer(store) == [(third, b"third")]
+        assert await timer_owner(store) == [(third, b"third")]
 
     async def test_two_generations_may_run_while_a_third_owns_the_timer_id(self, store: FullStore) -> None:
         first = await running_timer(store)
@@ -207,7 +207,7 @@ class SupersedeConformance:
         assert await settle_one(store, first, Retry(after=HOUR)) is WriteResult.WRITTEN
         back = await claim_one(store)
         assert (back.id, back.superseded) == (first.id, True)
-        assert await bearer(store) == [(third, b"third")]
+        assert await timer_owner(store) == [(third, b"third")]
 
     async def test_a_superseded_message_and_the_new_one_may_run_at_the_same_time(
         self, store: FullStore
@@ -307,7 +307,7 @@ class SupersedeConformance:
                 timer("reminder", b"new", due=HOUR, on_conflict=policy), transaction=transaction
             )
 
-        assert await bearer(store) == [(new, b"new")]
+        assert await timer_owner(store) == [(new, b"new")]
         await settle_one(store, old, Release())
         assert (await claim_one(store)).superseded is True
 
@@ -324,7 +324,7 @@ class SupersedeConformance:
 
         assert await store.publish(timer("reminder", b"newer")) is None
         await settle_one(store, old, Retry(after=MINUTE))
-        assert await bearer(store) == [(old.id, b"old")]
+        assert await timer_owner(store) == [(old.id, b"old")]
 
     @needs("transactions")
     async def test_a_conflict_with_a_running_message_never_aborts_the_callers_transaction(

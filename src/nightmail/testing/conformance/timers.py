@@ -20,7 +20,6 @@ from nightmail.testing.conformance.build import (
     MINUTE,
     QUEUE,
     SECOND,
-    bearer,
     bodies,
     claim_all,
     claim_bodies,
@@ -34,6 +33,7 @@ from nightmail.testing.conformance.build import (
     settle_one,
     stored,
     timer,
+    timer_owner,
 )
 from nightmail.testing.conformance.harness import Harness, RolledBack
 
@@ -46,7 +46,7 @@ class TimersConformance:
     async def test_a_free_name_is_taken(self, store: FullStore) -> None:
         id_ = await store.publish(timer("reminder", b"first"))
 
-        assert await bearer(store) == [(id_, b"first")]
+        assert await timer_owner(store) == [(id_, b"first")]
         delivery = await claim_one(store)
         assert (delivery.id, delivery.timer_id, delivery.superseded) == (id_, "reminder", False)
 
@@ -55,7 +55,7 @@ class TimersConformance:
         id_ = await store.publish(timer("reminder", b"first", on_conflict=policy))
 
         assert id_ is not None
-        assert await bearer(store) == [(id_, b"first")]
+        assert await timer_owner(store) == [(id_, b"first")]
 
     @pytest.mark.parametrize("outcome", [Done(), Dead("rejected")], ids=["done", "dead"])
     async def test_a_name_is_free_again_once_its_owner_has_ended(
@@ -65,7 +65,7 @@ class TimersConformance:
 
         second = await stored(store, timer("reminder", b"second"))
 
-        assert await bearer(store) == [(second, b"second")]
+        assert await timer_owner(store) == [(second, b"second")]
 
     @pytest.mark.parametrize(
         "outcome", [Retry(after=HOUR), Postpone(after=HOUR), Release()], ids=["retry", "postpone", "release"]
@@ -77,7 +77,7 @@ class TimersConformance:
         await settle_one(store, first, outcome)
 
         assert await store.publish(timer("reminder", b"second")) is None
-        assert await bearer(store) == [(first.id, b"old")]
+        assert await timer_owner(store) == [(first.id, b"old")]
 
     async def test_the_same_name_in_another_queue_is_another_name(self, store: FullStore) -> None:
         await store.publish(timer("reminder", b"order", queue="orders"))
@@ -117,7 +117,7 @@ class TimersConformance:
             await store.publish(timer("reminder", b"second", on_conflict="raise"))
 
         assert (raised.value.queue, raised.value.timer_id) == (QUEUE, "reminder")
-        assert await bearer(store) == [(first, b"first")]
+        assert await timer_owner(store) == [(first, b"first")]
 
     async def test_replace_overwrites_everything_but_id_and_place(
         self, store: FullStore, clock: ManualClock
@@ -330,7 +330,7 @@ class TimersConformance:
                     await stored(store, timer("reminder", body), transaction=transaction)
                 raise RolledBack
 
-        assert await bearer(store) == [(first, b"first")]
+        assert await timer_owner(store) == [(first, b"first")]
 
     @needs("transactions")
     async def test_a_conflict_never_aborts_the_callers_transaction(
@@ -364,7 +364,7 @@ class TimersConformance:
             )
 
         assert replaced == first
-        assert await bearer(store) == [(first, b"fourth")]
+        assert await timer_owner(store) == [(first, b"fourth")]
 
     @needs("transactions")
     @pytest.mark.parametrize("policy", ["replace", "earliest", "latest"])
@@ -426,7 +426,7 @@ class TimersConformance:
             assert await waits is None
 
         assert await harness.written() == ["first", "second"]
-        assert await bearer(store) == [(first, b"first")]
+        assert await timer_owner(store) == [(first, b"first")]
 
     @needs("transactions", "concurrent_writers")
     @pytest.mark.parametrize("window", [None, HOUR], ids=["without a window", "with a window"])
@@ -451,7 +451,7 @@ class TimersConformance:
                     raise RolledBack
             id_ = await waits
 
-        assert await bearer(store) == [(id_, b"second")]
+        assert await timer_owner(store) == [(id_, b"second")]
 
     # ----------------------------------------------------------------------------- at the same time
 
@@ -465,7 +465,7 @@ class TimersConformance:
         ids = await asyncio.gather(*(publisher.publish(once) for publisher in publishers))
 
         (winner,) = [id_ for id_ in ids if id_ is not None]
-        assert await bearer(store) == [(winner, b"hello")]
+        assert await timer_owner(store) == [(winner, b"hello")]
 
     @pytest.mark.parametrize("policy", ["replace", "latest"])
     async def test_a_replacement_that_races_with_a_claim_is_always_stored(
@@ -481,5 +481,5 @@ class TimersConformance:
             # Either it came first and overwrote the old one, or it waits while the old one runs.
             assert new is not None
             assert bodies(claimed) in ([], [b"old"])
-            assert await bearer(store, name) == [(new, b"new")]
+            assert await timer_owner(store, name) == [(new, b"new")]
             await store.cancel(QUEUE, name)
