@@ -3,24 +3,37 @@
 #   PYTHON=python3.12   the interpreter of a new .venv, 3.11 or later
 #   ARGS="-x -k lease"  more arguments for what `test`, `demo` or `bench` runs
 #   WORKERS=2           how many processes share the tests when all of them run
+#   SEEDS=500000 FROM=0 how many histories `simulate` runs, and from which seed; REPLAY=4711 shows one
 #   FASTSTREAM=0.7.8    the version that `test-faststream` tests with
 
 PYTHON  ?= python3
 ARGS    ?=
 STORE   ?=
-WORKERS ?= 3
+# More than there are cores: a good quarter of the time a process waits, for a lease or a server.
+WORKERS ?= 4
+SEED    ?=
 FASTSTREAM ?= 0.7.8
 EXAMPLES ?= 300
+SEEDS ?= 20000
+FROM ?= 0
+REPLAY ?=
+QUICK   ?=
+SCENARIO ?=
+PART    ?=
+NAME    ?=
+MINUTES ?= $(if $(SCENARIO)$(STORE),,55)
+ONLY ?=
 
 VENV := .venv
 RUN  := $(VENV)/bin/python
 DEMO := $(VENV)/.demo
 DEV  := $(VENV)/.dev
+BENCH := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test quick model test-faststream check format bench constraints clean
+.PHONY: help demo test quick model simulate test-faststream check format bench faults compat reliability mutants constraints clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each of them compiles everything again.
@@ -45,6 +58,10 @@ quick: $(DEV) ## Run the units, and the contract on the memory and SQLite stores
 model: $(DEV) ## Drive each store beside the memory store, for longer than the tests do
 	@MODEL_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest tests/model --timeout=3600 $(if $(STORE),-k $(STORE)) $(ARGS)
 
+# SEEDS=500000 FROM=0 says which; REPLAY=4711 shows one to read.
+simulate: $(DEV) ## Simulate the engine on virtual time, with every fault there is, for longer than the tests do
+	@$(RUN) -m tests.simulation $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM)) $(ARGS)
+
 # An environment of its own, with everything but FastStream as in `constraints.txt`; `make clean` removes it too.
 test-faststream: $(RUN) ## Run the broker's tests with another version of FastStream (FASTSTREAM=0.7.8)
 	@set -eu; other="$(VENV)/faststream-$(FASTSTREAM)"; \
@@ -63,12 +80,29 @@ format: $(DEV) ## Format the code and mend what the linter can mend
 	@$(RUN) -m ruff check --quiet --fix-only .
 	@$(RUN) -m ruff format --quiet .
 
-bench: $(DEV) ## Measure throughput and latency on the stores that are reachable
-	@$(RUN) -m benchmarks $(ARGS)
+# Each peer gets an environment of its own under .venv/peers the first time, pinned in benchmarks/adapters/requirements.
+bench: $(BENCH) ## Measure Nightmail beside its peers (QUICK=1: three minutes; SCENARIO=drain STORE=postgres: a part)
+	@$(RUN) -m benchmarks run $(if $(QUICK),--quick) $(SCENARIO:%=--scenario %) $(STORE:%=--store %) $(ARGS)
 
-constraints: $(RUN) ## Resolve all dependencies anew and write constraints.txt
+# With neither a scenario nor a store: all of them once, and then with other seeds until MINUTES are over.
+faults: $(DEV) ## Kill, freeze, cut off and restart everything, and check that nothing is lost (SCENARIO= STORE= SEED=)
+	@$(RUN) -m faults $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(STORE),--store $(STORE)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+# Gets what it needs into .venv/compat; ONLY="Postgres 18" tries one, ARGS="-- -x" goes to pytest.
+compat: $(DEV) ## Run the conformance suite on other versions of servers and Python, and write docs/compatibility.md
+	@$(RUN) -m compat $(if $(ONLY),--only "$(ONLY)") $(ARGS)
+
+reliability: $(BENCH) ## Write RELIABILITY.md and its plots from the results of `make faults` and `make simulate`
+	@$(RUN) -m faults.report
+
+# PART=redis takes one part of the product, NAME=lease those with that in their name.
+mutants: $(DEV) ## Break the product in a hundred places, one at a time, and check that a test notices (PART= NAME=)
+	@$(RUN) -m mutants $(if $(PART),--part $(PART)) $(if $(NAME),--name "$(NAME)") $(ARGS)
+
+constraints: $(RUN) ## Resolve all dependencies again and write constraints.txt
 	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
-	echo "resolving"; $(RUN) -m venv "$$fresh"; "$$fresh/bin/python" -m pip install -q -e '.[dev]'; \
+	echo "resolving"; $(RUN) -m venv "$$fresh"; "$$fresh/bin/python" -m pip install -q -e '.[dev,bench]'; \
 	{ echo "# Exact versions of the development environment. Written by \`make constraints\`."; \
 	  "$$fresh/bin/python" -m pip freeze --exclude-editable; } > "$$fresh/constraints.txt"; \
 	cp "$$fresh/constraints.txt" constraints.txt
@@ -97,3 +131,8 @@ $(DEV): pyproject.toml constraints.txt | $(RUN)
 	@echo "installing what tests and checks need (about a minute the first time)"
 	@$(RUN) -m pip install -q -c constraints.txt -e '.[dev]'
 	@touch $(DEMO) $@
+
+$(BENCH): $(DEV)
+	@echo "installing what the benchmarks need besides"
+	@$(RUN) -m pip install -q -c constraints.txt -e '.[dev,bench]'
+	@touch $@

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # It brings no types.
 
-from testkit.servers import NotOurs, Postgres, ServerUnavailable
+from testkit.servers import NotOurs, Postgres, ServerUnavailable, cleanup
 from testkit.servers.lifecycle import StartsAndCloses
 from testkit.tracing import is_traced, untraced
 
@@ -39,6 +39,7 @@ TOGETHER: Final = {
 here last, one by one: so all processes finish at about the same time."""
 
 _TESTS_OF_THE_KIT: Final = "tests/kit/"
+_ROOM_FOR_TEMPORARY_FILES: Final = 4 << 30
 
 
 class Turns:
@@ -101,6 +102,9 @@ def _skip_on(obstacle: type[Exception]) -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if cleanup.has_room(cleanup.MEMORY, _ROOM_FOR_TEMPORARY_FILES):
+        # In memory, like the servers' files: on a disk the SQLite tests mostly wait for it.
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(cleanup.MEMORY))
     if _is_one_of_several(config):
         # Each has its own directory for temporary files, and all of these lie in one.
         turns.share(Path(config.option.basetemp).parent)

@@ -24,13 +24,15 @@ UNTRACED: Final = {
         "tests/stores/postgres/test_pgbouncer.py::TestListenerBesidePgBouncer::*",
         "tests/stores/mysql/test_galera.py::TestGalera*",
         "tests/stores/redis/test_cluster.py::TestRedisCluster::*",
-        "tests/stores/postgres/test_lines.py::TestWithANarrowWindow::*",
+        "tests/stores/postgres/test_ordering_backlogs.py::TestWithANarrowWindow::*",
     ),
+    "the engine, once more: thousands of times": ("tests/simulation/*",),
     "tests of something else than the library": (
         "tests/kit/*",
         "tests/docs/*",
         "tests/examples/*",
         "tests/plans/*",
+        "tests/counters/*",
         "tests/typing/*",
     ),
     "on Python 3.11 nothing is raised in a thread while the event loop is traced": (

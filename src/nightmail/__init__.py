@@ -1,21 +1,14 @@
 """Durable messages, delivered when they are due, from the database you already have."""
 
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nightmail._version import __version__
-from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession, SyncOutboxSession
 from nightmail.bell import Bell
-from nightmail.broker.broker import OutboxBroker
-from nightmail.broker.commands import OutboxPublishCommand, OutboxResponse
-from nightmail.broker.exceptions import PostponeMessage
-from nightmail.broker.publisher import OutboxPublisher
-from nightmail.broker.router import OutboxRoute, OutboxRoutePublisher, OutboxRouter
-from nightmail.broker.sessions import SessionFactory, open_session
-from nightmail.broker.subscriber import OutboxSubscriber
-from nightmail.broker.sync import SyncPublisher
-from nightmail.broker.sync_sessions import SyncSessionFactory
-from nightmail.broker.try_it_out import offer_test_broker
+from nightmail.breaker import Breaker
 from nightmail.cleaner import Cleaner
+from nightmail.controls import LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
 from nightmail.durations import Duration
 from nightmail.engine.attempt import Batched
 from nightmail.engine.dead_letters import DeadLetters
@@ -25,6 +18,7 @@ from nightmail.errors import (
     BatchTooLarge,
     CannotJoin,
     DriverMissing,
+    Forbidden,
     HandlerDied,
     HandlerTimeout,
     LeaseLost,
@@ -55,13 +49,25 @@ from nightmail.errors import (
 from nightmail.forwarder import Forwarder
 from nightmail.message import DeadDelivery, Delivery, Message, OnConflict
 from nightmail.observe import LoggingObserver, Observer, Observers
+from nightmail.operations.reasons import WhyReason
+from nightmail.operations.workers import WorkerHoldings
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry, WriteResult
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+from nightmail.records import (
+    DeadFilter,
+    DeadGroup,
+    DeadLetter,
+    DeadSummary,
+    PendingMessage,
+    QueueStats,
+    StoredMessage,
+    Swept,
+)
 from nightmail.retry import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryPolicy
 from nightmail.store import (
     Blocking,
     Capabilities,
     Claimed,
+    Control,
     Extend,
     FullStore,
     Inspection,
@@ -77,33 +83,40 @@ __all__ = [
     "Batched",
     "Bell",
     "Blocking",
+    "Breaker",
     "CannotJoin",
     "Capabilities",
     "Claimed",
     "Cleaner",
     "ConstantRetry",
+    "Control",
     "Dead",
     "DeadDelivery",
     "DeadFilter",
+    "DeadGroup",
     "DeadLetter",
     "DeadLetters",
+    "DeadSummary",
     "Delivery",
     "Done",
     "DriverMissing",
     "Duration",
     "ExponentialRetry",
     "Extend",
+    "Forbidden",
     "Forwarder",
     "FullStore",
     "HandlerDied",
     "HandlerTimeout",
     "Inspection",
     "LeaseLost",
+    "LeasedMessage",
     "LinearRetry",
     "Lingers",
     "LoggingObserver",
     "ManualClock",
     "Message",
+    "MessageFacts",
     "MessageTooLarge",
     "NightmailError",
     "NoDecision",
@@ -129,6 +142,8 @@ __all__ = [
     "OutboxSession",
     "OutboxSubscriber",
     "Outcome",
+    "Pause",
+    "PauseQueue",
     "PendingMessage",
     "Postpone",
     "PostponeMessage",
@@ -151,6 +166,7 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreUnavailable",
+    "StoredMessage",
     "Swept",
     "SyncOutboxSession",
     "SyncPublisher",
@@ -159,7 +175,11 @@ __all__ = [
     "TimerExists",
     "Undecodable",
     "UnsuitableServer",
+    "WhyReason",
     "Worker",
+    "WorkerHoldings",
+    "WorkerRecord",
+    "WorkerReport",
     "WorkerSettings",
     "WriteResult",
     "WrongEventLoop",
@@ -170,22 +190,61 @@ __all__ = [
 ]
 
 
-def _test_broker() -> "type[TestOutboxBroker[Any]]":
-    # Late: a service in production never needs it.
-    from nightmail.testing import TestOutboxBroker
-
-    return TestOutboxBroker
-
-
-offer_test_broker(_test_broker)
-
+# What needs FastStream is imported when it is first asked for: a command, or a worker without FastStream, starts in a
+# third of the time. The test tools are too: a service in production never needs them.
 if TYPE_CHECKING:
+    from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession, SyncOutboxSession
+    from nightmail.broker.broker import OutboxBroker
+    from nightmail.broker.commands import OutboxPublishCommand, OutboxResponse
+    from nightmail.broker.exceptions import PauseQueue, PostponeMessage
+    from nightmail.broker.publisher import OutboxPublisher
+    from nightmail.broker.router import OutboxRoute, OutboxRoutePublisher, OutboxRouter
+    from nightmail.broker.sessions import SessionFactory, open_session
+    from nightmail.broker.subscriber import OutboxSubscriber
+    from nightmail.broker.sync import SyncPublisher
+    from nightmail.broker.sync_sessions import SyncSessionFactory
     from nightmail.testing import ManualClock, Published, TestOutboxBroker
 else:
     # Not shown to type checkers, which would take every misspelled name for one of ours.
-    def __getattr__(name: str) -> Any:
-        if name in ("ManualClock", "Published", "TestOutboxBroker"):
-            from nightmail import testing
+    _LATE = {
+        "nightmail.annotations": (
+            "OutboxBatchMessage",
+            "OutboxMessage",
+            "OutboxSession",
+            "SyncOutboxSession",
+        ),
+        "nightmail.broker.broker": ("OutboxBroker",),
+        "nightmail.broker.commands": ("OutboxPublishCommand", "OutboxResponse"),
+        "nightmail.broker.exceptions": ("PauseQueue", "PostponeMessage"),
+        "nightmail.broker.publisher": ("OutboxPublisher",),
+        "nightmail.broker.router": ("OutboxRoute", "OutboxRoutePublisher", "OutboxRouter"),
+        "nightmail.broker.sessions": ("SessionFactory", "open_session"),
+        "nightmail.broker.subscriber": ("OutboxSubscriber",),
+        "nightmail.broker.sync": ("SyncPublisher",),
+        "nightmail.broker.sync_sessions": ("SyncSessionFactory",),
+        "nightmail.testing": ("ManualClock", "Published", "TestOutboxBroker"),
+    }
+    _MODULES = {name: module for module, names in _LATE.items() for name in names}
 
-            return getattr(testing, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        module = _MODULES.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        _offer_test_broker()
+        value = globals()[name] = getattr(import_module(module), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+    @cache
+    def _offer_test_broker() -> None:
+        """Let FastStream's "try it out" find the test broker, without loading it."""
+        from nightmail.broker.try_it_out import offer_test_broker
+
+        def load() -> type:
+            from nightmail.testing import TestOutboxBroker
+
+            return TestOutboxBroker
+
+        offer_test_broker(load)

@@ -13,8 +13,11 @@ from nightmail.errors import NightmailError
 
 LINE_LIMIT: Final = 500
 _MANY: Final = 10
-_ROW = re.compile(r"(?:\n|\\n)\s*(?:DETAIL|\[SQL|\[parameters):?.*", re.DOTALL)
-"""From here on a database's error quotes the row or the statement."""
+_ROW = re.compile(r"(?:\n|\\n)[ \t]*(?:DETAIL|\[SQL|\[parameters):?.*", re.DOTALL)
+"""From here on a database's error quotes the row or the statement.
+
+Blanks only, no `\\s`: with that, a text of many empty lines would be read again from each of them.
+"""
 _QUOTING: Final = frozenset({"union_tag_invalid"})
 """Types of pydantic errors whose message quotes the input."""
 

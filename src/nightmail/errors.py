@@ -34,14 +34,16 @@ class HandlerDied(NightmailError):
 
 
 class HandlerTimeout(BaseException):
-    """This handler has to end: it ran longer than `handler_timeout`, or its worker is stopping.
+    """This handler has to end: it ran longer than `handler_timeout`, was stopped, or its worker is stopping.
 
     Raised in the thread of a `def` handler, at any line, and by `msg.check()`. Clean up and let it through. It is no
     `Exception`, so that code which catches those to go on does not catch it.
     """
 
     def __init__(self) -> None:
-        super().__init__("this handler has to end: its time is up, or its worker is stopping")
+        super().__init__(
+            "this handler has to end: its time is up, an operator stopped it, or its worker is stopping"
+        )
 
 
 class Undecodable(NightmailError):
@@ -173,6 +175,10 @@ class SchemaDrift(NightmailError):
 
 class NotAllowed(NightmailError):
     """The account lacks a right that this needs."""
+
+
+class Forbidden(NotAllowed, StoreUnavailable):
+    """The account lacks a right that this needs. Workers go on trying: it may be granted."""
 
 
 class DriverMissing(NightmailError, ImportError):

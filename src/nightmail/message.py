@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
@@ -19,10 +20,13 @@ FURTHEST_DUE: Final = timedelta(days=73_050)
 """How far ahead a message may be due: two hundred years. More is a mistake in the unit."""
 PRIORITIES: Final = range(10)
 
+# Made once: `json.dumps` makes an encoder for each call.
+_encode: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _decode: Final = json.JSONDecoder().raw_decode
 
 OnConflict: TypeAlias = Literal["skip", "replace", "earliest", "latest", "raise"]
 """What a publish does when its timer id is taken."""
+_POLICIES: Final = get_args(OnConflict)
 
 Due: TypeAlias = datetime | timedelta | None
 """When: at a moment, after a delay counted from the publish call, or (`None`) now."""
@@ -45,27 +49,37 @@ class Message:
     encoded_headers: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_queue(self.queue)
+        # What is left at its default needs no check: this runs for every publish.
+        check_name("queue", self.queue)
         if not isinstance(self.body, bytes):
-            raise TypeError(f"body must be bytes, not {type(self.body).__name__}")
-        check_due(self.due)
-        self._check_timer()
+            raise _not_bytes(self.body)
+        if self.due is not None:
+            check_due(self.due)
+        if self.timer_id is not None or self.on_conflict != "skip" or self.dedup_for is not None:
+            self._check_timer()
         if self.ordering_key is not None:
             check_name("ordering_key", self.ordering_key)
-        self._check_expiry()
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
-            raise TypeError(f"priority must be a whole number, not {type(self.priority).__name__}")
-        if self.priority not in PRIORITIES:
-            raise ValueError(f"priority must be 0 to 9 (9 goes first), not {self.priority}")
+        if self.expires_in is not None:
+            self._check_expiry(self.expires_in)
+        if type(self.priority) is not int or self.priority not in PRIORITIES:
+            _check_priority(self.priority)
         object.__setattr__(self, "encoded_headers", encode_headers(without_reserved(self.headers)))
+
+    def with_body(self, body: bytes) -> Message:
+        """The same message with another body. Everything else was checked and encoded when this one was built."""
+        if not isinstance(body, bytes):
+            raise _not_bytes(body)
+        other = object.__new__(Message)
+        for set_to, value in zip(_SETTERS, _values(self), strict=True):
+            set_to(other, value)
+        _set_body(other, body)
+        return other
 
     def _check_timer(self) -> None:
         if self.timer_id is not None:
             check_name("timer_id", self.timer_id)
-        if self.on_conflict not in get_args(OnConflict):
-            raise ValueError(
-                f"on_conflict must be one of {', '.join(get_args(OnConflict))}, not {self.on_conflict!r}"
-            )
+        if self.on_conflict not in _POLICIES:
+            raise ValueError(f"on_conflict must be one of {', '.join(_POLICIES)}, not {self.on_conflict!r}")
         if self.on_conflict != "skip" and self.timer_id is None:
             raise ValueError(
                 f"on_conflict={self.on_conflict!r} needs a timer_id: without one nothing can conflict"
@@ -79,13 +93,32 @@ class Message:
         if self.dedup_for <= timedelta(0):
             raise ValueError(f"dedup_for must be positive, not {self.dedup_for.total_seconds():g} s")
 
-    def _check_expiry(self) -> None:
-        if self.expires_in is None:
-            return
-        if self.expires_in <= timedelta(0):
-            raise ValueError(f"expires_in must be positive, not {self.expires_in.total_seconds():g} s")
-        if isinstance(self.due, timedelta) and self.due >= self.expires_in:
-            raise ValueError(f"the message would expire ({self.expires_in}) before it is due ({self.due})")
+    def _check_expiry(self, expires_in: timedelta) -> None:
+        if expires_in <= timedelta(0):
+            raise ValueError(f"expires_in must be positive, not {expires_in.total_seconds():g} s")
+        if isinstance(self.due, timedelta) and self.due >= expires_in:
+            raise ValueError(f"the message would expire ({expires_in}) before it is due ({self.due})")
+
+
+# A frozen value is set through its slots.
+_REST: Final = tuple(each.name for each in fields(Message) if each.name != "body")
+_values: Final = attrgetter(*_REST)
+_SETTERS: Final = tuple(vars(Message)[name].__set__ for name in _REST)
+_set_body: Final = vars(Message)["body"].__set__
+
+
+def differ_in_bodies_only(messages: Sequence[Message]) -> bool:
+    """Whether these are to be stored alike, each with its own body. For messages without timer ids."""
+    first = messages[0]
+    return all(
+        each.encoded_headers == first.encoded_headers
+        and each.queue == first.queue
+        and each.due == first.due
+        and each.priority == first.priority
+        and each.ordering_key == first.ordering_key
+        and each.expires_in == first.expires_in
+        for each in messages
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -191,15 +224,27 @@ def check_not_too_far(what: str, delay: timedelta) -> None:
         )
 
 
-def without_reserved(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_priority(priority: object) -> None:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise TypeError(f"priority must be a whole number, not {type(priority).__name__}")
+    if priority not in PRIORITIES:
+        raise ValueError(f"priority must be 0 to 9 (9 goes first), not {priority}")
+
+
+def _not_bytes(body: object) -> TypeError:
+    return TypeError(f"body must be bytes, not {type(body).__name__}")
+
+
+def without_reserved(headers: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """These headers without the reserved ones."""
-    if not any(_is_reserved(name) for name in headers):
+    reserved = [
+        name
+        for name in headers
+        if isinstance(name, str) and name.lower().startswith(RESERVED_HEADERS) and name != RELAYED_ID
+    ]
+    if not reserved:
         return headers
-    return {name: value for name, value in headers.items() if not _is_reserved(name)}
-
-
-def _is_reserved(name: object) -> bool:
-    return isinstance(name, str) and name.lower().startswith(RESERVED_HEADERS) and name != RELAYED_ID
+    return {name: value for name, value in headers.items() if name not in reserved}
 
 
 def encode_headers(headers: Mapping[str, Any], limit: int = MAX_HEADERS_BYTES) -> str:
@@ -210,7 +255,7 @@ def encode_headers(headers: Mapping[str, Any], limit: int = MAX_HEADERS_BYTES) -
         if not isinstance(name, str):
             raise TypeError(f"header names must be str, not {type(name).__name__}")
     try:
-        encoded = json.dumps(dict(headers), allow_nan=False, separators=(",", ":"))
+        encoded = _encode(headers if type(headers) is dict else dict(headers))
     except (TypeError, ValueError, RecursionError) as error:
         # The value itself stays out of the message: headers may carry secrets.
         raise ValueError(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
+from nightmail.controls import PauseCause
 from nightmail.describing import in_words, one_line
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Retry
+from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Retry
 from nightmail.records import QueueStats
 from nightmail.store import Settlement
 
@@ -72,6 +73,20 @@ class Observer:
 
     def uncertain(self, settlement: Settlement) -> None:
         """The store's first answer was lost and the message is gone now: whether by us cannot be known."""
+
+    def stopped(self, delivery: Delivery, by: str) -> None:
+        """An operator wants it stopped: its handler is told to end, or will not start."""
+
+    def paused(
+        self, queue: str, cause: PauseCause, by: str, delay: timedelta | None, reason: str | None
+    ) -> None:
+        """This process paused a queue, for so long, or (`None`) until something else ends the pause."""
+
+    def resumed(self, queue: str, by: str) -> None:
+        """This process resumed a queue: for an operator, or because a probe went well."""
+
+    def breaker_opened(self, queue: str, failures: int, seconds: float, pause: timedelta) -> None:
+        """So many handlers of this queue failed in so many seconds: the queue is paused for so long."""
 
     def woken(self) -> None:
         """A wake-up cut a wait short."""
@@ -176,6 +191,26 @@ class LoggingObserver(Observer):
         outcome = type(settlement.outcome).__name__
         self._say(logging.WARNING, settlement.delivery, f"gone; the store's answer to our {outcome} was lost")
 
+    def paused(
+        self, queue: str, cause: PauseCause, by: str, delay: timedelta | None, reason: str | None
+    ) -> None:
+        if cause is not PauseCause.BREAKER:
+            how_long = "" if delay is None else f" for {_span(delay)}"
+            why = "" if reason is None else f": {one_line(reason)}"
+            self._log(logging.INFO, f"queue {queue} paused{how_long} by {by}{why}", extra={"queue": queue})
+
+    def resumed(self, queue: str, by: str) -> None:
+        self._log(logging.INFO, f"queue {queue} resumed by {by}", extra={"queue": queue})
+
+    def breaker_opened(self, queue: str, failures: int, seconds: float, pause: timedelta) -> None:
+        until = (datetime.now(UTC) + pause).strftime("%H:%M:%S UTC")
+        self._log(
+            logging.WARNING,
+            f"queue {queue} paused by its breaker for {_span(pause)}, until {until}: "
+            f"{failures} failures in {seconds:.3g} s",
+            extra={"queue": queue},
+        )
+
     def store_unavailable(self, error: Exception, retry_in: timedelta) -> None:
         if not self._is_down:
             self._is_down = True
@@ -205,6 +240,10 @@ class LoggingObserver(Observer):
             self._say(logging.WARNING, delivery, f"attempt {delivery.attempt} failed: {error}; {when}")
 
     def _say_given_up(self, delivery: Delivery, outcome: Dead) -> None:
+        if outcome.reason == Reason.STOPPED and outcome.error is not None:
+            when = f" during attempt {delivery.attempt}" if outcome.ran else " before it ran"
+            self._say(logging.WARNING, delivery, f"{one_line(outcome.error)}{when}; a dead letter now")
+            return
         ran = f"attempt {delivery.attempt}" if outcome.ran else "not run"
         failed = "" if outcome.error is None else f" failed: {one_line(outcome.error)}"
         now = "left with the dead letters" if isinstance(delivery, DeadDelivery) else "a dead letter now"

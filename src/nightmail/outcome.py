@@ -25,6 +25,8 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     UNREADABLE = "unreadable"
     """The store cannot read the row: other software wrote values there that a message cannot have."""
+    STOPPED = "stopped"
+    """An operator stopped its handler."""
     TOO_LARGE = "too_large"
     """The body is larger than this store's `max_body_bytes`: it was not read into memory."""
 
@@ -93,6 +95,8 @@ class WriteResult(StrEnum):
 
     WRITTEN = "written"
     """The lease held, and the write is done."""
+    STOP = "stop"
+    """The lease was extended, and an operator wants this message stopped. Only `extend` says so."""
     LOST = "lost"
     """Another worker has the message, or it is gone: nothing was written."""
     BUSY = "busy"

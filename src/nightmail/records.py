@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from nightmail.message import decode_headers
 
@@ -29,6 +30,22 @@ class PendingMessage:
     def headers(self) -> dict[str, Any]:
         """The headers, decoded at each access."""
         return decode_headers(self.encoded_headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage(PendingMessage):
+    """A message as it is stored, whether it waits or runs."""
+
+    deliveries: int
+    superseded: bool
+    claimed_at: datetime | None
+    """When the lease on it, or the last one that expired, was taken; `None` if there is none."""
+    lease_until: datetime | None
+    """When that lease ends or ended."""
+    running: bool
+    """Whether that lease has not expired, by the store's clock."""
+    first_attempt_at: datetime | None
+    last_attempt_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +86,44 @@ class DeadFilter:
     """Text that the error contains."""
     older_than: timedelta | None = None
     ids: tuple[int, ...] | None = None
+
+
+FINGERPRINT_LIMIT: Final = 200
+"""How many characters of an error its fingerprint is made of."""
+_WITH_DIGITS: Final = re.compile(r"[A-Za-z_-]*+[0-9][A-Za-z0-9_-]*+")
+
+
+def fingerprint(error: str) -> str:
+    """What errors with the same cause have in common.
+
+    The first 200 characters of the first line, with `#` for each word that has a digit in it: a number, an id, a
+    time. A word is made of ASCII letters, digits, `_` and `-`.
+    """
+    return _WITH_DIGITS.sub("#", error.partition("\n")[0][:FINGERPRINT_LIMIT])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadGroup:
+    """Dead letters of one queue that died for the same reason, with the same fingerprint."""
+
+    queue: str
+    reason: str
+    fingerprint: str | None
+    """See `fingerprint`; `None` where there is no error."""
+    count: int
+    first_died_at: datetime
+    last_died_at: datetime
+    newest: int
+    """The highest id among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadSummary:
+    """How many dead letters there are, and in which groups."""
+
+    count: int
+    """All of them, whether or not their group is listed."""
+    groups: tuple[DeadGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,19 @@ from typing import Final, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from nightmail.bell import Bell
+from nightmail.controls import LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, WriteResult
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+from nightmail.records import (
+    DeadFilter,
+    DeadLetter,
+    DeadSummary,
+    PendingMessage,
+    QueueStats,
+    StoredMessage,
+    Swept,
+)
 
 CLOSE_SECONDS: Final = 2.0
 """How long `Store.close` may take in all."""
@@ -86,6 +95,8 @@ class Claimed:
 
     There may be more: look again as soon as there is room.
     """
+    probe: bool = False
+    """Its one message is the probe of a queue that is paused automatically (see `Store.claim`)."""
 
 
 @dataclass(slots=True)
@@ -296,6 +307,12 @@ class Store(Source, Protocol):
         The cost of a claim follows `limit` and the number of queues, not how many messages wait, how many of them
         share one ordering key, or how many others hold locks.
 
+        Nothing is claimed of a paused queue or a paused ordering key (see `Control.pause`), and what is due there does
+        not count for `next_in`; the end of the pause does. A queue whose automatic pause is past its `until`, and that
+        is not paused otherwise, is probed: the claim takes one message of that queue and nothing else, sets `probe`,
+        and renews the pause for as long as it was last set for, in one step, so that one process probes at a time.
+        Where there is nothing to take the pause stays as it is.
+
         A claim that is not full has found all there was, with one exception (below). A full one may have passed over
         older messages that became available late, but for a second at most: newer claims never hide them for longer.
 
@@ -372,7 +389,8 @@ class Store(Source, Protocol):
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """Extend these leases until `lease` from now, never shortening one; a `WriteResult` for each, in order.
 
-        Fenced like `settle`. It never waits: a locked row is `BUSY`.
+        Fenced like `settle`. It never waits: a locked row is `BUSY`. `STOP` in place of `WRITTEN` is for a message that
+        an operator wants stopped (`Control.request_stop`).
         """
         ...
 
@@ -444,12 +462,18 @@ class Inspection(Protocol):
         timer_id: str | None = None,
         due_before: datetime | None = None,
         limit: int = 100,
+        cursor: tuple[datetime, int] | None = None,
         transaction: object | None = None,
     ) -> list[PendingMessage]:
-        """Waiting messages by due time, without leasing them; superseded ones are left out.
+        """Waiting messages by due time, then id, without leasing them; superseded ones are left out.
 
-        With `timer_id`, only its owner. With a transaction, its own uncommitted changes are seen.
+        With `timer_id`, only its owner. With `cursor`, the due time and the id of the last one seen, only those after
+        it, whether or not that one is still there. With a transaction, its own uncommitted changes are seen.
         """
+        ...
+
+    async def find(self, ids: Sequence[int]) -> list[StoredMessage]:
+        """The messages with these ids, waiting, running or superseded, by id. Those that are gone are left out."""
         ...
 
     async def dead(
@@ -464,6 +488,14 @@ class Inspection(Protocol):
 
         A page ends before bodies and headers exceed `max_bytes`, but has at least one dead letter while there are any:
         only an empty page is the end.
+        """
+        ...
+
+    async def summarize_dead(self, which: DeadFilter, *, limit: int = 100) -> DeadSummary:
+        """How many of these dead letters there are, and the `limit` largest groups of them.
+
+        A group has one queue, one reason and one fingerprint (see `fingerprint`). Of groups of one size the one with
+        the higher `newest` comes first.
         """
         ...
 
@@ -498,5 +530,71 @@ class Inspection(Protocol):
 
 
 @runtime_checkable
-class FullStore(Store, Inspection, Protocol):
-    """Both contracts: what `open_store` gives."""
+class Control(Protocol):
+    """The same store, for those who steer it and ask why. What is not used costs a message nothing."""
+
+    async def pause(
+        self,
+        queue: str,
+        *,
+        ordering_key: str | None = None,
+        until: datetime | timedelta | None = None,
+        by: str,
+        reason: str | None = None,
+        automatic: bool = False,
+    ) -> None:
+        """Claim nothing of this queue, or of this ordering key in it, until then or until `resume`; and ring.
+
+        Everything else goes on: publish, timers, dedup windows, dead letters, and what runs already. A pause survives
+        restarts. Pausing again overwrites `until`, `by` and `reason`, and keeps `since`. An `until` that is not in the
+        future ends the pause at once.
+
+        An automatic pause is another pause of the same queue: neither replaces or ends the other, and nothing is
+        claimed while either is in force. Its `until` is a delay, after which the queue is probed (see `Store.claim`),
+        and it is over only when it is resumed. `ValueError` for one of an ordering key, or without a positive delay.
+        """
+        ...
+
+    async def resume(self, queue: str, *, ordering_key: str | None = None, automatic: bool = False) -> bool:
+        """End this pause, and ring; whether there was one in force. Without `automatic`, that of a person."""
+        ...
+
+    async def pauses(self, queue: str | None = None) -> list[Pause]:
+        """The pauses in force: by queue, the whole queue before its ordering keys, a person's before an automatic one.
+
+        A person's pause is in force until its `until`, an automatic one until it is resumed.
+        """
+        ...
+
+    async def request_stop(self, id_: int, *, by: str) -> bool:
+        """Ask the holder of this running message to stop it; whether it runs.
+
+        The holder is told by its next `extend`, and by each one after that. The request stays with the message until
+        that is gone, also when it is claimed again; a publish that replaces it ends the request.
+        """
+        ...
+
+    async def report(self, worker: WorkerReport) -> None:
+        """Note that this process is alive, and what it says about itself. Those not seen for a day are forgotten."""
+        ...
+
+    async def sign_off(self, worker_id: str) -> None:
+        """Forget this process: it has stopped in order. Its leases, if any, are left as they are."""
+        ...
+
+    async def workers(self) -> list[WorkerRecord]:
+        """The processes that reported within the last day, by host, pid and id."""
+        ...
+
+    async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
+        """Running messages of all queues, the longest running first."""
+        ...
+
+    async def facts(self, id_: int) -> MessageFacts:
+        """What is known about the message with this id."""
+        ...
+
+
+@runtime_checkable
+class FullStore(Store, Inspection, Control, Protocol):
+    """All contracts: what `open_store` gives."""

@@ -16,6 +16,8 @@ from nightmail.store import Capabilities
 SUITE: Final = "nightmail.testing.conformance."
 
 _LACKS: Final = re.compile(r"(?:Skipped: )?\S+: no (\w+)")
+_OTHER_WAY: Final = re.compile(r".* on this way to the store")
+"""Skipped on a second way to the same store, such as a pooler: the first way shows what the store can do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ def ending(report: pytest.TestReport) -> Ending | None:
         return Missed(f"failed ({report.when})")
     if report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if _OTHER_WAY.fullmatch(reason):
+            return None
         lacks = _LACKS.fullmatch(reason)
         return Lacking(lacks[1]) if lacks else Missed(reason)
     return Passed() if report.when == "call" else None

@@ -66,6 +66,9 @@ class Server(StartsAndCloses):
     farewell_signal: ClassVar[signal.Signals] = signal.SIGKILL
     """Ends the server fastest when its files will be thrown away."""
 
+    root: Path | None = None
+    """Where its directory is made, if that matters; set it before the first start."""
+
     def __init__(
         self,
         url: str | None = None,
@@ -200,8 +203,9 @@ class Server(StartsAndCloses):
 
     def revive(self) -> None:
         """Make it usable whatever an earlier test did to it."""
-        if self.ours:
-            self.resume()
+        if self.running and not (self._run and self._run.paused):
+            return  # As every test but a few leaves it: asking it costs more than many a test.
+        self.resume()
         self.start()
 
     def close(self) -> None:
@@ -272,7 +276,7 @@ class Server(StartsAndCloses):
             account = Account.named(self.user)
         except ServerUnavailable as error:
             raise ServerUnavailable(f"{error}, or set {self.url_variable()}") from None
-        directory = cleanup.create(self.name, in_memory=not self.durable)
+        directory = cleanup.create(self.name, in_memory=not self.durable, root=self.root)
         self._home = _Home(os.getpid(), account, directory, free_port())
         atexit.register(self.close)
         self.prepare()

@@ -27,18 +27,19 @@ from testkit.waiting import wait_until
 _PREFIX = "nightmail-testkit-"
 _OWNER = "owner.json"
 _PROCESSES = "processes.json"
-_MEMORY = Path("/dev/shm")  # noqa: S108 - made by mkdtemp like any other
+MEMORY = Path("/dev/shm")  # noqa: S108 - made by mkdtemp like any other
 _ROOM_BYTES = 1 << 30
 
 
-def create(server: str, *, in_memory: bool) -> Path:
+def create(server: str, *, in_memory: bool, root: Path | None = None) -> Path:
     """A new directory that belongs to this process, after sweeping those of dead runs.
 
     In memory, creating a database takes a fifth of the time: most of it is spent on files.
     """
-    for root in _temporary(), _MEMORY:
-        sweep(root)
-    root = _MEMORY if in_memory and _has_room(_MEMORY) else _temporary()
+    for place in _temporary(), MEMORY:
+        sweep(place)
+    if root is None:
+        root = MEMORY if in_memory and has_room(MEMORY, _ROOM_BYTES) else _temporary()
     directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{server}-", dir=root))
     directory.chmod(0o711)  # The server's own user must get through to its files.
     _write(directory / _OWNER, [Process.of(os.getpid())])
@@ -75,13 +76,14 @@ def _temporary() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def _has_room(root: Path) -> bool:
+def has_room(root: Path, size: int) -> bool:
+    """Whether so many bytes fit in there."""
     # A container's share of memory is often 64 MB, enough for one server and no data.
     try:
         found = os.statvfs(root)
     except FileNotFoundError:
         return False
-    return found.f_bavail * found.f_frsize >= _ROOM_BYTES
+    return found.f_bavail * found.f_frsize >= size
 
 
 def _is_abandoned(directory: Path) -> bool:

@@ -195,6 +195,18 @@ class Galera(StartsAndCloses):
         """kill -9 of one node."""
         self.nodes[number].kill()
 
+    def wait_until_it_is_missed(self) -> None:
+        """Wait until the living nodes count only themselves: from then on commits get through again."""
+        living = [node for node in self.nodes if node.running]
+
+        def counted() -> bool:
+            try:
+                return all(node.state().get("wsrep_cluster_size") == str(len(living)) for node in living)
+            except NotReady:
+                return False
+
+        wait_until(counted, within=_AGREE_SECONDS, what="the living nodes to go on without the dead one")
+
     def restart(self, number: int, *, within: float = 60.0) -> None:
         """Run one node again, stopping it first if it still runs, and return once the cluster is complete."""
         self.nodes[number].stop()

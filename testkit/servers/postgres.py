@@ -77,7 +77,6 @@ class Postgres(Server, Databases):
             "--encoding=UTF8",
             "--locale=C.UTF-8",
             "--no-sync",
-            "--no-instructions",
         )
 
     def command(self) -> list[str]:

@@ -57,6 +57,7 @@ class Supervised:
             self._supervisor.wait()
             raise ServerFailed(f"could not run {command[0]}")
         self.supervisor = Process.of(self._supervisor.pid)
+        self._paused = False
         self.main = Process(**json.loads(line))
 
     @property
@@ -75,6 +76,7 @@ class Supervised:
 
     def pause(self) -> None:
         """Freeze every process of the server, and return once all of them are."""
+        self._paused = True
 
         def frozen() -> bool:
             # Again for those forked meanwhile. The main process is first, and forks no more.
@@ -85,9 +87,17 @@ class Supervised:
 
         wait_until(frozen, within=_SIGNAL_SECONDS, what="the server to freeze")
 
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
     def resume(self) -> None:
+        # Before every test: finding the processes means reading all of /proc.
+        if not self._paused:
+            return
         for process in self.processes:
             process.signal(signal.SIGCONT)
+        self._paused = False
 
     def end(self, signum: signal.Signals, *, within: float) -> bool:
         """Ask the main process to end, and return whether everything ended in time."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nightmail import OutboxBroker
+from tests.broker.callers import Ledger, ledger_at
 from tests.broker.support import Heard, Make
 
 
@@ -37,3 +39,11 @@ def make(url: str, heard: Heard) -> Make:
         return OutboxBroker(url, create_tables=True, logger=None, **options)
 
     return build
+
+
+@pytest.fixture
+async def ledger(url: str) -> AsyncIterator[Ledger]:
+    """What the code under test has written, in a table beside the store's."""
+    async with ledger_at(url) as made:
+        await made.create()
+        yield made

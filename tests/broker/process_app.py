@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nightmail import Dead, OutboxBroker, Outcome, PostponeMessage
+from nightmail import Dead, OutboxBroker, Outcome, PauseQueue, PostponeMessage
 from nightmail.annotations import OutboxMessage, OutboxSession, SyncOutboxSession
 
 elsewhere = OutboxBroker("memory://", logger=None)
@@ -109,3 +109,12 @@ def postpones(_n: int) -> None:
 
 def rejects(_n: int) -> Outcome:
     return Dead("bad")
+
+
+def pauses_its_queue(_n: int) -> None:
+    raise PauseQueue(3600, "rate limit")
+
+
+def sleeps(path: str) -> None:
+    Path(path).write_text("begun")
+    time.sleep(3600)

@@ -1,18 +1,31 @@
-"""What the broker's tests share: hearing what the engine did, instead of sleeping until it may have."""
+"""What the broker's tests share: durations and stores, and hearing what the engine did, instead of sleeping."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Final
 
-from nightmail import Delivery, OutboxBroker
+import pytest
+
+from nightmail import ConstantRetry, Delivery, OutboxBroker
 from nightmail.observe import Observer
 from nightmail.outcome import Outcome
 from nightmail.store import Settlement
 
 PATIENCE: Final = 90.0
+
+MINUTE: Final = timedelta(minutes=1)
+HOUR: Final = timedelta(hours=1)
+AT_ONCE: Final = ConstantRetry(delay=0, jitter=0)
+IN_A_MINUTE: Final = ConstantRetry(delay=MINUTE, jitter=0)
+
+in_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
+on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+on_sql = pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
+one_or_many = pytest.mark.parametrize("batch", [False, True], ids=["one", "batch"])
 
 
 class Heard(Observer):
@@ -72,6 +85,12 @@ async def started(broker: OutboxBroker) -> AsyncIterator[OutboxBroker]:
         yield broker
     finally:
         await broker.stop()
+
+
+async def publish(broker: OutboxBroker, *bodies: Any) -> list[int]:
+    """Publish these to `q`, before any worker looks."""
+    async with broker:
+        return await broker.publish_batch(*bodies, queue="q")
 
 
 Make = Callable[..., OutboxBroker]

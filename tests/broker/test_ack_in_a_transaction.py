@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
-from nightmail import ConstantRetry
 from nightmail.annotations import OutboxMessage
 from nightmail.errors import LeaseLost, NotInTransaction
 from nightmail.outcome import Done, Release, Retry
 from nightmail.store import Settlement
 from tests.broker.callers import Ledger, ledger_at
-from tests.broker.support import Heard, Make, soon, started
+from tests.broker.support import AT_ONCE, Heard, Make, on_sql, soon, started
 
-AT_ONCE = ConstantRetry(delay=0, jitter=0)
-
-pytestmark = pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
-
-
-@pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    """The effects of the handlers of this test."""
-    async with ledger_at(url) as made:
-        await made.create()
-        yield made
+pytestmark = on_sql
 
 
 async def test_the_effect_and_the_end_of_the_message_commit_together(
@@ -38,7 +26,7 @@ async def test_the_effect_and_the_end_of_the_message_commit_together(
         async with ledger.sessions() as session, session.begin():
             await ledger.write(session, body)
             await msg.ack(session=session)
-        # Already: nobody waits for the worker to write anything.
+        # Already: there is no wait for the worker to write anything.
         assert await broker.stats() == {}
         done.set()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,25 +16,16 @@ from nightmail.annotations import OutboxBatchMessage, OutboxSession
 from nightmail.errors import LeaseLost
 from nightmail.outcome import Outcome, Release
 from nightmail.store import Settlement
-from tests.broker.callers import Ledger, ledger_at
-from tests.broker.support import Heard, Make, started
+from tests.broker.callers import Ledger
+from tests.broker.support import IN_A_MINUTE, MINUTE, Heard, Make, in_memory, on_sql, publish, started
 
-MINUTE = timedelta(minutes=1)
-IN_A_MINUTE = ConstantRetry(delay=MINUTE, jitter=0)
 AT_ONCE = ConstantRetry(delay=0, jitter=0, max_attempts=5)
-in_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
 
 
 class Order(BaseModel):
     """A typed payload."""
 
     id: int
-
-
-async def publish(broker: OutboxBroker, *bodies: Any) -> list[int]:
-    """Publish these to `q`, before anybody looks."""
-    async with broker:
-        return await broker.publish_batch(*bodies, queue="q")
 
 
 async def test_a_handler_gets_a_list_of_the_type_it_asked_for(make: Make, heard: Heard) -> None:
@@ -214,15 +204,7 @@ async def test_a_message_alone_does_not_wait_for_others(make: Make, heard: Heard
     assert got == [["a"]]
 
 
-@pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    """The effects of the handlers of this test."""
-    async with ledger_at(url) as made:
-        await made.create()
-        yield made
-
-
-@pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
+@on_sql
 async def test_a_batch_is_acknowledged_in_a_transaction_all_or_none(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:
@@ -252,7 +234,7 @@ async def test_a_batch_is_acknowledged_in_a_transaction_all_or_none(
     assert heard.lost == [sent[1]]
 
 
-@pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
+@on_sql
 async def test_a_batch_has_one_session_committed_with_those_that_are_done(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:
@@ -275,7 +257,7 @@ async def test_a_batch_has_one_session_committed_with_those_that_are_done(
     assert await ledger.effects() == ["a", "c"]
 
 
-@pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
+@on_sql
 async def test_a_batch_whose_items_were_acknowledged_one_by_one_commits_its_session(
     make: Make, heard: Heard, ledger: Ledger
 ) -> None:

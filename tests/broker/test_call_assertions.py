@@ -18,7 +18,7 @@ from nightmail.testing import TestOutboxBroker
 
 START = datetime(2030, 1, 1, 9, 0, tzinfo=UTC)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
-NOWHERE = "postgresql://nobody:secret@nowhere.invalid/none"
+NOWHERE = "postgresql://user:secret@nowhere.invalid/none"
 ASSERTIONS = ["assert_called_once_with", "assert_called_with", "assert_any_call"]
 
 

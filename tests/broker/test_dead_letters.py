@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from nightmail import ConstantRetry, NoRetry, OutboxBroker
+from nightmail import ConstantRetry, NoRetry, OutboxBroker, TestOutboxBroker
 from nightmail.annotations import OutboxMessage
 from nightmail.errors import LeaseLost
 from nightmail.outcome import Dead, Done, Retry
-from tests.broker.support import Heard, Make, soon, started
+from tests.broker.support import Heard, Make, in_memory, soon, started
 
 AT_ONCE = ConstantRetry(delay=0, jitter=0, max_attempts=2)
 
@@ -105,6 +105,40 @@ async def test_a_letter_whose_handler_fails_too_stays_and_is_offered_no_more(
     assert isinstance(endings[2], Dead)
 
 
+@in_memory
+async def test_a_letter_keeps_the_error_although_the_handler_had_said_when_to_try_again(
+    make: Make, heard: Heard
+) -> None:
+    broker = make(retry=NoRetry())
+
+    @broker.subscriber("q")
+    async def handle(body: str, msg: OutboxMessage) -> None:
+        await msg.nack(delay=5)
+        raise ValueError("no such customer")
+
+    async with started(broker):
+        sent = await broker.publish("tea", "q")
+        await heard.until(lambda: bool(heard.of(sent)))
+        (letter,) = await broker.dead_letters("q")
+
+    assert letter.error == "ValueError('no such customer')"
+
+
+async def test_a_reason_of_several_lines_is_whole_in_the_letter() -> None:
+    broker = OutboxBroker("memory://", logger=None)
+
+    @broker.subscriber("q")
+    async def handle(body: str, msg: OutboxMessage) -> None:
+        await msg.reject("spam\nCRITICAL all is lost")
+
+    tb = TestOutboxBroker(broker)
+    async with tb:
+        await broker.publish("tea", "q")
+        (letter,) = await tb.dead_letters()
+
+    assert letter.reason == "spam\nCRITICAL all is lost"
+
+
 async def test_letters_are_found_by_every_filter_and_page_by_page(make: Make, heard: Heard) -> None:
     broker = rejecting(make)
     async with started(broker):
@@ -121,6 +155,31 @@ async def test_letters_are_found_by_every_filter_and_page_by_page(make: Make, he
         assert await found(ids=(first, third)) == [third, first]
         assert await found(older_than=timedelta(hours=1)) == []
         assert await broker.dead_letters("elsewhere") == []
+
+
+@pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    "which",
+    [{"ids": ()}, {"queue": "q", "ids": []}, {"reason": ""}, {"error": "%"}],
+    ids=["no ids", "no ids of a queue", "an empty reason", "a wildcard"],
+)
+async def test_a_filter_that_fits_no_letter_means_none_and_not_all(
+    make: Make, heard: Heard, which: dict[str, Any]
+) -> None:
+    broker = make(retry=NoRetry())
+
+    @broker.subscriber("q")
+    async def handle(body: str) -> None:
+        raise RuntimeError
+
+    async with started(broker):
+        sent = await broker.publish("tea", "q")
+        await heard.until(lambda: bool(heard.of(sent)))
+
+        assert await broker.dead_letters(**which) == []
+        assert await broker.redrive(**which) == 0
+        assert await broker.purge_dead(**which) == 0
+        assert len(await broker.dead_letters()) == 1
 
 
 async def test_a_redriven_letter_is_a_new_message_that_knows_where_it_comes_from(
@@ -200,7 +259,7 @@ async def test_purging_deletes_what_is_meant_and_nothing_else(make: Make, heard:
         assert await broker.purge_dead(everything=True) == 1
 
 
-@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@in_memory
 async def test_a_careless_call_is_refused(make: Make) -> None:
     async with make() as broker:
         with pytest.raises(ValueError, match="everything=True"):
@@ -237,3 +296,26 @@ async def test_a_letter_can_be_kept_for_longer_and_one_that_was_lost_says_so(
         await broker.publish("no tea", "orders")
         await soon(told)
         await heard.until(lambda: len(heard.outcomes) == 2)
+
+
+async def test_dead_letters_are_counted_by_cause_and_a_message_is_found_by_its_id(
+    make: Make, heard: Heard
+) -> None:
+    broker = rejecting(make)
+
+    async with started(broker):
+        await bury(broker, heard, "no order 7", "no order 8")
+        later = await broker.publish("tea", "orders", activate_in=60)
+        summary = await broker.summarize_dead("orders")
+
+        assert later is not None
+        assert [(found.id, found.running) for found in await broker.find(later, later + 1)] == [
+            (later, False)
+        ]
+        assert (summary.count, [group.reason for group in summary.groups]) == (
+            2,
+            ["no order 8", "no order 7"],
+        )
+        assert (await broker.summarize_dead(reason="no order 7")).count == 1
+        with pytest.raises(ValueError, match="limit must be at least 1"):
+            await broker.summarize_dead(limit=0)

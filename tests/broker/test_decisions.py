@@ -16,10 +16,8 @@ from nightmail.annotations import OutboxMessage
 from nightmail.errors import LeaseLost
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Retry
 from nightmail.store import Settlement
-from tests.broker.support import Heard, Make, started
+from tests.broker.support import IN_A_MINUTE, MINUTE, Heard, Make, in_memory, started
 
-MINUTE = timedelta(minutes=1)
-IN_A_MINUTE = ConstantRetry(delay=MINUTE, jitter=0)
 POLICIES = [AckPolicy.NACK_ON_ERROR, AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK, AckPolicy.MANUAL]
 
 Ending = Callable[[Any], Awaitable[None]]
@@ -172,7 +170,7 @@ async def test_what_cannot_be_understood_is_retried_and_never_deleted(
     assert heard.of(sent) == [Retry(MINUTE)]
 
 
-@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@in_memory
 async def test_a_delay_of_ones_own_does_not_outwit_the_retry_policy(make: Make, heard: Heard) -> None:
     broker = make(retry=ConstantRetry(delay=MINUTE, jitter=0, max_attempts=3))
 
@@ -190,7 +188,7 @@ async def test_a_delay_of_ones_own_does_not_outwit_the_retry_policy(make: Make, 
     assert heard.of(sent) == [Retry(), Retry(), Dead(Reason.RETRIES_EXHAUSTED)]
 
 
-@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@in_memory
 async def test_a_policy_that_rejects_errors_keeps_what_went_wrong(make: Make, heard: Heard) -> None:
     broker = make(describe_error=lambda error: f"redacted {type(error).__name__}")
 
@@ -211,7 +209,7 @@ def _raises(error: BaseException) -> str:
     raise ValueError("cannot be described")
 
 
-@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@in_memory
 @pytest.mark.parametrize("batch", [False, True])
 async def test_what_cannot_be_decoded_dies_without_an_attempt_however_its_error_is_described(
     make: Make, heard: Heard, batch: bool
@@ -231,7 +229,7 @@ async def test_what_cannot_be_decoded_dies_without_an_attempt_however_its_error_
     assert "describing it raised ValueError" in letter.error
 
 
-@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@in_memory
 async def test_an_acknowledgement_that_was_refused_is_never_taken_for_done(make: Make, heard: Heard) -> None:
     broker = make(retry=IN_A_MINUTE)
 
@@ -246,7 +244,7 @@ async def test_an_acknowledgement_that_was_refused_is_never_taken_for_done(make:
     assert heard.of(sent) == [Retry(MINUTE)]
 
 
-@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@in_memory
 async def test_the_first_outcome_wins(make: Make, heard: Heard) -> None:
     broker = make(retry=IN_A_MINUTE)
 
@@ -316,7 +314,7 @@ async def test_a_lease_can_be_extended_and_a_lost_one_says_so(make: Make, heard:
     async def handle(body: str, msg: OutboxMessage) -> None:
         await msg.extend(timedelta(hours=1))
         await msg.reject("kept")
-        # Somebody ends it under the same lease, so that it is gone for the one who holds it.
+        # It is ended under the same lease, so that the handler has lost it.
         await other.settle([Settlement(msg.delivery, Done())])
         with pytest.raises(LeaseLost):
             await msg.extend(60)

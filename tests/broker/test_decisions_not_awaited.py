@@ -13,9 +13,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from nightmail import ExponentialRetry, LeaseLost, OutboxBroker, SyncPublisher
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Retry
-from tests.broker.support import Heard, Make, started
+from tests.broker.support import Heard, Make, in_memory, on_sqlite, started
 
-on_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
 LATER = timedelta(hours=1)
 
 DECISIONS = {
@@ -28,7 +27,7 @@ every_decision = pytest.mark.parametrize(("give", "meant"), DECISIONS.values(), 
 
 
 @every_decision
-@on_memory
+@in_memory
 async def test_a_decision_in_a_def_handler_counts(
     make: Make, heard: Heard, give: Any, meant: Outcome
 ) -> None:
@@ -46,7 +45,7 @@ async def test_a_decision_in_a_def_handler_counts(
 
 
 @every_decision
-@on_memory
+@in_memory
 async def test_a_decision_that_was_not_awaited_counts(
     make: Make, heard: Heard, give: Any, meant: Outcome
 ) -> None:
@@ -65,7 +64,7 @@ async def test_a_decision_that_was_not_awaited_counts(
 
 
 @every_decision
-@on_memory
+@in_memory
 async def test_a_decision_may_still_be_awaited_gathered_or_made_a_task(
     make: Make, heard: Heard, give: Any, meant: Outcome
 ) -> None:
@@ -90,7 +89,7 @@ async def test_a_decision_may_still_be_awaited_gathered_or_made_a_task(
 
 @every_decision
 @pytest.mark.parametrize("kind", ["def", "async def"])
-@on_memory
+@in_memory
 async def test_a_decision_on_a_batch_counts_without_being_awaited(
     make: Make, heard: Heard, give: Any, meant: Outcome, kind: str
 ) -> None:
@@ -111,7 +110,7 @@ async def test_a_decision_on_a_batch_counts_without_being_awaited(
     assert [heard.of(each) for each in sent] == [[meant], [meant]]
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@on_sqlite
 @pytest.mark.parametrize("batch", [False, True])
 async def test_an_ack_in_a_transaction_that_was_never_awaited_is_a_failure(
     url: str, make: Make, heard: Heard, batch: bool
@@ -138,7 +137,7 @@ async def test_an_ack_in_a_transaction_that_was_never_awaited_is_a_failure(
     assert heard.errors == ["NotAwaited"]
 
 
-@on_memory
+@in_memory
 async def test_what_a_def_handler_cannot_await_is_refused_with_a_word_on_what_to_use(
     make: Make, heard: Heard
 ) -> None:
@@ -199,7 +198,7 @@ async def test_a_def_handler_publishes_with_a_sync_publisher_and_no_session(make
     assert sorted(got) == [2, 3, 4]
 
 
-@on_memory
+@in_memory
 async def test_outside_of_a_handler_a_sync_publisher_needs_a_session(make: Make) -> None:
     async with make() as broker:
         with pytest.raises(ValueError, match="session is missing"):
@@ -208,7 +207,7 @@ async def test_outside_of_a_handler_a_sync_publisher_needs_a_session(make: Make)
             SyncPublisher(broker).cancel_timer("q", "t")
 
 
-@on_memory
+@in_memory
 async def test_a_def_handler_that_returns_a_coroutine_has_failed(make: Make, heard: Heard) -> None:
     broker = make(retry=ExponentialRetry(initial=LATER))
 
@@ -227,7 +226,7 @@ async def test_a_def_handler_that_returns_a_coroutine_has_failed(make: Make, hea
     assert heard.errors == ["NotAwaited"]
 
 
-@on_memory
+@in_memory
 async def test_a_def_handler_may_return_what_a_decision_returns(make: Make, heard: Heard) -> None:
     broker = make()
 
@@ -257,7 +256,7 @@ async def test_a_def_handler_extends_its_lease_at_once(make: Make, heard: Heard)
     assert errors == []
 
 
-@on_memory
+@in_memory
 async def test_a_bad_decision_raises_where_it_is_made(make: Make, heard: Heard) -> None:
     broker, errors = make(), []
 

@@ -1,4 +1,4 @@
-"""`def` handlers: as many at once as their subscriber may run, and a message whose thread runs is given to nobody."""
+"""`def` handlers: as many at once as their subscriber may run; a message whose thread runs is not given out again."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from nightmail.engine.worker import Worker
 from nightmail.errors import HandlerTimeout
 from nightmail.outcome import Done, Release, Retry
 from nightmail.store import Claimed
-from tests.broker.support import PATIENCE, Heard, Make, started
+from tests.broker.support import PATIENCE, Heard, Make, in_memory, started
 
-on_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
 AT_ONCE = ExponentialRetry(initial=0.01)
 
 
@@ -94,7 +93,7 @@ def heard() -> Late:
     return Late()
 
 
-@on_memory
+@in_memory
 async def test_sixty_workers_run_sixty_def_handlers_at_once(make: Make, heard: Late) -> None:
     broker, together, seen = make(), threading.Barrier(60), Overlaps()
 
@@ -111,7 +110,7 @@ async def test_sixty_workers_run_sixty_def_handlers_at_once(make: Make, heard: L
     assert heard.errors == []
 
 
-@on_memory
+@in_memory
 async def test_a_subscriber_has_no_more_threads_than_workers(make: Make, heard: Late) -> None:
     broker, names = make(), set()
 
@@ -127,7 +126,7 @@ async def test_a_subscriber_has_no_more_threads_than_workers(make: Make, heard: 
     assert all(name.startswith("nightmail q ") for name in names)
 
 
-@on_memory
+@in_memory
 async def test_threads_of_others_do_not_count(make: Make, heard: Late) -> None:
     broker, release = make(), threading.Event()
 
@@ -146,7 +145,7 @@ async def test_threads_of_others_do_not_count(make: Make, heard: Late) -> None:
             release.set()
 
 
-@on_memory
+@in_memory
 async def test_the_threads_end_with_their_worker(make: Make, heard: Late) -> None:
     broker = make()
 
@@ -166,7 +165,7 @@ async def test_the_threads_end_with_their_worker(make: Make, heard: Late) -> Non
 on_loop_and_in_thread: ContextVar[str] = ContextVar("on_loop_and_in_thread")
 
 
-@on_memory
+@in_memory
 async def test_context_variables_go_along_and_do_not_come_back(make: Make, heard: Late) -> None:
     broker, got = make(max_workers=1), []
 
@@ -186,7 +185,7 @@ async def test_context_variables_go_along_and_do_not_come_back(make: Make, heard
     assert on_loop_and_in_thread.get(None) is None
 
 
-@on_memory
+@in_memory
 async def test_a_def_handler_can_still_be_called_directly(make: Make) -> None:
     broker = make()
 
@@ -200,7 +199,7 @@ async def test_a_def_handler_can_still_be_called_directly(make: Make) -> None:
     assert double(4) == 8
 
 
-@on_memory
+@in_memory
 async def test_one_def_handler_of_two_subscribers_runs_in_the_threads_of_each(
     make: Make, heard: Late
 ) -> None:
@@ -219,7 +218,7 @@ async def test_one_def_handler_of_two_subscribers_runs_in_the_threads_of_each(
     assert sorted(names) == ["nightmail left 1", "nightmail right 1"]
 
 
-@on_memory
+@in_memory
 async def test_what_a_def_handler_returns_and_raises_is_what_counts(make: Make, heard: Late) -> None:
     broker, got = make(retry=ExponentialRetry(initial=3600)), []
 
@@ -248,7 +247,7 @@ async def test_what_a_def_handler_returns_and_raises_is_what_counts(make: Make, 
 # ── the time-out ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@on_memory
+@in_memory
 async def test_a_handler_that_runs_too_long_is_not_run_beside_itself(make: Make, heard: Late) -> None:
     broker, seen = make(retry=AT_ONCE), Overlaps()
 
@@ -268,7 +267,7 @@ async def test_a_handler_that_runs_too_long_is_not_run_beside_itself(make: Make,
     assert heard.late == [sent, sent]
 
 
-@on_memory
+@in_memory
 async def test_a_debugger_stops_nothing_while_a_thread_does_not_end(make: Make, heard: Late) -> None:
     broker, release = make(retry=AT_ONCE), threading.Event()
 
@@ -284,7 +283,7 @@ async def test_a_debugger_stops_nothing_while_a_thread_does_not_end(make: Make, 
         await heard.until(lambda: Done() in heard.of(sent))
 
 
-@on_memory
+@in_memory
 async def test_a_handler_that_ends_while_it_is_interrupted_leaves_nothing_pending(
     make: Make, heard: Late
 ) -> None:
@@ -304,7 +303,7 @@ async def test_a_handler_that_ends_while_it_is_interrupted_leaves_nothing_pendin
         )()  # Python 3.11 never begins this function while an exception for any thread is pending.
 
 
-@on_memory
+@in_memory
 async def test_a_handler_that_asks_is_told_first(make: Make, heard: Late) -> None:
     broker, ways = make(retry=AT_ONCE), []
 
@@ -332,7 +331,7 @@ async def test_a_handler_that_asks_is_told_first(make: Make, heard: Late) -> Non
     assert heard.late == []
 
 
-@on_memory
+@in_memory
 async def test_a_handler_that_does_not_ask_is_interrupted(make: Make, heard: Late) -> None:
     broker, ways = make(retry=AT_ONCE, max_workers=1), []
 
@@ -358,7 +357,7 @@ async def test_a_handler_that_does_not_ask_is_interrupted(make: Make, heard: Lat
     assert heard.late == []
 
 
-@on_memory
+@in_memory
 async def test_a_handler_that_finishes_after_all_is_done(make: Make, heard: Late) -> None:
     broker = make(retry=AT_ONCE)
 
@@ -378,7 +377,7 @@ async def test_a_handler_that_finishes_after_all_is_done(make: Make, heard: Late
     assert heard.errors == []
 
 
-@on_memory
+@in_memory
 async def test_a_batch_that_runs_too_long_is_not_run_beside_itself(make: Make, heard: Late) -> None:
     broker, seen = make(retry=AT_ONCE), Overlaps()
 
@@ -458,7 +457,7 @@ async def _claimed(store: Store) -> Claimed:
     return await store.claim(["q"], limit=1, lease=timedelta(minutes=1), token=uuid4())
 
 
-@on_memory
+@in_memory
 async def test_what_was_left_behind_stays_leased_when_its_broker_starts_again(
     make: Make, heard: Late
 ) -> None:
@@ -485,7 +484,7 @@ async def test_what_was_left_behind_stays_leased_when_its_broker_starts_again(
     assert (seen.runs, seen.overlaps) == (2, 0)
 
 
-@on_memory
+@in_memory
 async def test_a_thread_that_ends_during_the_last_writes_counts_for_nothing(
     make: Make, heard: Late, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -514,7 +513,7 @@ async def test_a_thread_that_ends_during_the_last_writes_counts_for_nothing(
     assert heard.left == [0]
 
 
-@on_memory
+@in_memory
 @pytest.mark.parametrize("batch", [False, True])
 async def test_stopping_past_the_grace_period_hands_back_what_has_ended(
     make: Make, heard: Late, batch: bool

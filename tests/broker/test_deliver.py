@@ -17,9 +17,7 @@ from nightmail.annotations import OutboxMessage
 from nightmail.message import Message
 from nightmail.outcome import Dead, Done, Postpone, Reason, Retry
 from nightmail.stores.memory import MemoryData, MemoryStore
-from tests.broker.support import Heard, Make, soon, started
-
-AT_ONCE = ConstantRetry(delay=0, jitter=0)
+from tests.broker.support import AT_ONCE, Heard, Make, soon, started
 
 
 class Order(BaseModel):
@@ -508,6 +506,29 @@ async def test_headers_that_another_broke_make_a_dead_letter() -> None:
         (letter,) = await broker.dead_letters()
 
     assert (letter.reason, letter.encoded_headers) == (Reason.UNDECODABLE, "[1, 2]")
+
+
+@pytest.mark.parametrize("queue", ["x" * 256, 7, ["a"]])
+async def test_a_stored_message_with_an_invalid_reply_queue_is_buried_before_its_handler_runs(
+    heard: Heard, queue: Any
+) -> None:
+    store = MemoryStore()
+    broker = OutboxBroker(store, logger=None, observer=heard)
+    runs = []
+
+    @broker.subscriber("q")
+    async def handle(body: str) -> str:
+        runs.append(body)
+        return body
+
+    async with started(broker):
+        await store.publish(Message(queue="q", body=b"tea", headers={"reply_to": queue}))
+        await heard.until(lambda: bool(heard.outcomes))
+        (letter,) = await broker.dead_letters()
+
+    assert letter.reason == "undecodable"
+    assert "reply_to" in (letter.error or "")
+    assert runs == []
 
 
 async def test_a_handler_that_exits_stops_the_application_and_keeps_its_message() -> None:

@@ -14,16 +14,15 @@ import pytest
 from faststream import AckPolicy
 from faststream.exceptions import NackMessage, RejectMessage
 
-from nightmail import ConstantRetry, Delivery, NoRetry, OutboxBroker
+from nightmail import Delivery, NoRetry, OutboxBroker
 from nightmail.annotations import OutboxMessage
 from nightmail.broker.config import OutboxBrokerConfig
 from nightmail.errors import StoreUnavailable
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.outcome import Dead, Outcome, Retry
-from tests.broker.support import Heard, soon, started
+from tests.broker.support import AT_ONCE, Heard, soon, started
 
 SECRET = "hunter2"
-AT_ONCE = ConstantRetry(delay=0, jitter=0)
 logger = logging.getLogger("tests.broker.logs")
 
 
@@ -84,7 +83,7 @@ def retry_first(delivery: Delivery, _error: Exception | None) -> Outcome:
     return Retry(timedelta(milliseconds=100)) if delivery.attempt == 1 else Dead("enough")
 
 
-async def test_ten_failing_attempts_are_twenty_lines(log: pytest.LogCaptureFixture, heard: Heard) -> None:
+async def test_ten_failing_attempts_are_ten_lines(log: pytest.LogCaptureFixture, heard: Heard) -> None:
     broker = OutboxBroker("memory://", logger=logger, observer=heard, retry=AT_ONCE)
 
     @broker.subscriber("mail")
@@ -94,12 +93,44 @@ async def test_ten_failing_attempts_are_twenty_lines(log: pytest.LogCaptureFixtu
     await deliver(broker, heard, ends=10)
 
     assert (
-        len([line for each in all_of(log) for line in each.splitlines() if "waiting for" not in line]) == 20
+        len([line for each in all_of(log) for line in each.splitlines() if "waiting for" not in line]) == 10
     )
 
 
-async def test_what_goes_well_is_received_and_processed(log: pytest.LogCaptureFixture, heard: Heard) -> None:
+async def test_what_goes_well_is_not_worth_a_line(log: pytest.LogCaptureFixture, heard: Heard) -> None:
     broker = OutboxBroker("memory://", logger=logger, observer=heard)
+
+    @broker.subscriber("mail")
+    async def handle(body: str) -> None: ...
+
+    await deliver(broker, heard)
+
+    assert all_of(log) == ["`Handle` waiting for messages"]
+
+
+async def test_the_access_log_is_at_debug_and_a_level_that_changes_is_heeded_at_once(
+    log: pytest.LogCaptureFixture, heard: Heard
+) -> None:
+    broker = OutboxBroker("memory://", logger=logger, observer=heard)
+
+    @broker.subscriber("mail")
+    async def handle(body: str) -> None: ...
+
+    async with started(broker):
+        quiet = await broker.publish("quiet", "mail")
+        await heard.until(lambda: bool(heard.of(quiet)))
+        log.set_level(logging.DEBUG, logger=logger.name)
+        loud = await broker.publish("loud", "mail")
+        await heard.until(lambda: bool(heard.of(loud)))
+
+    said = [(record.levelname, record.getMessage()) for record in log.records if record.name == logger.name]
+    assert said[1:] == [("DEBUG", "Received"), ("DEBUG", "Processed")]
+
+
+async def test_the_access_log_has_the_level_that_was_asked_for(
+    log: pytest.LogCaptureFixture, heard: Heard
+) -> None:
+    broker = OutboxBroker("memory://", logger=logger, log_level=logging.INFO, observer=heard)
 
     @broker.subscriber("mail")
     async def handle(body: str) -> None: ...
@@ -253,7 +284,7 @@ async def test_what_the_rest_of_the_library_says_goes_to_the_brokers_log_too(
     monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     library, stores = logging.getLogger("nightmail"), logging.getLogger("nightmail.stores.tests")
-    monkeypatch.setattr(library, "propagate", False)  # As if nobody had configured logging.
+    monkeypatch.setattr(library, "propagate", False)  # As if logging were not configured.
 
     async with OutboxBroker("memory://", logger=logger):
         stores.warning("no wake-ups for %s", "now")

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from faststream import AckPolicy
 from faststream.exceptions import AckMessage, NackMessage, SetupError
 
-from nightmail import ConstantRetry, OutboxBroker, OutboxResponse, PostponeMessage
+from nightmail import OutboxBroker, OutboxResponse, PostponeMessage
 from nightmail.annotations import OutboxMessage, OutboxSession
 from nightmail.outcome import Dead, Done, Postpone, Release, Retry
 from nightmail.store import Settlement
-from tests.broker.callers import Ledger, ledger_at
-from tests.broker.support import Heard, Make, started
-
-AT_ONCE = ConstantRetry(delay=0, jitter=0)
-
-on_sql = pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
-
-
-@pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    """The effects of the handlers of this test."""
-    async with ledger_at(url) as made:
-        await made.create()
-        yield made
+from tests.broker.callers import Ledger
+from tests.broker.support import AT_ONCE, Heard, Make, in_memory, on_sql, started
 
 
 @on_sql
@@ -256,7 +243,7 @@ async def test_where_failing_is_as_good_as_done_a_failed_handler_leaves_neither_
 @on_sql
 async def test_a_handler_that_does_not_ask_gets_no_session(make: Make, heard: Heard) -> None:
     def no_sessions_here() -> Any:
-        raise AssertionError("nobody asked")
+        raise AssertionError("no handler asked")
 
     broker = make(session_factory=no_sessions_here)
 
@@ -293,7 +280,7 @@ async def test_a_commit_that_fails_is_a_failure_of_the_handler(
     assert heard.lost == []
 
 
-@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@in_memory
 async def test_asking_for_a_session_without_a_factory_says_what_is_missing(make: Make, heard: Heard) -> None:
     broker = make()
 

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faststream import AckPolicy, BaseMiddleware
 
-from nightmail import ConstantRetry, OutboxBroker, OutboxRouter
+from nightmail import OutboxBroker, OutboxRouter
 from nightmail.annotations import OutboxMessage, OutboxSession
 from nightmail.outcome import Done, Retry
 from nightmail.stores.memory import MemoryStore
-from tests.broker.callers import Ledger, ledger_at
-from tests.broker.support import Heard, Make, started
+from tests.broker.callers import Ledger
+from tests.broker.support import AT_ONCE, Heard, Make, on_sql, started
 
-AT_ONCE = ConstantRetry(delay=0, jitter=0)
-
-pytestmark = pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
-
-
-@pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    """The effects of the handlers of this test."""
-    async with ledger_at(url) as made:
-        await made.create()
-        yield made
+pytestmark = on_sql
 
 
 class Swallows(BaseMiddleware):

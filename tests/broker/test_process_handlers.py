@@ -16,10 +16,7 @@ from nightmail import ConstantRetry, Delivery, OutboxBroker
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry
 from tests.broker import process_app
 from tests.broker.process_app import Film
-from tests.broker.support import Heard, Make, started
-
-on_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
-AT_ONCE = ConstantRetry(delay=0, jitter=0)
+from tests.broker.support import AT_ONCE, Heard, Make, in_memory, started
 
 
 class Slow(Heard):
@@ -44,7 +41,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.broker.support.PATIENCE", 60.0)
 
 
-@on_memory
+@in_memory
 async def test_a_process_is_used_again_and_ends_with_its_subscriber(make: Make, heard: Slow) -> None:
     broker, pids = make(), []
     broker.publisher("pids")(broker.subscriber("q", run="process", max_workers=1)(process_app.who))
@@ -64,7 +61,7 @@ async def test_a_process_is_used_again_and_ends_with_its_subscriber(make: Make, 
     assert pids[0] not in [child.pid for child in multiprocessing.active_children()]
 
 
-@on_memory
+@in_memory
 async def test_what_the_message_says_is_decoded_here_and_handed_over(make: Make, heard: Slow) -> None:
     broker, got = make(), []
     broker.publisher("titles")(broker.subscriber("q", run="process")(process_app.title_of))
@@ -82,7 +79,7 @@ async def test_what_the_message_says_is_decoded_here_and_handed_over(make: Make,
     assert sorted(got, key=str) == [1, "NOSFERATU"]
 
 
-@on_memory
+@in_memory
 @pytest.mark.parametrize(
     ("handler", "error"),
     [
@@ -104,7 +101,7 @@ async def test_what_is_raised_there_is_raised_here(make: Make, heard: Slow, hand
     assert [type(outcome) for outcome in heard.of(sent)] == [Retry]
 
 
-@on_memory
+@in_memory
 @pytest.mark.parametrize(
     ("handler", "meant"),
     [(process_app.postpones, Postpone(timedelta(hours=1))), (process_app.rejects, Dead("bad"))],
@@ -122,7 +119,7 @@ async def test_a_decision_is_raised_or_returned_there(
     assert heard.of(sent) == [meant]
 
 
-@on_memory
+@in_memory
 async def test_a_handler_that_runs_too_long_is_killed_and_its_message_retried(
     make: Make, heard: Slow, tmp_path: Path
 ) -> None:
@@ -138,7 +135,7 @@ async def test_a_handler_that_runs_too_long_is_killed_and_its_message_retried(
     assert runs.read_text().splitlines() == ["ran", "ran"]
 
 
-@on_memory
+@in_memory
 async def test_stopping_past_the_grace_period_kills_and_hands_back(
     make: Make, heard: Slow, tmp_path: Path
 ) -> None:
@@ -153,7 +150,7 @@ async def test_stopping_past_the_grace_period_kills_and_hands_back(
     assert heard.of(sent) == [Release()]
 
 
-@on_memory
+@in_memory
 @pytest.mark.parametrize("policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.ACK, AckPolicy.REJECT_ON_ERROR])
 async def test_a_process_that_dies_is_a_delivery_that_was_lost(
     make: Make, heard: Slow, tmp_path: Path, policy: AckPolicy
@@ -170,7 +167,7 @@ async def test_a_process_that_dies_is_a_delivery_that_was_lost(
     assert runs.read_text().splitlines() == ["ran", "ran"]
 
 
-@on_memory
+@in_memory
 async def test_a_message_that_kills_every_process_is_buried_and_others_go_on(make: Make, heard: Slow) -> None:
     broker = make(lease_ttl_seconds=0.2, max_deliveries=4)
     broker.subscriber("poison", run="process")(process_app.dies)
@@ -187,7 +184,7 @@ async def test_a_message_that_kills_every_process_is_buried_and_others_go_on(mak
     assert heard.of(sent) == [Done()]
 
 
-@on_memory
+@in_memory
 async def test_signals_to_the_whole_group_are_for_the_parent(make: Make, heard: Slow, tmp_path: Path) -> None:
     broker, there = make(), tmp_path / "there"
     broker.subscriber("q", run="process")(process_app.ignores_signals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,9 +10,8 @@ from faststream import BaseMiddleware
 
 from nightmail import OutboxBroker, TimerExists
 from nightmail import message as message_module
-from tests.broker.support import Make
+from tests.broker.support import HOUR, Make
 
-HOUR = timedelta(hours=1)
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
 REFUSED = [
@@ -125,6 +124,19 @@ async def test_timers_are_cancelled_rescheduled_and_looked_for(make: Make) -> No
         assert not await broker.has_pending("q", "t")
 
 
+async def test_what_waits_is_paged(make: Make) -> None:
+    async with make() as broker:
+        for body in ("a", "b", "c"):
+            await broker.publish(body, "q", activate_at=NOON)
+        (first,) = await broker.pending("q", limit=1)
+
+        rest = await broker.pending("q", cursor=(first.due_at, first.id))
+
+        assert [each.body for each in rest] == [b"b", b"c"]
+        with pytest.raises(ValueError, match="aware"):
+            await broker.pending("q", cursor=(NOON.replace(tzinfo=None), 1))
+
+
 async def test_what_timers_refuse(make: Make) -> None:
     async with make() as broker:
         with pytest.raises(ValueError, match="say when"):
@@ -214,3 +226,10 @@ async def test_what_a_middleware_makes_of_a_message_is_checked() -> None:
         with pytest.raises(ValueError, match="headers must be JSON"):
             await broker.publish("x", "q")
         assert await broker.stats() == {}
+
+
+@pytest.mark.parametrize("queue", ["x" * 256, "nul\x00", 7])
+async def test_a_reply_queue_that_cannot_be_is_refused_at_publish(queue: Any) -> None:
+    async with OutboxBroker("memory://", logger=None) as broker:
+        with pytest.raises((TypeError, ValueError), match="reply_to"):
+            await broker.publish("tea", "q", reply_to=queue)

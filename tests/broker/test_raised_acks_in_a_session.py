@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,27 +13,17 @@ from sqlalchemy.orm import Session
 
 from nightmail import ConstantRetry
 from nightmail.annotations import OutboxSession, SyncOutboxSession
-from tests.broker.callers import Ledger, ledger_at
-from tests.broker.support import Heard, Make, started
+from tests.broker.callers import Ledger
+from tests.broker.support import Heard, Make, on_sqlite, one_or_many, started
 from tests.broker.sync_ledger import SyncLedger, sync_ledger_at
 
 IN_AN_HOUR = ConstantRetry(delay=3600, jitter=0)
-on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 policies = pytest.mark.parametrize(
     "policy",
     [AckPolicy.NACK_ON_ERROR, AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK, AckPolicy.MANUAL],
     ids=lambda policy: policy.name,
 )
-one_or_many = pytest.mark.parametrize("batch", [False, True], ids=["one", "batch"])
 said = pytest.mark.parametrize("how", ["raised", "returned"])
-
-
-@pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    """The effects of `async def` handlers."""
-    async with ledger_at(url) as made:
-        await made.create()
-        yield made
 
 
 @pytest.fixture

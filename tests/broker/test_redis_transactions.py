@@ -6,14 +6,11 @@ import pytest
 from faststream.exceptions import FeatureNotSupportedException
 from redis.asyncio import Redis
 
-from nightmail import ConstantRetry
 from nightmail.annotations import OutboxMessage
 from nightmail.errors import CannotJoin
 from nightmail.outcome import Done, Release, Retry
 from nightmail.store import Settlement
-from tests.broker.support import Heard, Make, started
-
-AT_ONCE = ConstantRetry(delay=0, jitter=0)
+from tests.broker.support import AT_ONCE, Heard, Make, in_memory, started
 
 on_redis = pytest.mark.parametrize("url", ["redis"], indirect=True)
 
@@ -111,7 +108,7 @@ async def test_a_pipeline_that_watches_nothing_is_refused_and_the_message_is_not
     await client.aclose()
 
 
-@pytest.mark.parametrize("url", ["memory"], indirect=True)
+@in_memory
 async def test_other_stores_point_to_the_session(make: Make, heard: Heard) -> None:
     broker, refused = make(), []
 

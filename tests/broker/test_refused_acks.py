@@ -1,40 +1,25 @@
-"""An acknowledgement in a transaction that was refused is none, whoever keeps silent about it."""
+"""An acknowledgement in a transaction that was refused is none, also when the error is swallowed."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from faststream import AckPolicy
 from redis.asyncio import Redis
 
-from nightmail import ConstantRetry, OutboxBroker
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage
 from nightmail.errors import CannotJoin
 from nightmail.outcome import Dead, Done, Retry
-from tests.broker.callers import Ledger, ledger_at
-from tests.broker.support import Heard, Make, started
+from tests.broker.callers import Ledger
+from tests.broker.support import IN_A_MINUTE, MINUTE, Heard, Make, in_memory, on_sqlite, publish, started
 
-MINUTE = timedelta(minutes=1)
-IN_A_MINUTE = ConstantRetry(delay=MINUTE, jitter=0)
-
-in_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
-on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 on_redis = pytest.mark.parametrize("url", ["redis"], indirect=True)
 policies = pytest.mark.parametrize(
     "policy", [AckPolicy.ACK, AckPolicy.REJECT_ON_ERROR, AckPolicy.NACK_ON_ERROR]
 )
-
-
-@pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    """The effects of the handlers of this test."""
-    async with ledger_at(url) as made:
-        await made.create()
-        yield made
 
 
 @pytest.fixture
@@ -45,13 +30,7 @@ async def client(url: str) -> AsyncIterator[Redis]:
     await made.aclose()
 
 
-async def publish(broker: OutboxBroker, *bodies: Any) -> list[int]:
-    """Publish these to `q`, before anybody looks."""
-    async with broker:
-        return await broker.publish_batch(*bodies, queue="q")
-
-
-# ── whatever the policy, whoever swallows it ──────────────────────────────────────────────────────────────
+# ── every policy, also when it is swallowed ───────────────────────────────────────────────────────────────
 
 
 @in_memory

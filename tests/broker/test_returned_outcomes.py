@@ -9,15 +9,12 @@ import pytest
 from faststream import AckPolicy
 from faststream.exceptions import NackMessage, RejectMessage
 
-from nightmail import ConstantRetry, Dead, Done, Postpone, PostponeMessage, Retry
+from nightmail import Dead, Done, Postpone, PostponeMessage, Retry
 from nightmail.annotations import OutboxMessage
 from nightmail.outcome import Outcome
-from tests.broker.support import Heard, Make, started
+from tests.broker.support import IN_A_MINUTE, MINUTE, Heard, Make, in_memory, started
 
-MINUTE = timedelta(minutes=1)
-IN_A_MINUTE = ConstantRetry(delay=MINUTE, jitter=0)
-
-pytestmark = pytest.mark.parametrize("url", ["memory"], indirect=True)
+pytestmark = in_memory
 
 answers = pytest.mark.parametrize(
     ("answer", "outcome"),

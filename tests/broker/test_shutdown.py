@@ -1,14 +1,16 @@
-"""Stopping a broker that starts, is impatient, or whose store does not answer."""
+"""Stopping a broker: during its start, twice at once, without patience, or when the store does not answer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 from faststream import AckPolicy
+from faststream.exceptions import StopConsume
 
 from nightmail import OutboxBroker
 from nightmail.annotations import OutboxBatchMessage
@@ -17,9 +19,10 @@ from nightmail.errors import LeaseLost
 from nightmail.outcome import Done, Release, Retry
 from nightmail.retry import ConstantRetry
 from nightmail.stores.memory import MemoryData, MemoryStore
-from tests.broker.support import Heard, Make, soon, started
+from tests.broker.support import Heard, Make, one_or_many, soon, started
 
-LATER = ConstantRetry(delay=600, jitter=0.0)
+TEN_MINUTES = timedelta(minutes=10)
+LATER = ConstantRetry(delay=TEN_MINUTES, jitter=0.0)
 
 
 @pytest.fixture
@@ -137,6 +140,66 @@ async def test_a_start_that_is_cancelled_leaves_no_worker_running(make: Make) ->
     assert not any("nightmail" in task.get_name() for task in asyncio.all_tasks())
 
 
+async def test_a_broker_that_is_stopped_twice_at_once_stops_and_can_be_started_again(
+    make: Make, heard: Heard
+) -> None:
+    broker = make()
+
+    @broker.subscriber("q")
+    async def handle(body: str) -> None: ...
+
+    for runs in (1, 2):
+        await broker.start()
+        await broker.publish("tea", "q")
+        await heard.until(lambda runs=runs: len(heard.outcomes) == runs)  # type: ignore[misc]
+        await asyncio.gather(broker.stop(), broker.stop())
+
+    assert [outcome for _, outcome in heard.outcomes] == [Done(), Done()]
+
+
+class CountsDrains(Heard):
+    """Hears of the workers that have ended, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drains = 0
+
+    def drained(self, left: int) -> None:
+        self.drains += 1
+        self._news.set()
+
+
+async def test_a_subscriber_started_again_while_its_last_worker_still_drains_is_stopped_with_the_broker(
+    make: Make,
+) -> None:
+    heard, hold, running = CountsDrains(), asyncio.Event(), asyncio.Event()
+    broker = make(observer=heard, retry=LATER)
+
+    @broker.subscriber("q")
+    async def handle(body: str) -> None:
+        if body == "stop":
+            raise StopConsume
+        running.set()
+        await hold.wait()
+
+    (subscriber,) = broker.subscribers
+    await broker.start()
+    slow = await broker.publish("slow", "q")
+    await soon(running)
+    stop = await broker.publish("stop", "q")
+    await heard.until(lambda: heard.of(stop) == [Retry(TEN_MINUTES)])
+    assert not subscriber.running
+    await subscriber.start()
+    hold.set()
+    await heard.until(lambda: heard.of(slow) == [Done()] and heard.drains == 1)
+    for _ in range(10):
+        await asyncio.sleep(0)  # The task that stopped the first worker has its turn.
+
+    await broker.stop()
+
+    assert heard.drains == 2
+
+
 def test_what_is_in_hand_goes_back_when_the_program_ends_with_an_error(heard: Heard) -> None:
     data = MemoryData()
 
@@ -165,6 +228,29 @@ def test_what_is_in_hand_goes_back_when_the_program_ends_with_an_error(heard: He
         return stats.ready, stats.running
 
     assert asyncio.run(afterwards()) == (5, 0)
+
+
+@pytest.mark.parametrize("policy", [AckPolicy.REJECT_ON_ERROR, AckPolicy.ACK, AckPolicy.NACK_ON_ERROR])
+@one_or_many
+async def test_what_a_shutdown_interrupts_is_handed_back_whatever_a_driver_makes_of_the_cancellation(
+    make: Make, heard: Heard, policy: AckPolicy, batch: bool
+) -> None:
+    broker, running = make(retry=LATER, graceful_timeout=0), asyncio.Event()
+
+    @broker.subscriber("q", ack_policy=policy, batch=batch)
+    async def handle(body: Any) -> None:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("the driver's word for it") from None
+
+    async with started(broker):
+        sent = await broker.publish("tea", "q")
+        await soon(running)
+
+    assert heard.of(sent) == [Release()]
+    assert heard.errors == []
 
 
 # ── time-outs ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,17 +13,13 @@ from faststream.exceptions import NackMessage, SetupError
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from nightmail import ConstantRetry, OutboxBroker, OutboxResponse, OutboxRouter, SyncPublisher
+from nightmail import OutboxBroker, OutboxResponse, OutboxRouter, SyncPublisher
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession, SyncOutboxSession
 from nightmail.errors import HandlerTimeout
 from nightmail.outcome import Dead, Retry
 from tests.broker.callers import ledger_at
-from tests.broker.support import PATIENCE, Heard, Make, started
+from tests.broker.support import AT_ONCE, PATIENCE, Heard, Make, on_sql, on_sqlite, started
 from tests.broker.sync_ledger import SyncLedger, sync_ledger_at
-
-AT_ONCE = ConstantRetry(delay=0, jitter=0)
-
-on_sql = pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
 
 
 @pytest.fixture
@@ -294,7 +290,7 @@ async def test_a_def_handler_that_closes_its_session_is_not_taken_for_done(
     assert heard.of(sent) == [Retry()]
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@on_sqlite
 async def test_without_a_factory_there_is_no_session(make: Make, heard: Heard) -> None:
     broker = make()
 

@@ -27,7 +27,7 @@ from nightmail.testing.store import VirtualStore
 
 START = datetime(2030, 1, 1, 9, 0, tzinfo=UTC)
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-NOWHERE = "postgresql://nobody:secret@nowhere.invalid/none"
+NOWHERE = "postgresql://user:secret@nowhere.invalid/none"
 TWICE = ExponentialRetry(initial=MINUTE, factor=2, jitter=0, maximum=None, max_attempts=4)
 
 

@@ -25,7 +25,7 @@ from tests.broker.support import soon
 
 START = datetime(2030, 1, 1, 9, 0, tzinfo=UTC)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
-NOWHERE = "postgresql://nobody:secret@nowhere.invalid/none"
+NOWHERE = "postgresql://user:secret@nowhere.invalid/none"
 
 
 class Order(BaseModel):
@@ -334,7 +334,7 @@ async def test_a_request_returns_what_the_handler_answers(broker: OutboxBroker) 
         with pytest.raises(ConnectionError, match="sick"):
             await br.request("tea", "sick")
         with pytest.raises(SubscriberNotFound):
-            await br.request("tea", "nobody")
+            await br.request("tea", "unsubscribed")
 
     with pytest.raises(FeatureNotSupportedException):
         await broker.request({"id": 4}, "q")
@@ -348,7 +348,7 @@ async def test_a_dry_run_answers(broker: OutboxBroker) -> None:
     processor = TryItOutProcessor(broker)
     answer = await processor.process(dry_run("q", {"id": 7}))
     assert (answer.status_code, answer.body) == (200, b"7")
-    assert (await processor.process(dry_run("nobody", {"id": 7}))).status_code == 404
+    assert (await processor.process(dry_run("unsubscribed", {"id": 7}))).status_code == 404
     assert (await processor.process(dry_run("q", {"id": "seven"}))).status_code == 500
 
 

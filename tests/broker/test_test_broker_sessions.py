@@ -13,14 +13,14 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from nightmail import ConstantRetry, OutboxBroker, OutboxResponse, SyncPublisher
+from nightmail import OutboxBroker, OutboxResponse, SyncPublisher
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage, OutboxSession
 from nightmail.testing import TestOutboxBroker
 from tests.broker.callers import Ledger, ledger_at
+from tests.broker.support import IN_A_MINUTE, MINUTE
 
-DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
-NOWHERE = "postgresql://nobody:secret@nowhere.invalid/none"
-IN_A_MINUTE = ConstantRetry(delay=MINUTE, jitter=0)
+DAY = timedelta(days=1)
+NOWHERE = "postgresql://user:secret@nowhere.invalid/none"
 
 
 @pytest.fixture

@@ -136,6 +136,10 @@ class TestEndings:
             (report("teardown", "passed"), None),
             (report("setup", "failed"), Missed("failed (setup)")),
             (report("call", "failed"), Missed("failed (call)")),
+            (
+                report("setup", "skipped", ("", 1, "Skipped: no wake-ups arrive on this way to the store")),
+                None,
+            ),
             (report("teardown", "failed"), Missed("failed (teardown)")),
             (
                 report("setup", "skipped", ("a.py", 1, "Skipped: redis: no transactions")),

@@ -111,7 +111,7 @@ async def test_the_same_when_the_worker_is_killed_at_any_step(
     url: str, tmp_path: Path, moment: str, poll: int
 ) -> None:
     async with stages(url, runner_at(tmp_path)) as builds:
-        await builds.broker.stop()  # Nobody works here yet.
+        await builds.broker.stop()  # No worker runs here yet.
         await builds.broker.connect()
         await request(builds)
     killed = await asyncio.create_subprocess_exec(
@@ -245,7 +245,7 @@ async def test_a_command_can_be_cancelled_and_the_same_key_is_the_same_build() -
     await runner.close()
     assert (await runner.status(build_id))[0] == BuildStatus.CANCELLED
     with pytest.raises(UnknownBuild):
-        await runner.status(BuildId("somebody else's"))
+        await runner.status(BuildId("unknown"))
 
 
 def test_the_example_runs_as_it_stands() -> None:

@@ -56,7 +56,7 @@ def test_the_reminders_tell_the_same_story_on_another_store(tmp_path: Path) -> N
 
 @pytest.mark.redis
 def test_without_a_redis_the_reminders_say_so_in_one_line() -> None:
-    # Port 1 is reserved: nobody listens there.
+    # Port 1 is reserved: nothing listens there.
     ran = run("redis://localhost:1")
 
     assert ran.returncode == 1

@@ -123,6 +123,6 @@ async def test_a_message_merely_tried_out_is_answered_and_never_stored(make: Mak
 async def test_trying_out_a_queue_that_has_no_subscriber_says_so(make: Make) -> None:
     async with serving(shop(make())) as client:
         await healthy(client)
-        answer = await client.post("/docs/try", json=trying("nobody:X", {}, for_real=False))
+        answer = await client.post("/docs/try", json=trying("unsubscribed:X", {}, for_real=False))
 
     assert answer.status_code == 404

@@ -31,7 +31,7 @@ class Named:
 
 ADA = Guest(name="Ada", nights=2)
 BEA = Guest(name="Bea", nights=3)
-NOBODY = {"name": "nobody"}
+EVE = {"name": "Eve"}
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ async def test_a_failed_assertion_names_everything_that_differs(broker: OutboxBr
 
         with pytest.raises(AssertionError) as raised:
             await welcome.assert_called_once_with(
-                NOBODY, headers={"room": "13"}, context={"message.timer_id": "bea"}
+                EVE, headers={"room": "13"}, context={"message.timer_id": "bea"}
             )
         told = str(raised.value)
-        assert "body: expected {'name': 'nobody'}, got {'name': 'Ada', 'nights': 2}" in told
+        assert "body: expected {'name': 'Eve'}, got {'name': 'Ada', 'nights': 2}" in told
         assert "headers: expected {'room': '13'}" in told
         assert "context['message.timer_id']: expected 'bea', got 'ada'" in told
 
@@ -166,7 +166,7 @@ async def test_a_publishers_call_is_told_whether_or_not_anybody_subscribes(broke
             )
             await publisher.assert_called_once_with(ADA)
             with pytest.raises(AssertionError, match=r"(?s)body:.*headers:"):
-                await publisher.assert_called_once_with(NOBODY, headers={"room": "13"})
+                await publisher.assert_called_once_with(EVE, headers={"room": "13"})
 
 
 async def test_the_assertions_of_a_publisher_all_look_at_the_same_calls(broker: OutboxBroker) -> None:

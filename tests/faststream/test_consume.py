@@ -91,7 +91,7 @@ async def test_a_synchronous_handler_will_do(make: Make, calls: Calls) -> None:
 
     @broker.subscriber("q")
     def take(body: str) -> None:
-        # It runs in a thread, where nobody may ring the test's bell.
+        # It runs in a thread, from which the test's event must not be set.
         loop.call_soon_threadsafe(calls, body)
 
     async with started(broker):

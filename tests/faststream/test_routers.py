@@ -246,7 +246,7 @@ async def test_a_router_may_move_to_another_broker(make: Make, calls: Calls) -> 
 @pytest.mark.parametrize(
     ("broker_says", "router_says", "subscriber_says", "died"),
     [
-        pytest.param({}, {}, {}, False, id="nobody"),
+        pytest.param({}, {}, {}, False, id="none"),
         pytest.param({"ack_policy": AckPolicy.REJECT_ON_ERROR}, {}, {}, True, id="the broker"),
         pytest.param({}, {"ack_policy": AckPolicy.REJECT_ON_ERROR}, {}, True, id="the router"),
         pytest.param({}, {}, {"ack_policy": AckPolicy.REJECT_ON_ERROR}, True, id="the subscriber"),

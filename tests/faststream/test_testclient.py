@@ -208,7 +208,7 @@ async def test_with_the_real_store_no_worker_is_left(make: Make) -> None:
     subscriber(Nothing().take)
 
     async with TestOutboxBroker(broker, with_real=True) as br:
-        # FastStream has somebody listen for each publisher; here that would take real messages out of a real queue.
+        # FastStream adds a subscriber for each publisher; here that would take real messages out of a real queue.
         assert list(br.subscribers) == [subscriber]
         assert subscriber.running
         await publisher.publish("kept")

@@ -12,11 +12,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from nightmail.controls import WorkerReport
 from nightmail.errors import LeaseLost, TimerExists
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Postpone, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
-from nightmail.store import Extend, Inspection, Source, Store
+from nightmail.store import Control, Extend, Inspection, Source, Store
 from tests.golden.record import ANOTHER
 from tests.golden.stage import HOUR, LEASE, REJECTED, SECOND, Stage
 
@@ -76,7 +77,7 @@ def verbs() -> list[str]:
     return list(
         dict.fromkeys(
             name
-            for protocol in (Store, Inspection, Source)
+            for protocol in (Store, Inspection, Control, Source)
             for name, member in vars(protocol).items()
             if callable(member) and not name.startswith("_")
         )
@@ -690,6 +691,14 @@ async def peek_due_before(stage: Stage) -> None:
     await stage.recorded(stage.store.peek(stage.queue, due_before=stage.clock.now()))
 
 
+@scenario("peek", "a queue, the next page")
+async def peek_next_page(stage: Stage) -> None:
+    await stage.publish()
+    await stage.publish()
+    (first,) = await stage.store.peek(stage.queue, limit=1)
+    await stage.recorded(stage.store.peek(stage.queue, cursor=(first.due_at, first.id)))
+
+
 @scenario("peek", "a timer")
 async def peek_timer(stage: Stage) -> None:
     await a_timer(stage)
@@ -727,6 +736,7 @@ def filtered(verb: str, ask: Callable[[Stage, DeadFilter], Awaitable[Any]]) -> N
 
 
 filtered("dead", lambda stage, which: stage.store.dead(which))
+filtered("summarize_dead", lambda stage, which: stage.store.summarize_dead(which))
 filtered("purge", lambda stage, which: stage.store.purge(which, limit=10))
 
 
@@ -795,6 +805,19 @@ async def peek_all(stage: Stage) -> None:
     await stage.recorded(stage.store.peek())
 
 
+@scenario("find", "two, one of them gone", whole=True)
+async def find(stage: Stage) -> None:
+    await a_bit_of_all(stage)
+    waiting, *_ = await stage.store.peek()
+    await stage.recorded(stage.store.find([waiting.id, waiting.id + 1]))
+
+
+@scenario("summarize_dead", "of all queues", whole=True)
+async def summarize_all(stage: Stage) -> None:
+    await a_bit_of_all(stage)
+    await stage.recorded(stage.store.summarize_dead(DeadFilter()))
+
+
 @scenario("dead", "of all queues", whole=True)
 async def dead_of_all(stage: Stage) -> None:
     await a_bit_of_all(stage)
@@ -816,3 +839,92 @@ async def sweep(stage: Stage) -> None:
 @scenario("sweep", "nothing", whole=True)
 async def sweep_nothing(stage: Stage) -> None:
     await stage.recorded(stage.store.sweep(older_than=SECOND, limit=10))
+
+
+# ------------------------------------------------------------------------------------------ controls
+
+
+WORKER: Final = WorkerReport(id="0123456789abcdef", host="host", pid=1, version="1", queues=("orders",))
+
+
+@scenario("pause", "a queue")
+async def pause(stage: Stage) -> None:
+    await stage.recorded(stage.store.pause(stage.queue, by="ann", until=HOUR))
+
+
+@scenario("pause", "an ordering key")
+async def pause_key(stage: Stage) -> None:
+    await stage.recorded(stage.store.pause(stage.queue, ordering_key="key", by="ann"))
+
+
+@scenario("resume", "a queue")
+async def resume(stage: Stage) -> None:
+    await stage.store.pause(stage.queue, by="ann")
+    await stage.recorded(stage.store.resume(stage.queue))
+
+
+@scenario("pauses", "of a queue")
+async def pauses(stage: Stage) -> None:
+    await stage.store.pause(stage.queue, by="ann")
+    await stage.recorded(stage.store.pauses(stage.queue))
+
+
+@scenario("claim", "of a paused queue")
+async def claim_paused(stage: Stage) -> None:
+    await stage.publish()
+    await stage.store.pause(stage.queue, by="ann")
+    await stage.claim()
+    assert await stage.recorded(stage.claim()) == []
+
+
+@scenario("claim", "beside a paused ordering key")
+async def claim_beside_paused_key(stage: Stage) -> None:
+    await stage.publish(ordering_key="key")
+    await stage.publish()
+    await stage.store.pause(stage.queue, ordering_key="key", by="ann")
+    assert len(await stage.recorded(stage.claim()) or []) == 1
+
+
+@scenario("claim", "a probe")
+async def claim_probe(stage: Stage) -> None:
+    await stage.publish()
+    await stage.store.pause(stage.queue, by="worker", until=SECOND, automatic=True)
+    stage.clock.advance(SECOND * 2)
+    assert len(await stage.recorded(stage.claim()) or []) == 1
+
+
+@scenario("request_stop", "of a running message")
+async def request_stop(stage: Stage) -> None:
+    (running,) = await stage.claimed()
+    assert await stage.recorded(stage.store.request_stop(running.id, by="ann"))
+
+
+@scenario("report")
+async def report(stage: Stage) -> None:
+    await stage.store.report(WORKER)
+    await stage.recorded(stage.store.report(WORKER))
+
+
+@scenario("sign_off")
+async def sign_off(stage: Stage) -> None:
+    await stage.store.report(WORKER)
+    await stage.recorded(stage.store.sign_off(WORKER.id))
+
+
+@scenario("workers")
+async def workers(stage: Stage) -> None:
+    await stage.store.report(WORKER)
+    await stage.recorded(stage.store.workers())
+
+
+@scenario("leases", whole=True)
+async def leases(stage: Stage) -> None:
+    await stage.claimed()
+    await stage.recorded(stage.store.leases())
+
+
+@scenario("facts", "of a waiting message")
+async def facts(stage: Stage) -> None:
+    id_ = await stage.store.publish(stage.message(ordering_key="key"))
+    assert id_ is not None
+    await stage.recorded(stage.store.facts(id_))

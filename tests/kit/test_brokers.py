@@ -128,8 +128,13 @@ def send(server: RabbitMQ | Nats, body: bytes) -> None:
 
 
 def _is_written(data: Path) -> bool:
-    tables = (*data.rglob("*.LOG"), *data.rglob("*.DCD"), *data.rglob("*.DCL"))
-    return any(QUEUE.encode() in file.read_bytes() for file in tables)
+    tables = (*data.rglob("rabbit_durable_queue.DC?"), *data.rglob("*.LOG"))
+    for name, content in [(file.suffix, file.read_bytes()) for file in tables]:
+        _, found, rest = content.rpartition(QUEUE.encode())
+        # What the log says of a queue is undone at a restart, unless the decision to commit follows.
+        if found and (name != ".LOG" or b"committed" in rest):
+            return True
+    return False
 
 
 def receive(server: RabbitMQ | Nats) -> list[bytes]:

@@ -161,6 +161,17 @@ def test_a_server_is_revived_whatever_a_test_did_to_it(server: Postgres, harm: A
     assert query(server.url, "select 1") == 1
 
 
+def test_reviving_an_untouched_server_costs_it_nothing(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Postgres, "probe")
+    monkeypatch.delattr("testkit.servers.supervised.descendants")
+
+    server.revive()
+
+    assert query(server.url, "select 1") == 1
+
+
 def test_a_server_outlives_the_thread_that_started_it(server: Postgres) -> None:
     server.stop()
     starter = threading.Thread(target=server.start)
@@ -391,10 +402,10 @@ def test_a_server_of_the_users_is_not_touched(server: Postgres, deed: Any) -> No
 
 
 def test_a_server_of_the_users_that_does_not_answer_is_a_failure() -> None:
-    nobody = Postgres("postgresql://postgres@127.0.0.1:9/postgres")
+    missing = Postgres("postgresql://postgres@127.0.0.1:9/postgres")
 
     with pytest.raises(ServerFailed, match="not ready"):
-        nobody.start(within=0.1)
+        missing.start(within=0.1)
 
 
 def test_without_the_variable_the_server_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,7 +554,7 @@ def shared_memory_of(directory: Path) -> str:
 
 @contextmanager
 def idle_client(url: str) -> Iterator[None]:
-    """Somebody who stays connected."""
+    """A client that stays connected."""
     loop = asyncio.new_event_loop()
     connection = loop.run_until_complete(asyncpg.connect(url))
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from nightmail.controls import Pause, WorkerReport
 from nightmail.errors import LeaseLost, MessageTooLarge, TimerExists
 from nightmail.message import DeadDelivery, Delivery, Message
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
@@ -142,7 +143,48 @@ class Twin:
             )
             for letter in await self.store.dead(DeadFilter(), limit=1000)
         )
-        return await self.store.stats(), waiting, letters
+        known = sorted(
+            (
+                message.queue,
+                self.name(message.id),
+                message.running,
+                message.superseded,
+                message.deliveries,
+                message.attempts,
+                message.due_at,
+                str(message.claimed_at),
+                str(message.lease_until),
+                str(message.last_attempt_at),
+            )
+            for message in await self.store.find(list(self._names))
+        )
+        summary = await self.store.summarize_dead(DeadFilter())
+        causes = sorted(
+            (
+                group.queue,
+                group.reason,
+                group.fingerprint or "",
+                group.count,
+                group.first_died_at,
+                group.last_died_at,
+            )
+            for group in summary.groups
+        )
+        leases = [(self.name(each.id), replace(each, id=0)) for each in await self.store.leases()]
+        steered = sorted(leases, key=str), await self.store.pauses(), await self.store.workers()
+        return await self.store.stats(), waiting, letters, known, summary.count, causes, steered
+
+    async def facts(self, id_: int) -> Any:
+        """All that is known about one message, without the ids."""
+        facts = await self.store.facts(id_)
+        message, letter, before = facts.message, facts.letter, facts.key_held_by
+        return replace(
+            facts,
+            message=None if message is None else replace(message, id=0, encoded_headers=""),
+            letter=None if letter is None else replace(letter, id=0, message_id=0, encoded_headers=""),
+            key_held_by=None if before is None else replace(before, id=0, encoded_headers=""),
+            superseded_by=self.name(facts.superseded_by),
+        ), None if before is None else self.name(before.id)
 
 
 class StoreModel(RuleBasedStateMachine):
@@ -253,6 +295,9 @@ class StoreModel(RuleBasedStateMachine):
     )
     def claim(self, asked: tuple[Sequence[str], int, int | None], max_bytes: int, lease: timedelta) -> None:
         queues, limit, budget = asked
+        if len(self._probed(queues)) > 1:
+            # Which of them is probed first is each store's own affair.
+            queues = queues[:1]
         token = self._new_token()
         if len(self._levels_due(queues)) > 1:
             # Where bytes stop a claim, how large the share of the oldest is, is each store's own affair.
@@ -265,16 +310,17 @@ class StoreModel(RuleBasedStateMachine):
             by_queue = [each for queue in queues for each in claimed.deliveries if each.queue == queue]
             twin.held += by_queue
             hints.append(claimed.next_in)
-            return [twin.shown(delivery) for delivery in by_queue], claimed.full
+            return [twin.shown(delivery) for delivery in by_queue], claimed.full, claimed.probe
 
         hints: list[timedelta | None] = []
-        _, full = self.both(ask)
+        pauses = self._pauses(queues)
+        _, full, _ = self.both(ask)
         hint, earliest = hints
         if full:
             assert hint is earliest is None
         else:
             # Messages that wait for their ordering keys may count or not.
-            latest = self._next_without_followers(queues)
+            latest = self._next_without_followers(queues, pauses)
             assert _or_never(earliest) <= _or_never(hint) <= _or_never(latest)
 
     def _new_token(self) -> UUID:
@@ -284,8 +330,31 @@ class StoreModel(RuleBasedStateMachine):
     def _levels_due(self, queues: Sequence[str]) -> set[int]:
         return {row.priority for row in self._rows(queues) if row.due_at <= self.clock.now()}
 
-    def _next_without_followers(self, queues: Sequence[str]) -> timedelta | None:
-        rows, now = self._rows(queues), self.clock.now()
+    def _pauses(self, queues: Sequence[str]) -> list[Pause]:
+        pauses = self.run(self.twins[1].store.pauses())
+        return [pause for pause in pauses if pause.queue in queues]
+
+    def _probed(self, queues: Sequence[str]) -> list[Pause]:
+        """The automatic pauses that are past their end."""
+        now = self.clock.now()
+        return [
+            each
+            for each in self._pauses(queues)
+            if each.automatic and each.until is not None and each.until <= now
+        ]
+
+    def _next_without_followers(self, queues: Sequence[str], pauses: Sequence[Pause]) -> timedelta | None:
+        now = self.clock.now()
+        held_back = {
+            (pause.queue, pause.ordering_key)
+            for pause in pauses
+            if not (pause.automatic and pause.until is not None and pause.until <= now)
+        }
+        rows = [
+            row
+            for row in self._rows(queues)
+            if held_back.isdisjoint({(row.queue, None), (row.queue, row.ordering_key)})
+        ]
 
         def follows(row: Row) -> bool:
             return row.ordering_key is not None and any(
@@ -296,6 +365,7 @@ class StoreModel(RuleBasedStateMachine):
 
         moments = [row.due_at for row in rows if row.due_at > now and not follows(row)]
         moments += [row.lease_until for row in rows if row.lease_until is not None and row.lease_until > now]
+        moments += [pause.until for pause in pauses if pause.until is not None and pause.until > now]
         return min(moments) - now if moments else None
 
     def _rows(self, queues: Sequence[str]) -> list[Row]:
@@ -332,6 +402,49 @@ class StoreModel(RuleBasedStateMachine):
                 return sorted(str(twin.name(id_)) for id_ in lost.ids)
 
         self.both(ask)
+
+    # ── controls ───────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        key=st.sampled_from([None, None, "k"]),
+        until=st.sampled_from([None, 0.0, 1.0, 3.0]),
+        automatic=st.booleans(),
+    )
+    def pause(self, queue: str, key: str | None, until: float | None, automatic: bool) -> None:
+        automatic = automatic and key is None and bool(until)
+        self.both(
+            lambda twin: twin.store.pause(
+                queue,
+                ordering_key=key,
+                until=None if until is None else SECOND * until,
+                by="ann",
+                reason="provider down",
+                automatic=automatic,
+            )
+        )
+
+    @rule(queue=st.sampled_from(QUEUES), key=st.sampled_from([None, None, "k"]), automatic=st.booleans())
+    def resume(self, queue: str, key: str | None, automatic: bool) -> None:
+        automatic = automatic and key is None
+        self.both(lambda twin: twin.store.resume(queue, ordering_key=key, automatic=automatic))
+
+    @precondition(lambda self: self.held)
+    @rule(which=some)
+    def request_stop(self, which: int) -> None:
+        self.both(lambda twin: twin.store.request_stop(twin.held[which % len(twin.held)].id, by="ann"))
+
+    @precondition(lambda self: self.held)
+    @rule(which=some)
+    def facts(self, which: int) -> None:
+        self.both(lambda twin: twin.facts(twin.held[which % len(twin.held)].id))
+
+    @rule(worker=st.sampled_from(["11" * 8, "22" * 8]), running=st.integers(0, 2), gone=st.booleans())
+    def report(self, worker: str, running: int, gone: bool) -> None:
+        report = WorkerReport(
+            id=worker, host="host", pid=1, version="1", queues=QUEUES, state={"running": running}
+        )
+        self.both(lambda twin: twin.store.sign_off(worker) if gone else twin.store.report(report))
 
     # ── timers ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nightmail.cli.app import URL_VARIABLE, main
+from nightmail.cli.app import main
+from nightmail.cli.which_store import URL_VARIABLE
 from nightmail.message import Message
 from nightmail.store import FullStore
 from tests.moving.old_outbox import SCHEMA, Old, both, old_process
@@ -127,7 +128,7 @@ def test_interrupted_it_says_that_it_may_be_run_again(
 
 def test_other_commands_do_not_need_the_driver() -> None:
     subprocess.run(
-        [sys.executable, "-c", "import sys, nightmail.cli.app; sys.exit('asyncpg' in sys.modules)"],
+        [sys.executable, "-c", "import sys, nightmail.cli.commands; sys.exit('asyncpg' in sys.modules)"],
         check=True,
     )
 
@@ -141,14 +142,14 @@ def test_without_our_tables_it_says_how_to_make_them(
 
     asyncio.run(make_theirs())
 
-    assert main([COMMAND, postgres_url]) == 1
+    assert main([COMMAND, postgres_url]) == 4
     assert "nightmail migrate" in capsys.readouterr().err
 
 
 def test_without_their_table_it_says_so(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", postgres_url]) == 0
 
-    assert main([COMMAND, postgres_url]) == 1
+    assert main([COMMAND, postgres_url]) == 2
     assert "there is no table 'outbox' in this database" in capsys.readouterr().err
 
 
@@ -168,5 +169,5 @@ def test_our_tables_may_have_another_prefix(postgres_url: str, capsys: pytest.Ca
 
 
 def test_another_kind_of_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([COMMAND, f"sqlite:///{tmp_path / 'm.db'}"]) == 1
+    assert main([COMMAND, f"sqlite:///{tmp_path / 'm.db'}"]) == 2
     assert "one Postgres database" in capsys.readouterr().err

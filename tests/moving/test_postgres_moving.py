@@ -100,7 +100,7 @@ async def test_a_handler_gets_what_theirs_would_have_got(postgres_url: str) -> N
 
         assert await mover.move() == Moved(messages=3)
 
-        # Rung: nobody waits for the next look.
+        # The bell rang: there is no wait for the next look.
         async with asyncio.timeout(4):
             handled = [await got.get() for _ in range(3)]
         await broker.stop()
@@ -167,7 +167,7 @@ async def test_with_a_lease_ttl_a_row_moves_once_its_lease_is_older(postgres_url
         assert await mover.move() == Moved(messages=1)
 
         assert await waiting(store) == [b"abandoned"]
-        # Whoever comes back too late is told, as by any other worker that took it over.
+        # A worker that comes back too late is told, as when another worker had taken it over.
         assert not await old.done(abandoned["id"], token)
 
 

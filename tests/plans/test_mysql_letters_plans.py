@@ -135,6 +135,9 @@ async def test_every_statement_on_letters_goes_by_an_index_and_none_sorts(mysql_
 
         letters = (await store.dead(DeadFilter(queue=QUEUE)))[:BATCH]
         assert_by_index(operates.told())
+        ids = range(letters[-1].id, letters[-1].id + BATCH)
+        await store.find(ids)
+        assert_by_index(operates.told())
         assert len(await store.redrive(letters)) == BATCH
         assert_by_index(operates.told())
         assert await store.purge(DeadFilter(queue=QUEUE), limit=BATCH) == BATCH
@@ -164,6 +167,15 @@ async def test_what_is_read_for_letters_follows_the_batch(mysql_url: str, state:
         batch = [Settlement(letter, Retry()) for letter in claimed.deliveries]
         _, rows = await touched(settle, store.settle(batch))
         assert rows <= BATCH * 8
+
+        ids = tuple(letter.id for letter in await store.dead(DeadFilter(), limit=BATCH))
+        _, rows = await touched(operate, store.find(ids))
+        assert rows <= BATCH * 4
+        summary, rows = await touched(operate, store.summarize_dead(DeadFilter(ids=ids)))
+        assert summary.count == BATCH
+        assert rows <= BATCH * 8
+        summary, rows = await touched(operate, store.summarize_dead(DeadFilter(queue="nothing")))
+        assert (summary.count, rows) <= (0, 20)
 
         letters = await store.dead(DeadFilter(queue=QUEUE, ids=tuple(range(1, 200))))
         moved, rows = await touched(operate, store.redrive(letters[:BATCH]))

@@ -1,4 +1,4 @@
-"""What MariaDB reads for a claim and a settlement follows the batch and not the backlog, and nobody waits for a claim.
+"""What MariaDB reads for a claim and a settlement follows the batch and not the backlog, and a claim blocks no one.
 
 Plans and counts are those of the store's own statements on the store's own connections: each statement is explained on
 the connection that sends it, just before it is sent, and the rows it really touches are the server's own count.
@@ -221,7 +221,7 @@ async def test_the_question_asked_all_the_time_while_idle_is_cheap(mysql_url: st
     async with prepared(mysql_url, "analyzed when full") as (store, _, _):
         await claim(store, limit=DUE)
         assert store._opening.now is not None
-        tower = store._opening.now.wakeups
+        tower = store._opening.now.listener
         with store.listen(["nothing", "nor here"]):
             before = await tower._lane.run(rows_touched)
             for _ in range(10):
@@ -229,7 +229,7 @@ async def test_the_question_asked_all_the_time_while_idle_is_cheap(mysql_url: st
             assert await tower._lane.run(rows_touched) - before <= 10 * 50
 
 
-# ----------------------------------------------------------------------------------- nobody waits
+# ------------------------------------------------------------------------------------ no waiting
 
 
 async def test_two_open_claims_both_get_messages(mysql_url: str) -> None:

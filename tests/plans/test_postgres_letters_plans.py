@@ -147,6 +147,29 @@ async def test_what_is_read_for_a_redrive_follows_the_batch(postgres_url: str, s
         assert_frugal(await asked.only("nightmail_dead"), rows=BATCH * BATCH, pages=BATCH * 40)
 
 
+async def test_what_is_read_by_id_follows_the_number_of_ids(postgres_url: str, state: str) -> None:
+    async with prepared(postgres_url, state) as (store, _, _, asked):
+        (some,) = {(message.id, message.queue) for message in await store.peek(QUEUE, limit=1)}
+        await asked.all("nightmail_messages")
+
+        assert len(await store.find(range(some[0], some[0] + BATCH))) == BATCH
+        assert_by_id(await asked.only("nightmail_messages"))
+
+        last = (await store.dead(DeadFilter(), limit=1))[0].id
+        await asked.only("nightmail_dead")
+        which = DeadFilter(ids=tuple(range(last - BATCH + 1, last + 1)))
+        assert (await store.summarize_dead(which)).count == BATCH
+        assert_by_id(await asked.only("nightmail_dead"))
+
+
+def assert_by_id(plan: dict[str, Any]) -> None:
+    """The rows with these ids are read, by whatever kind of index scan, and no others."""
+    for node in nodes(plan):
+        assert node["Node Type"] != "Seq Scan", node
+        assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= BATCH, node
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= BATCH * 10
+
+
 async def test_what_is_read_to_delete_follows_the_batch(postgres_url: str, state: str) -> None:
     async with prepared(postgres_url, state) as (store, _, _, asked):
         # A fresh start looks through what is dead in the order of ids.

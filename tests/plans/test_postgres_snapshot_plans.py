@@ -11,7 +11,7 @@ import pytest
 from nightmail.stores.shared import marks
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from testkit.servers import Postgres
-from tests.plans.test_postgres_lines_plans import told, work
+from tests.plans.test_postgres_ordering_plans import told, work
 from tests.stores.postgres.support import connection, open_store
 from tests.stores.support import done
 

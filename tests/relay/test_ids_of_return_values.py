@@ -1,4 +1,4 @@
-"""What a handler returns bears an id for the other side, by which one that goes twice can be told."""
+"""What a handler returns has an id, by which the other side can tell one that is sent twice."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ async def test_one_that_a_middleware_gave_is_kept(heard: Patient) -> None:
 
 
 async def test_one_of_the_message_itself_does_not_go_on_with_its_headers(heard: Patient) -> None:
-    # Whoever copies the headers of one message to three others would see two of them dropped.
+    # A handler that copies the headers of one message to three others would see two of them dropped.
     outbox, other = box(heard), InNats()
     other.at("invoices")
 

@@ -211,7 +211,7 @@ async def test_a_handler_that_returns_the_same_response_every_time_gets_it_back_
 
 
 class LosesItsOwnLease(Webhook):
-    """A publisher whose own work, the first time, is taken over by somebody else: its messages are not ours."""
+    """A publisher whose own work, the first time, is taken over by another worker: its messages are not ours."""
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Any) -> None:
         async def deliver(cmd: PublishCommand) -> None:

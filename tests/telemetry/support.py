@@ -1,4 +1,4 @@
-"""Metrics read back as Prometheus would have them, whoever exported them."""
+"""Metrics read back as Prometheus would have them, from either exporter."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
+from nightmail.controls import PauseCause
 from nightmail.message import Delivery
 from nightmail.outcome import Dead
 from nightmail.records import QueueStats
@@ -37,6 +38,8 @@ def tell_everything(metrics: MetricsObserver, told: Delivery) -> None:
     metrics.ended([told], 0.1)
     metrics.settled([Settlement(told, Dead("rejected"))])
     metrics.counted({"mail": QueueStats(ready=1)})
+    metrics.paused("mail", PauseCause.HANDLER, "host/1", None, None)
+    metrics.resumed("mail", "host/1")
 
 
 def exported_by_prometheus() -> set[str]:

@@ -131,7 +131,7 @@ async def test_what_is_handled_soon_is_part_of_the_publishers_trace(
         (MINUTE, {}),
         (timedelta(days=3), {"activate_in": timedelta(days=3)}),
     ],
-    ids=["nobody had time", "as it was asked for"],
+    ids=["no worker was free", "as it was asked for"],
 )
 async def test_what_waited_a_minute_begins_a_trace_of_its_own_and_is_linked(
     store: FullStore,

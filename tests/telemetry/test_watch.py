@@ -1,4 +1,4 @@
-"""Looking at the queues every so often, and never because somebody scrapes."""
+"""Looking at the queues every so often, and never because of a scrape."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_queue_that_has_emptied_stands_at_nothing(
 
 
 class Script(Observer):
-    """A store that answers as it is told to, and whoever is told."""
+    """A store that gives these answers, and an observer that remembers them."""
 
     def __init__(self, *answers: dict[str, QueueStats] | Exception) -> None:
         self.answers = list(answers)

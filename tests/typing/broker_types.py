@@ -28,7 +28,7 @@ from nightmail.broker.message import OutboxBatchMessage, OutboxMessage
 from nightmail.broker.publisher import OutboxPublisher
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.records import DeadLetter, PendingMessage, QueueStats
+from nightmail.records import DeadLetter, DeadSummary, PendingMessage, QueueStats, StoredMessage
 from nightmail.store import FullStore
 from nightmail.testing import Published, TestOutboxBroker
 
@@ -178,6 +178,8 @@ async def timers(broker: OutboxBroker) -> None:
 
 async def operating(broker: OutboxBroker) -> None:
     assert_type(await broker.stats(), dict[str, QueueStats])
+    assert_type(await broker.find(7), list[StoredMessage])
+    assert_type(await broker.summarize_dead("q", error="no"), DeadSummary)
     assert_type(await broker.dead_letters("q", reason="rejected", older_than=60), list[DeadLetter])
     assert_type(await broker.redrive("q", to="r", limit=5, rate=10), int)
     assert_type(await broker.purge_dead(everything=True), int)

@@ -1,4 +1,4 @@
-"""A store whose clock is ours, behind a line that can be upset; and somebody who watches the worker."""
+"""A store whose clock is ours, behind a connection that can fail; and an observer of the worker."""
 
 from __future__ import annotations
 

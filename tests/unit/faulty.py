@@ -20,11 +20,20 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from nightmail.bell import Bell
+from nightmail.controls import LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import WriteResult
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+from nightmail.records import (
+    DeadFilter,
+    DeadLetter,
+    DeadSummary,
+    PendingMessage,
+    QueueStats,
+    StoredMessage,
+    Swept,
+)
 from nightmail.store import Capabilities, Claimed, Extend, FullStore, Lingers, Settlement
 
 Answer = TypeVar("Answer")
@@ -41,7 +50,7 @@ async def lost_request(call: Call) -> Any:
 
 
 async def lost_reply(call: Call) -> Any:
-    """It is carried out, but nobody hears of it."""
+    """It is carried out, but the reply is lost."""
     await call()
     raise StoreUnavailable("the line was cut before the reply arrived")
 
@@ -288,14 +297,23 @@ class FaultyStore:
         timer_id: str | None = None,
         due_before: datetime | None = None,
         limit: int = 100,
+        cursor: tuple[datetime, int] | None = None,
         transaction: object | None = None,
     ) -> list[PendingMessage]:
         return await self._pass(
             "peek",
             lambda: self._store.peek(
-                queue, timer_id=timer_id, due_before=due_before, limit=limit, transaction=transaction
+                queue,
+                timer_id=timer_id,
+                due_before=due_before,
+                limit=limit,
+                cursor=cursor,
+                transaction=transaction,
             ),
         )
+
+    async def find(self, ids: Sequence[int]) -> list[StoredMessage]:
+        return await self._pass("find", lambda: self._store.find(ids))
 
     async def dead(
         self,
@@ -308,6 +326,9 @@ class FaultyStore:
         return await self._pass(
             "dead", lambda: self._store.dead(which, limit=limit, cursor=cursor, max_bytes=max_bytes)
         )
+
+    async def summarize_dead(self, which: DeadFilter, *, limit: int = 100) -> DeadSummary:
+        return await self._pass("summarize_dead", lambda: self._store.summarize_dead(which, limit=limit))
 
     async def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
@@ -324,3 +345,46 @@ class FaultyStore:
 
     async def stats(self) -> dict[str, QueueStats]:
         return await self._pass("stats", self._store.stats)
+
+    async def pause(
+        self,
+        queue: str,
+        *,
+        ordering_key: str | None = None,
+        until: datetime | timedelta | None = None,
+        by: str,
+        reason: str | None = None,
+        automatic: bool = False,
+    ) -> None:
+        await self._pass(
+            "pause",
+            lambda: self._store.pause(
+                queue, ordering_key=ordering_key, until=until, by=by, reason=reason, automatic=automatic
+            ),
+        )
+
+    async def resume(self, queue: str, *, ordering_key: str | None = None, automatic: bool = False) -> bool:
+        return await self._pass(
+            "resume", lambda: self._store.resume(queue, ordering_key=ordering_key, automatic=automatic)
+        )
+
+    async def pauses(self, queue: str | None = None) -> list[Pause]:
+        return await self._pass("pauses", lambda: self._store.pauses(queue))
+
+    async def request_stop(self, id_: int, *, by: str) -> bool:
+        return await self._pass("request_stop", lambda: self._store.request_stop(id_, by=by))
+
+    async def report(self, worker: WorkerReport) -> None:
+        await self._pass("report", lambda: self._store.report(worker))
+
+    async def sign_off(self, worker_id: str) -> None:
+        await self._pass("sign_off", lambda: self._store.sign_off(worker_id))
+
+    async def workers(self) -> list[WorkerRecord]:
+        return await self._pass("workers", self._store.workers)
+
+    async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
+        return await self._pass("leases", lambda: self._store.leases(limit=limit))
+
+    async def facts(self, id_: int) -> MessageFacts:
+        return await self._pass("facts", lambda: self._store.facts(id_))

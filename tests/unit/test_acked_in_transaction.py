@@ -294,7 +294,8 @@ async def test_a_runner_forgets_what_was_acked_when_the_handler_ends() -> None:
     in_flight, slot = InFlight(), HandlerSlot(asyncio.create_task(asyncio.sleep(0)), Leases())
     in_flight.take([delivery(id=1)])
 
-    slot.acked_in_transaction([in_flight.start_next(slot, 0.0)], locked=True)
+    in_flight.start(slot, 0.0)
+    slot.acked_in_transaction(list(slot.results), locked=True)
     in_flight.finish(slot)
 
     assert slot.results == {}
@@ -441,7 +442,7 @@ async def test_of_a_batch_whose_transaction_found_a_lease_lost_the_others_go_aga
         async with data.transaction() as transaction:
             current.acked_in_transaction(batch)
             if len(batches) == 1:
-                # Somebody cancelled it, whose lease had ended for the store and not for us.
+                # Another caller cancelled it: the lease had ended for the store, and not for us.
                 raise LeaseLost([2])
             await store.ack(batch, transaction=transaction)
 

@@ -64,6 +64,29 @@ async def test_neither_does_a_recall(store: FaultyStore, seen: Seen, short_last_
     await a_few_steps()
 
 
+async def test_a_stop_that_is_cancelled_does_not_wait_out_the_grace_period_for_a_claim_that_hangs(
+    store: FaultyStore, seen: Seen, short_last_writes: None
+) -> None:
+    stuck = store.upset("claim", Stuck(), times=None)
+    settings = replace(BRIEF, graceful_timeout=timedelta(hours=1))
+    worker = Worker(store, Handler(), queues=[QUEUE], settings=settings, observer=seen)
+    running = asyncio.create_task(worker.run())
+    await soon(stuck.reached.wait())
+    stopping = asyncio.create_task(worker.stop())
+    await a_few_steps()
+
+    stopping.cancel()
+
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            await soon(stopping)
+        await soon(running)
+        assert not worker.is_running
+    finally:
+        stuck.open()
+        await a_few_steps()
+
+
 async def test_what_waits_goes_back_while_a_claim_is_still_under_way(store: FaultyStore, seen: Seen) -> None:
     handler = Handler(held=True)
     worker = Worker(store, handler, queues=[QUEUE], settings=WorkerSettings(max_workers=2), observer=seen)

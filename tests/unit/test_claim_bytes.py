@@ -170,6 +170,27 @@ async def test_what_an_unanswered_claim_took_is_not_recalled_once_its_lease_has_
     assert store.calls["recall"] == recalls
 
 
+async def test_what_a_claim_took_that_was_carried_out_long_after_it_was_sent_is_recalled(
+    store: FaultyStore, seen: Seen, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 0.0
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+
+    async def late_and_lost(call: Call) -> None:
+        nonlocal passed
+        passed = 61.0  # Longer than the lease, which begins only now.
+        await lost_reply(call)
+
+    await publish(store)
+    store.upset("claim", late_and_lost)
+    handler = Handler()
+    async with at_work(Worker(store, handler, queues=[QUEUE], observer=seen)):
+        await seen.until_settled(1)
+
+    assert [delivery.deliveries for delivery in handler.deliveries] == [1]
+    assert store.calls["recall"] == 1
+
+
 async def test_what_an_unanswered_claim_took_is_handed_back_and_claimed_again(
     store: FaultyStore, seen: Seen, impatient: None
 ) -> None:

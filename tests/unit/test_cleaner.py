@@ -1,4 +1,4 @@
-"""The cleaner deletes what is over for long enough, and never what somebody still waits for."""
+"""The cleaner deletes what is over for long enough, and never what is still waited for."""
 
 from __future__ import annotations
 

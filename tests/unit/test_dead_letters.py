@@ -122,7 +122,7 @@ async def test_a_letter_whose_handler_fails_is_tried_again_by_the_policy_and_the
         (1, Retry(LATER)),
         (1, Dead("retries_exhausted", "ConnectionError('attempt 2')")),
     ]
-    # It stays as it was, its own reason and error included, and nobody is bothered with it any more.
+    # It stays as it was, its own reason and error included, and it is not offered again.
     assert await listed(store) == [before]
     assert (before.reason, before.error) == ("broken", "it hurts")
 
@@ -287,7 +287,7 @@ async def test_a_letter_under_a_timer_id_is_no_handlers_own_delivery(
     store: FaultyStore, clock: ManualClock, seen: Seen
 ) -> None:
     async def handle(delivery: Delivery) -> None:
-        # Publishing under the same name again is a plain publish: the letter bears no name.
+        # Publishing under the same timer id again is a plain publish: the letter has no timer id.
         owns.extend(current.own_delivery(source, QUEUE, "daily") for source in (store, letters))
         published.append(await store.publish(Message(queue=QUEUE, body=b"again", timer_id="daily")))
 

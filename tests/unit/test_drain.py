@@ -487,7 +487,7 @@ async def test_an_idle_worker_stops_at_once(store: FaultyStore, seen: Seen) -> N
         async with asyncio.timeout(4):
             await worker.stop()
 
-    assert store.calls == {"claim": 1}
+    assert store.calls == {"claim": 1, "report": 1, "sign_off": 1}
     assert seen.left == [0]
 
 

@@ -544,7 +544,7 @@ async def test_a_publisher_in_the_same_database_may_acknowledge_by_itself(
 
 
 async def coroutine(*_: object) -> None:
-    """A hook that nobody would await."""
+    """A hook that would not be awaited."""
 
 
 class Awaited:

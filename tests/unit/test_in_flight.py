@@ -28,14 +28,18 @@ def runner(in_flight: InFlight) -> HandlerSlot:
 
 async def test_deliveries_start_in_the_order_in_which_they_were_taken() -> None:
     in_flight, taken = holding(3)
+    slots = [runner(in_flight) for _ in range(3)]
 
-    assert [in_flight.start_next(runner(in_flight), 0.0) for _ in range(3)] == taken
+    for slot in slots:
+        in_flight.start(slot, 0.0)
+
+    assert [list(slot.results) for slot in slots] == [[each] for each in taken]
 
 
 async def test_what_waits_and_what_runs_is_counted_apart() -> None:
     in_flight, _ = holding(3)
     slot = runner(in_flight)
-    in_flight.start_next(slot, 0.0)
+    in_flight.start(slot, 0.0)
 
     assert (in_flight.waiting, in_flight.running) == (2, 1)
     assert in_flight.tasks() == [slot.task]
@@ -50,7 +54,7 @@ async def test_a_hand_is_empty_when_nothing_waits_and_nothing_runs() -> None:
     await asyncio.sleep(0)
     assert not in_flight.is_empty
 
-    in_flight.start_next(slot, 0.0)
+    in_flight.start(slot, 0.0)
     await asyncio.sleep(0)
     assert not waiting.done()
 
@@ -80,14 +84,15 @@ async def test_what_would_start_next_can_be_kept() -> None:
 
     assert ids(in_flight.give_back(keep=2)) == [3, 4, 5]
     assert in_flight.waiting == 2
-    assert in_flight.start_next(slot, 0.0).id == 1
+    in_flight.start(slot, 0.0)
+    assert ids(slot.results) == [1]
     assert in_flight.give_back(keep=7) == []
 
 
 async def test_only_what_has_not_started_can_be_forgotten() -> None:
     in_flight, [first, second] = holding(2)
     slot = runner(in_flight)
-    in_flight.start_next(slot, 0.0)
+    in_flight.start(slot, 0.0)
 
     assert in_flight.forget(first) is False
     assert in_flight.forget(second) is True

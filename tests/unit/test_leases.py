@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import nightmail.engine.worker as worker_module
+from nightmail.controls import worker_of
 from nightmail.engine.leases import Keeper, Leases
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
@@ -38,7 +39,7 @@ def other(data: MemoryData) -> MemoryStore:
     return MemoryStore(data)
 
 
-async def nobody_else_gets_any(other: MemoryStore, leases: int = 2) -> None:
+async def others_get_none(other: MemoryStore, leases: int = 2) -> None:
     """Try to take something over for as long as so many leases last."""
     loop = asyncio.get_running_loop()
     end = loop.time() + SHORT.total_seconds() * leases
@@ -53,7 +54,7 @@ async def test_a_handler_may_run_for_many_leases(store: FaultyStore, other: Memo
     settings = WorkerSettings(lease=SHORT)
     async with at_work(Worker(store, handler, queues=[QUEUE], settings=settings, observer=seen)):
         await handler.until_running(1)
-        await nobody_else_gets_any(other)
+        await others_get_none(other)
         handler.let_go()
         await seen.until_settled(1)
 
@@ -61,6 +62,22 @@ async def test_a_handler_may_run_for_many_leases(store: FaultyStore, other: Memo
     assert len(handler.deliveries) == 1
     # About every third of a lease, and not at every look.
     assert 2 <= store.calls["extend"] <= 8
+
+
+async def test_every_claim_has_a_token_of_its_own(store: FaultyStore, seen: Seen) -> None:
+    tokens = []
+
+    async def handle(delivery: Delivery) -> None:
+        tokens.append(delivery.token)
+
+    # Under one token for all, a handler that lost its message to its own worker could still end it.
+    async with at_work(Worker(store, handle, queues=[QUEUE], observer=seen)):
+        for count in range(1, 6):
+            await publish(store)
+            await seen.until_settled(count)
+
+    assert len(set(tokens)) == len(tokens) == 5
+    assert len({worker_of(token) for token in tokens}) == 1
 
 
 @pytest.mark.usefixtures("far_ahead")
@@ -81,7 +98,7 @@ async def test_a_message_waiting_in_memory_keeps_its_lease_and_still_runs(
     async with at_work(worker):
         await seen.until_settled(30)
         assert worker.in_hand == 30
-        await nobody_else_gets_any(other)
+        await others_get_none(other)
         assert store.sizes["extend"][-1] == 30
         hold.set()
         await seen.until_settled(60)
@@ -98,7 +115,7 @@ async def test_what_is_finished_but_not_yet_written_keeps_its_lease(
     settings = WorkerSettings(lease=SHORT)
     async with at_work(Worker(store, Handler(), queues=[QUEUE], settings=settings, observer=seen)):
         await soon(gate.reached.wait())
-        await nobody_else_gets_any(other)
+        await others_get_none(other)
         gate.open()
         await seen.until_settled(3)
 
@@ -115,7 +132,7 @@ async def test_handlers_that_finish_during_a_stop_keep_their_leases(
     async with at_work(worker):
         await handler.until_running(1)
         stopping = asyncio.create_task(worker.stop())
-        await nobody_else_gets_any(other)
+        await others_get_none(other)
         handler.let_go()
         await soon(stopping)
 
@@ -164,7 +181,7 @@ async def test_a_renewal_that_fails_is_told_of_and_tried_again_before_the_lease_
     settings = WorkerSettings(lease=SHORT * 2)
     async with at_work(Worker(store, handler, queues=[QUEUE], settings=settings, observer=seen)):
         await handler.until_running(1)
-        await nobody_else_gets_any(other, leases=4)
+        await others_get_none(other, leases=4)
         handler.let_go()
         await seen.until_settled(1)
 
@@ -329,21 +346,21 @@ class Bench:
         )
 
 
-async def test_a_lease_is_renewed_when_a_third_of_it_is_gone_and_not_before() -> None:
+async def test_a_lease_is_renewed_when_a_quarter_of_it_is_gone_and_not_before() -> None:
     bench, renewals = Bench(), Renewals()
     bench.leases.add([delivery(id=1)], until=60.0)
 
-    for bench.now in (0.0, 10.0, 20.0, 20.1, 30.0, 40.0, 40.2):
+    for bench.now in (0.0, 10.0, 15.0, 15.1, 25.0, 30.1, 30.2):
         before = len(renewals.asked)
         await bench.keeper.renew(renewals)
-        assert len(renewals.asked) - before == (bench.now in (20.1, 40.2)), bench.now
+        assert len(renewals.asked) - before == (bench.now in (15.1, 30.2)), bench.now
 
 
 async def test_only_leases_that_need_it_are_renewed() -> None:
     bench, renewals = Bench(), Renewals()
     bench.leases.add([delivery(id=1)], until=60.0)
     bench.leases.add([delivery(id=2)], until=75.0)
-    bench.now = 30.0
+    bench.now = 29.0
 
     await bench.keeper.renew(renewals)
 

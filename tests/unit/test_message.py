@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightmail.message import Due, Message, check_due, check_name, decode_headers, encode_headers
+from nightmail.message import (
+    Due,
+    Message,
+    check_due,
+    check_name,
+    decode_headers,
+    differ_in_bodies_only,
+    encode_headers,
+)
 from tests.unit.support import brisk, delivery
 
 SECOND = timedelta(seconds=1)
@@ -217,3 +225,45 @@ def test_empty_headers_cost_nothing_to_read() -> None:
 def test_a_due_time_centuries_ahead_is_refused(due: Due) -> None:
     with pytest.raises(ValueError, match="200 years ahead"):
         Message(queue="orders", body=b"", due=due)
+
+
+def test_a_message_with_another_body_is_like_one_that_was_built_with_it() -> None:
+    fields: dict[str, Any] = {
+        "queue": "q",
+        "headers": {"a": "1"},
+        "due": timedelta(seconds=5),
+        "expires_in": timedelta(seconds=9),
+        "ordering_key": "k",
+        "priority": 3,
+    }
+    first = Message(body=b"one", **fields)
+
+    other = first.with_body(b"two")
+
+    assert other == Message(body=b"two", **fields)
+    assert other.encoded_headers == first.encoded_headers
+    assert first.body == b"one"
+
+
+def test_another_body_must_be_bytes_too() -> None:
+    with pytest.raises(TypeError, match="body must be bytes, not str"):
+        Message(queue="q", body=b"").with_body("text")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"queue": "r"},
+        {"headers": {"a": "2"}},
+        {"due": timedelta(seconds=1)},
+        {"expires_in": timedelta(seconds=9)},
+        {"ordering_key": "k"},
+        {"priority": 1},
+    ],
+)
+def test_messages_that_differ_in_more_than_their_bodies_are_told_apart(other: dict[str, Any]) -> None:
+    plain: dict[str, Any] = {"queue": "q", "headers": {"a": "1"}}
+    first = Message(body=b"one", **plain)
+
+    assert differ_in_bodies_only([first, Message(body=b"two", **plain)])
+    assert not differ_in_bodies_only([first, Message(body=b"one", **{**plain, **other})])

@@ -1,4 +1,4 @@
-"""An observer that raises, against its promise, harms nobody: every message ends as if nobody had listened."""
+"""An observer that raises, against its promise, harms nothing: every message ends as without it."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ def test_our_reasons_are_plain_words() -> None:
         "policy_error",
         "expired",
         "unreadable",
+        "stopped",
         "too_large",
     }
     assert Dead(Reason.EXPIRED) == Dead("expired")

@@ -309,7 +309,7 @@ async def test_a_quarantined_message_waits_for_a_neighbours_claim_that_is_under_
     assert seen.runs == [innocent, quarantined]
 
 
-class Somebody:
+class IdleWorker:
     """Another worker of this process, with nothing in hand."""
 
     is_at_rest = True
@@ -321,7 +321,7 @@ class JustThen(Quarantine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.neighbour = Somebody()
+        self.neighbour = IdleWorker()
         self._came = False
 
     async def wait_open(self) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
-from nightmail.cli.stores import url_of
 from nightmail.stores import public_url
 from nightmail.stores.memory import MemoryStore
 
@@ -30,11 +27,3 @@ from nightmail.stores.memory import MemoryStore
 )
 def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
     assert public_url(url, MemoryStore()) == shown
-
-
-@pytest.mark.parametrize(
-    "url", ["postgresql://me:hunter2@db/shop", "postgresql://db/shop?password=hunter2", "mysql://db?passwd=x"]
-)
-def test_a_password_among_the_arguments_of_a_command_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="NIGHTMAIL_URL"):
-        url_of(argparse.Namespace(url=url))

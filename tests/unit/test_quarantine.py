@@ -80,8 +80,8 @@ async def test_what_comes_in_the_moment_in_which_the_last_runner_ends_is_started
         in_flight.take([delivery(id=2)])
         under_test.start()
 
-    async def handle(in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
-        taken = in_flight.start_next(slot, now)
+    async def handle(slot: HandlerSlot, now: float) -> float:
+        (taken,) = slot.results
         started.append(taken.id)
         in_flight.finish(slot)
         if taken.id == 1:
@@ -102,8 +102,8 @@ async def test_a_runner_that_died_is_replaced_while_anything_waits() -> None:
     in_flight = InFlight()
     started: list[int] = []
 
-    async def handle(in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
-        taken = in_flight.start_next(slot, now)
+    async def handle(slot: HandlerSlot, now: float) -> float:
+        (taken,) = slot.results
         started.append(taken.id)
         in_flight.finish(slot)
         if taken.id == 1:

@@ -442,7 +442,7 @@ async def test_attempts_count_failures_and_deliveries_count_lost_workers(
         return None if len(counters) == 4 else Retry()
 
     await publish(store)
-    # Two workers are lost with it: it was claimed, and nobody ever said how it ended.
+    # Two workers are lost with it: it was claimed, and it was never written how it ended.
     for _ in range(2):
         await take(store)
         clock.advance(timedelta(seconds=61))

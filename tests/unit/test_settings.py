@@ -15,7 +15,7 @@ def test_the_defaults_are_what_the_documentation_says() -> None:
     settings = WorkerSettings()
 
     assert settings.max_workers == 10
-    assert settings.lease == timedelta(seconds=60)
+    assert settings.lease == timedelta(seconds=20)
     assert settings.retry == ExponentialRetry()
     assert settings.max_deliveries == 10
     assert settings.handler_timeout == timedelta(hours=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -225,7 +225,7 @@ def finished(count: int) -> tuple[Finished, list[Settlement]]:
     return box, settlements
 
 
-def numbers(settlements: list[Settlement]) -> list[int]:
+def numbers(settlements: Iterable[Settlement]) -> list[int]:
     """Which messages these are."""
     return ids(each.delivery for each in settlements)
 
@@ -233,11 +233,11 @@ def numbers(settlements: list[Settlement]) -> list[int]:
 def test_the_oldest_come_first_and_stay_until_dropped() -> None:
     box, _ = finished(5)
 
-    assert numbers(box.first(3)) == [1, 2, 3]
-    assert numbers(box.first(3)) == [1, 2, 3]
+    assert numbers(box) == [1, 2, 3, 4, 5]
+    assert numbers(box) == [1, 2, 3, 4, 5]
     assert len(box) == 5
     box.drop_first(3)
-    assert numbers(box.first(3)) == [4, 5]
+    assert numbers(box) == [4, 5]
 
 
 def test_what_was_asked_before_says_so_and_keeps_its_place() -> None:
@@ -245,7 +245,7 @@ def test_what_was_asked_before_says_so_and_keeps_its_place() -> None:
 
     box.ask_again(settlements[:2])
 
-    assert [(each.delivery.id, each.repeated) for each in box.first(3)] == [(1, True), (2, True), (3, False)]
+    assert [(each.delivery.id, each.repeated) for each in box] == [(1, True), (2, True), (3, False)]
 
 
 def test_what_is_put_back_goes_behind_all_others() -> None:
@@ -254,7 +254,7 @@ def test_what_is_put_back_goes_behind_all_others() -> None:
     box.drop_first(2)
     box.put_back(settlements[:1])
 
-    assert numbers(box.first(3)) == [3, 1]
+    assert numbers(box) == [3, 1]
 
 
 @pytest.mark.parametrize("wait", [Finished.wait_some, Finished.wait_none])

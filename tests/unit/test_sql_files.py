@@ -16,7 +16,7 @@ from nightmail.stores.sql.statements import Statement, load, load_script
 from tests.unit.support import brisk
 
 QUERIES = """\
-Whatever comes before the first name is nobody's.
+What comes before the first name belongs to no statement.
 
 -- name: claim
 -- Lease what is due: this line and the next are for people.

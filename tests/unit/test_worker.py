@@ -286,5 +286,5 @@ async def test_a_handler_that_awaits_nothing_leaves_others_their_turn(store: Fau
     await Worker(store, handle, queues=[QUEUE], settings=WorkerSettings(max_workers=1)).run_until_idle()
     counting.cancel()
 
-    # One message after the other, and somebody else in between each time.
+    # One message after the other, and another task in between each time.
     assert len(set(seen_by_handler)) == 50

@@ -12,9 +12,10 @@ from nightmail import OutboxBroker
 from nightmail.annotations import OutboxMessage
 from nightmail.observe import Observer
 from tests.walk.page import assert_shown
-from tests.walk.tracing import PAYLOAD, walked
+from tests.walk.tracing import walked
 
 QUEUE = "orders"
+PAYLOAD = "hello"
 
 
 class Settled(Observer):
@@ -71,7 +72,7 @@ async def _publish(url: str) -> None:
 
 @pytest.mark.postgres
 async def test_from_the_claim_to_the_deletion_on_postgres(postgres_url: str) -> None:
-    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=24)
+    assert_shown("claim to deletion, Postgres", await _delivered(postgres_url), at_most=20)
 
 
 @pytest.mark.redis

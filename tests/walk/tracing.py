@@ -1,10 +1,9 @@
 """Follows one message through our code with `sys.setprofile`.
 
-A function of ours *carries* the message if it is on the stack when the message reaches a station (a statement or script
-is sent, or the user's handler is called), from the first that has the message in hand; if it is a verb that asks for
-that; or if it returns a delivery, an outcome or what is written for it. It passes the message on, or decides its fate.
-A task continues the stack that created it. Everything else (loops, checks, encoding and decoding, properties,
-observers) only helps.
+A function of ours *carries* the message if it is on the stack when a statement or script is sent or the user's handler
+is called; if it is a verb that asks for that; or if it returns a message, a delivery, an outcome or what is written for
+it. It passes the message on, or decides its fate. A task continues the stack that created it. Everything else (checks,
+encoding and decoding, properties, observers) only helps.
 """
 
 from __future__ import annotations
@@ -12,32 +11,23 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from inspect import CO_GENERATOR
-from itertools import dropwhile, islice
 from pathlib import Path
-from types import CellType, CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any, Final
 
-import asyncpg
-from faststream.message import StreamMessage
-from faststream.response import PublishCommand
+import greenlet  # type: ignore[import-untyped]  # It brings no types.
 
 import nightmail
-from nightmail.broker.received import Received
-from nightmail.engine.slot import HandlerSlot
 from nightmail.message import Delivery, Message
 from nightmail.outcome import OUTCOMES
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.sql.verbs import Ask
 
 _OURS: Final = str(Path(nightmail.__file__).parent)
-PAYLOAD: Final = "the message that is followed"
-_DECISIONS: Final = (Delivery, Claimed, Settlement, *OUTCOMES)
-_IN_HAND: Final = (Message, StreamMessage, PublishCommand, Received, HandlerSlot, asyncpg.Record, *_DECISIONS)
-"""What stands for the message on its way."""
+_DECISIONS: Final = (Message, Delivery, Claimed, Settlement, *OUTCOMES)
 _SENDS: Final = {
     ("asyncpg", "fetch"),
     ("asyncpg", "execute"),
@@ -65,25 +55,28 @@ class Walk:
         if event == "call" and code.co_name in ("create_task", "ensure_future") and _is_ours(_caller(frame)):
             coroutine = frame.f_locals.get("coro", frame.f_locals.get("coro_or_future"))
             self._coroutines.append(coroutine)  # Kept alive: an id is reused.
-            self._creators[id(coroutine)] = self._in_hand(frame.f_back)
+            self._creators[id(coroutine)] = self._stack(frame.f_back)
         elif event == "call" and (code is self._handler or _sends(frame)):
-            for each in self._in_hand(frame.f_back):
+            for each in self._stack(frame.f_back):
                 self._add(each)
         elif event == "return" and _is_ours(code) and (_asks(code, arg) or _returns(code, arg)):
             self._add(code)
 
-    def _in_hand(self, frame: FrameType | None) -> list[CodeType]:
-        """Our functions on the stack from the first that has the message, with those that created the task."""
-        stack: list[FrameType] = []
+    def _stack(self, frame: FrameType | None) -> list[CodeType]:
+        """Our functions on the stack, the outermost first, after those that created the task."""
+        stack: list[CodeType] = []
+        # SQLAlchemy runs what we give it in a greenlet: its stack goes on where its parent waits.
+        parent = greenlet.getcurrent().parent
         while frame is not None and frame is not self._root:
             if _is_ours(frame.f_code):
-                stack.insert(0, frame)
+                stack.insert(0, frame.f_code)
             frame = frame.f_back
+            if frame is None and parent is not None:
+                frame, parent = parent.gr_frame, parent.parent
         task = asyncio.current_task()
-        created = self._creators.get(id(task.get_coro()), []) if task is not None and frame is None else []
-        if created:
-            return [*created, *(each.f_code for each in stack)]
-        return [each.f_code for each in dropwhile(_lacks_it, stack)]
+        if task is None or frame is not None:
+            return stack
+        return [*self._creators.get(id(task.get_coro()), ()), *stack]
 
     def _add(self, code: CodeType) -> None:
         name = f"{_module(code)}.{code.co_qualname.replace('.<locals>', '')}"
@@ -136,38 +129,6 @@ def _asks(code: CodeType, value: Any) -> bool:
 def _returns(code: CodeType, value: Any) -> bool:
     first = value[0] if isinstance(value, list | tuple) and value else value
     return isinstance(first, _DECISIONS) and not _is_property(code)
-
-
-def _holds(value: Any, depth: int = 6) -> bool:
-    """Whether the message is here: as itself, as a row or a reply, in a container, or in a call to be made."""
-    if isinstance(value, _IN_HAND):
-        return True
-    if depth == 0:
-        return False
-    found: Iterable[Any] = ()
-    match value:
-        case list() | tuple() | set():
-            found = islice(value, 20)
-        case dict():
-            found = islice(value.values(), 20)
-        case partial():
-            found = (*value.args, *value.keywords.values())
-        case FunctionType():
-            found = [_content(cell) for cell in value.__closure__ or ()]
-        case bytes() | str():
-            return PAYLOAD in value if isinstance(value, str) else PAYLOAD.encode() in value
-    return any(_holds(each, depth - 1) for each in found)
-
-
-def _lacks_it(frame: FrameType) -> bool:
-    return not _holds(list(frame.f_locals.values()))
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None  # Not assigned yet.
 
 
 def _module(code: CodeType) -> str:

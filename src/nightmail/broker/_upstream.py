@@ -6,10 +6,11 @@ FastStream has no public interface for writing brokers yet, and changes its inte
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from fast_depends.core import CallModel
 from fast_depends.utils import is_coroutine_callable
+from faststream import __about__
 from faststream._internal._compat import json_loads
 from faststream._internal.basic_types import LoggerProto, SendableMessage
 from faststream._internal.broker import BrokerRouter, BrokerUsecase
@@ -53,6 +54,7 @@ from faststream.middlewares import AckPolicy
 
 __all__ = [
     "EMPTY",
+    "FASTSTREAM_VERSION",
     "ArgsContainer",
     "AsyncCallable",
     "BatchCodecProto",
@@ -108,6 +110,8 @@ __all__ = [
     "resolve_ack_policy",
     "restore_direct_calls",
 ]
+
+FASTSTREAM_VERSION: Final = __about__.__version__
 
 
 def resolve_ack_policy(subscriber: SubscriberUsecase[Any], policy: AckPolicy) -> None:

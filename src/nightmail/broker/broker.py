@@ -44,6 +44,7 @@ from nightmail.broker.options import (
 from nightmail.broker.producer import OutboxProducer
 from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.registrator import OutboxRegistrator
+from nightmail.broker.steering import Steering
 from nightmail.broker.subscriber import OutboxSubscriber
 from nightmail.broker.timers import Timers
 from nightmail.describing import one_line
@@ -64,6 +65,7 @@ class OutboxBroker(
     OutboxRegistrator,
     Timers,
     Operating,
+    Steering,
     BrokerUsecase[Received | ReceivedBatch, FullStore, OutboxBrokerConfig],
 ):
     """Publishes into, and delivers from, the database you already have.
@@ -141,6 +143,7 @@ class OutboxBroker(
             sync_session_factory=options.get("sync_session_factory"),
             worker_options=worker_options(options),
             observer=observer,
+            access_log_level=options.get("log_level", logging.DEBUG),
             producer=OutboxProducer(
                 self._store,
                 parser=options.get("parser"),
@@ -318,7 +321,8 @@ class OutboxBroker(
             message: What the handler gets: anything that can be encoded as JSON, or `str`, or `bytes`.
             queue: The queue of its subscribers.
         """
-        check_options("publish()", unknown, TimerOptions)
+        if unknown:
+            check_options("publish()", unknown, TimerOptions)
         options: TimerOptions = {
             "activate_in": activate_in,
             "activate_at": activate_at,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Unpack, cast
 
@@ -49,12 +49,14 @@ class OutboxPublishCommand(BatchPublishCommand):
         self._given = given
         self._is_empty = not bodies
         self.session = given.get("session")
-        check_session(self.session)
+        if self.session is not None:
+            check_session(self.session)
         self.may_leave_session = False
         """Whether the session is only the handler's: a store in another database publishes without it."""
-        self.due = due_from(
-            _read(float, given.get("activate_in")), _read(datetime.fromisoformat, given.get("activate_at"))
-        )
+        activate_in, activate_at = given.get("activate_in"), given.get("activate_at")
+        self.due: Due = None
+        if activate_in is not None or activate_at is not None:
+            self.due = due_from(_read(float, activate_in), _read(datetime.fromisoformat, activate_at))
         self.timer_id = given.get("timer_id")
         self.on_conflict: OnConflict = given.get("on_conflict", "skip")
         self.dedup_for = _duration("dedup_for", given.get("dedup_for"))
@@ -64,7 +66,7 @@ class OutboxPublishCommand(BatchPublishCommand):
 
     def check(self) -> OutboxPublishCommand:
         """The same, unless no message can be made of it: to refuse a bad argument where it is given."""
-        self.message(b"", None)
+        Message(body=b"", **self.fields(None))
         return self
 
     def with_defaults(self, defaults: TimerOptions) -> OutboxPublishCommand:
@@ -109,20 +111,32 @@ class OutboxPublishCommand(BatchPublishCommand):
             publish_type=cmd.publish_type,
         )
 
-    def message(self, body: bytes, content_type: str | None) -> Message:
-        """The message to store for one encoded body."""
-        return Message(
-            queue=self.destination,
-            body=body,
-            headers=self._envelope(content_type),
-            due=self.due,
-            timer_id=self.timer_id,
-            on_conflict=self.on_conflict,
-            dedup_for=self.dedup_for,
-            expires_in=self.expires_in,
-            ordering_key=self.ordering_key,
-            priority=self.priority,
-        )
+    def fields(self, content_type: str | None) -> dict[str, Any]:
+        """The fields of the message to store, except its body, which has this type."""
+        return {
+            "queue": self.destination,
+            "headers": self._envelope(content_type),
+            "due": self.due,
+            "timer_id": self.timer_id,
+            "on_conflict": self.on_conflict,
+            "dedup_for": self.dedup_for,
+            "expires_in": self.expires_in,
+            "ordering_key": self.ordering_key,
+            "priority": self.priority,
+        }
+
+    def messages(self, encoded: Iterable[tuple[bytes, str | None]]) -> list[Message]:
+        """The messages to store for these encoded bodies. Checked once: they differ in nothing else but their type."""
+        made: list[Message] = []
+        alike: dict[str | None, Message] = {}
+        for body, content_type in encoded:
+            like = alike.get(content_type)
+            if like is None:
+                like = alike[content_type] = Message(body=body, **self.fields(content_type))
+                made.append(like)
+            else:
+                made.append(like.with_body(body))
+        return made
 
     def _envelope(self, content_type: str | None) -> dict[str, Any]:
         """The caller's headers with ours; a header that contradicts the message is refused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from faststream.middlewares import AckPolicy
 
 from nightmail.broker._upstream import (
     EMPTY,
+    FASTSTREAM_VERSION,
     BrokerConfig,
     ContextRepo,
     PublisherUsecaseConfig,
@@ -19,6 +21,7 @@ from nightmail.broker.class_annotations import what_to_import
 from nightmail.broker.options import Run, TimerOptions, WorkerOptions
 from nightmail.broker.sessions import SessionFactories, SessionFactory
 from nightmail.broker.sync_sessions import SyncSessionFactory
+from nightmail.engine.presence import Presence
 from nightmail.engine.quarantine import Quarantine
 from nightmail.observe import LoggingObserver, Observer
 from nightmail.store import FullStore
@@ -34,6 +37,9 @@ class OutboxBrokerConfig(BrokerConfig):
     worker_options: WorkerOptions = field(default_factory=WorkerOptions)
     observer: Observer = field(default_factory=LoggingObserver)
     quarantine: Quarantine = field(default_factory=Quarantine)
+    access_log_level: int = logging.DEBUG
+    """The level of the lines about messages that are received and processed."""
+    presence: Presence = field(default_factory=lambda: Presence({"faststream": FASTSTREAM_VERSION}))
     application_contexts: tuple[ContextRepo, ...] = ()
     """Contexts of applications that do not use the broker's own."""
     default_driver_annotations: Mapping[Any, Any] = field(default_factory=what_to_import)

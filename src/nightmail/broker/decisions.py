@@ -8,9 +8,9 @@ from typing import Any, Final
 from faststream.exceptions import AckMessage, HandlerException, NackMessage, RejectMessage
 
 from nightmail.broker.delays import as_delay
-from nightmail.broker.exceptions import PostponeMessage
+from nightmail.broker.exceptions import PauseQueue, PostponeMessage
 from nightmail.durations import Duration
-from nightmail.engine.result import Decision, Nacked
+from nightmail.engine.result import Decision, Nacked, PausesQueue
 from nightmail.outcome import OUTCOMES, Dead, Done, Postpone, Reason
 
 ANSWERS: Final = (*OUTCOMES, Exception)
@@ -49,6 +49,8 @@ def decision_in(said: HandlerException) -> Decision | AckIn:
     match said:
         case PostponeMessage():
             return postpone(said.delay)
+        case PauseQueue():
+            return PausesQueue(said.retry_after, said.reason)
         case AckMessage():
             return ack(**said.extra_options)
         case NackMessage():

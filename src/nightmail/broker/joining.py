@@ -6,6 +6,7 @@ refused before.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 from nightmail.errors import CannotJoin
@@ -53,7 +54,12 @@ def _kind(blocking: bool) -> str:
 
 
 def _factory(session: object) -> str | None:
-    for kind in type(session).__mro__:
+    return _factory_among(type(session).__mro__)
+
+
+@lru_cache(maxsize=64)
+def _factory_among(kinds: tuple[type, ...]) -> str | None:
+    for kind in kinds:
         if kind.__name__ in _FACTORIES and kind.__module__.startswith("sqlalchemy."):
             return kind.__name__
     return None

@@ -1,8 +1,8 @@
 """The access log, with a column for the queue.
 
 FastStream's own logs each error with its traceback, and "Processed" after it. Here a failure is one line, logged by
-`LoggingObserver` once its outcome is known: the access log shows what was received and what succeeded. Tracebacks are
-logged at level DEBUG.
+`LoggingObserver` once its outcome is known: the access log shows what was received and what succeeded. Tracebacks and
+the access log are at level DEBUG: two lines for each message that goes well would hide the ones that matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nightmail.broker._upstream import (
     get_broker_logger,
     make_logger_state,
 )
-from nightmail.broker.exceptions import PostponeMessage
+from nightmail.broker.exceptions import PauseQueue, PostponeMessage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -115,22 +115,30 @@ class Adopted(logging.Handler):
 class AccessLog:
     """Makes the middleware of each message."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_is_enabled_for", "_level", "_state")
 
-    def __init__(self, state: LoggerState) -> None:
+    def __init__(self, state: LoggerState, level: int) -> None:
         self._state = state
+        self._level = level
+        self._is_enabled_for = getattr(state.logger.logger, "isEnabledFor", lambda _level: True)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the logger would write anything of it. Asked for each message: levels change while a service runs."""
+        return bool(self._is_enabled_for(self._level))
 
     def __call__(self, msg: Any | None, /, *, context: ContextRepo) -> BaseMiddleware:
         """The middleware of one message."""
-        return _AccessLogMiddleware(msg, state=self._state, context=context)
+        return _AccessLogMiddleware(msg, state=self._state, level=self._level, context=context)
 
 
 class _AccessLogMiddleware(BaseMiddleware):
-    __slots__ = ("_is_answer", "_state")
+    __slots__ = ("_is_answer", "_level", "_state")
 
-    def __init__(self, msg: Any | None, /, *, state: LoggerState, context: ContextRepo) -> None:
+    def __init__(self, msg: Any | None, /, *, state: LoggerState, level: int, context: ContextRepo) -> None:
         super().__init__(msg, context=context)
         self._state = state
+        self._level = level
         self._is_answer = False
 
     async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
@@ -148,7 +156,9 @@ class _AccessLogMiddleware(BaseMiddleware):
             self._say("Processed")
         elif isinstance(exc_val, IgnoredException):
             # The outcome of these two is logged by the observer.
-            if isinstance(exc_val, PostponeMessage) or not isinstance(exc_val, NackMessage | RejectMessage):
+            if isinstance(exc_val, PostponeMessage | PauseQueue) or not isinstance(
+                exc_val, NackMessage | RejectMessage
+            ):
                 self._say(str(exc_val))
         elif isinstance(exc_val, Exception):
             self._say(type(exc_val).__name__, logging.DEBUG, exc_val)
@@ -156,4 +166,6 @@ class _AccessLogMiddleware(BaseMiddleware):
 
     def _say(self, what: str, level: int | None = None, error: Exception | None = None) -> None:
         if not self._is_answer:
-            self._state.log(what, level, extra=self.context.get_local("log_context", {}), exc_info=error)
+            self._state.log(
+                what, level or self._level, extra=self.context.get_local("log_context", {}), exc_info=error
+            )

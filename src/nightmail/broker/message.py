@@ -126,7 +126,7 @@ class OutboxMessage(StreamMessage[Received]):
 
     @property
     def stopping(self) -> bool:
-        """Whether this `def` handler has to end: its time is up, or its worker stops. An `async def` is cancelled."""
+        """Whether this `def` handler has to end: its time is up, or it is stopped. An `async def` is cancelled."""
         return _stopping()
 
     def check(self) -> None:
@@ -282,7 +282,7 @@ class OutboxBatchMessage(StreamMessage[ReceivedBatch]):
 
     @property
     def stopping(self) -> bool:
-        """Whether this `def` handler has to end: its time is up, or its worker stops. An `async def` is cancelled."""
+        """Whether this `def` handler has to end: its time is up, or it is stopped. An `async def` is cancelled."""
         return _stopping()
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ from nightmail.broker.timers import check_limit
 from nightmail.durations import as_timedelta
 from nightmail.engine import redriving
 from nightmail.message import check_queue
-from nightmail.records import DeadFilter, DeadLetter, QueueStats
+from nightmail.records import DeadFilter, DeadLetter, DeadSummary, QueueStats, StoredMessage
 from nightmail.store import FullStore
 
 
@@ -44,6 +44,20 @@ class Operating:
         """
         check_limit(limit)
         return await self.store.dead(_filter("dead_letters()", queue, which), limit=limit, cursor=cursor)
+
+    @must_be_awaited
+    @lists_options(DeadOptions)
+    async def summarize_dead(
+        self, queue: str | None = None, *, limit: int = 100, **which: Unpack[DeadOptions]
+    ) -> DeadSummary:
+        """How many dead letters there are, and their largest groups: of one queue, one reason, one kind of error.
+
+        Args:
+            queue: Those that died in this queue.
+            limit: At most so many groups.
+        """
+        check_limit(limit)
+        return await self.store.summarize_dead(_filter("summarize_dead()", queue, which), limit=limit)
 
     @must_be_awaited
     @lists_options(DeadOptions)
@@ -98,6 +112,11 @@ class Operating:
         """
         found = _filter("purge_dead()", queue, which, everything=everything)
         return await redriving.purge(self.store, found, limit=limit)
+
+    @must_be_awaited
+    async def find(self, *ids: int) -> list[StoredMessage]:
+        """The messages with these ids, waiting or running; those that are gone are left out."""
+        return await self.store.find(ids)
 
     @must_be_awaited
     async def stats(self) -> dict[str, QueueStats]:

@@ -6,11 +6,12 @@ import are quoted.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from logging import INFO
+from logging import DEBUG
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypedDict
 
 from faststream.middlewares import AckPolicy
 
+from nightmail.breaker import Breaker
 from nightmail.broker._upstream import EMPTY
 from nightmail.broker.option_help import Option
 from nightmail.durations import Duration, as_positive, as_timedelta
@@ -140,6 +141,10 @@ class WorkerOptions(TypedDict, total=False):
         Option(_WORKER.lease.total_seconds(), "How long until a dead process's messages go to another."),
     ]
     retry: Annotated[RetryPolicy, Option(_WORKER.retry, "What follows a failure.")]
+    breaker: Annotated[
+        Breaker | None,
+        Option(_WORKER.breaker, "When to pause a queue whose handlers keep failing; `None` is never."),
+    ]
     max_deliveries: Annotated[
         int,
         Option(
@@ -270,7 +275,9 @@ class BrokerOptions(WorkerOptions, GroupOptions, total=False):
     logger: Annotated[
         "LoggerProto | None", Option(EMPTY, "Where to log: FastStream's own if not given, nowhere if `None`.")
     ]
-    log_level: Annotated[int, Option(INFO, "From which level on.")]
+    log_level: Annotated[
+        int, Option(DEBUG, "The level of the lines about messages that are received and processed.")
+    ]
     apply_types: Annotated[bool, Option(True, "Validate what handlers get, and inject what they ask for.")]
     serializer: Annotated["SerializerProto | None", Option(EMPTY, "Validates; pydantic if it is installed.")]
     provider: Annotated["Provider | None", Option(None, "Keeps the overrides of dependencies.")]

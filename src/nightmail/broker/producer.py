@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from faststream.exceptions import FeatureNotSupportedException
+from faststream.message import encode_message
 
 from nightmail.broker._upstream import (
     BatchCodecProto,
@@ -57,18 +58,21 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
 
     async def publish(self, cmd: OutboxPublishCommand) -> int | None:
         """Store one message; its id, or `None` when a conflict stored nothing."""
-        message = cmd.message(*await self._encode(cmd.body))
+        body, content_type = await self._encode(cmd.body)
+        message = Message(body=body, **cmd.fields(content_type))
+        session = cmd.session
         own = own_delivery(self._store, message.queue, message.timer_id)
-        if own is not None and cmd.session is None and current_session() is not None:
+        if own is not None and session is None and current_session() is not None:
             # This publish would wait for its own handler until that times out.
             raise ValueError(
                 "this timer's own message is locked by your OutboxSession: publish it there, with session=session"
             )
-        publish = partial(self._store.publish, message, transaction=cmd.session, own=own)
         try:
-            stored = await (
-                carried_out(cmd.session, publish) if isinstance(cmd.session, Blocking) else publish()
-            )
+            if isinstance(session, Blocking):
+                verb = partial(self._store.publish, message, transaction=session, own=own)
+                stored = await carried_out(session, verb)
+            else:
+                stored = await self._store.publish(message, transaction=session, own=own)
         except (OtherDatabase, CannotJoin):
             if not cmd.may_leave_session:
                 raise
@@ -93,16 +97,19 @@ class OutboxProducer(ProducerProto[OutboxPublishCommand]):
         if not bodies:
             cmd.check()
         if len(bodies) < 2 or not isinstance(self.codec, BatchCodecProto):
-            return [cmd.message(*await self._encode(body)) for body in bodies]
+            return cmd.messages([await self._encode(body) for body in bodies])
         try:
             encoded = await self.codec.encode_batch(bodies, self._serializer)
             pairs = [pair for pair, _ in zip(encoded, bodies, strict=True)]
         except Exception as error:
             raise _not_encodable(bodies[0], error) from error
-        return [cmd.message(body, content_type) for body, content_type in pairs]
+        return cmd.messages(pairs)
 
     async def _encode(self, body: Any) -> tuple[bytes, str | None]:
         try:
+            if type(self.codec) is DefaultCodec:
+                # All that its coroutine does.
+                return encode_message(body, self._serializer)
             return await self.codec.encode(body, self._serializer)
         except Exception as error:
             raise _not_encodable(body, error) from error

@@ -58,6 +58,8 @@ class OutboxRegistrator(Registrator[Received | ReceivedBatch, BrokerConfig]):
         if queues and isinstance(queues[0], list | tuple):
             raise TypeError('subscriber() takes the names one by one: subscriber("orders", "returns")')
         worker_settings(worker_options(options), None)
+        if options.get("breaker") is not None and options.get("dead_letters", False):
+            raise SetupError("a breaker pauses messages, and dead letters are not paused: leave breaker out")
         config = OutboxSubscriberConfig(
             _outer_config=cast("BrokerConfig", self.config),
             _ack_policy=options.get("ack_policy", EMPTY),

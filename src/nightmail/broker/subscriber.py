@@ -33,7 +33,7 @@ from nightmail.broker.call_assertions import SubscriberWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
 from nightmail.broker.decisions import is_answer
-from nightmail.broker.def_handlers import as_written, in_own_thread, warn_of_shared_threads
+from nightmail.broker.def_handlers import as_written, blocks, in_own_thread, warn_of_shared_threads
 from nightmail.broker.logging import AccessLog, log_of
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
@@ -129,13 +129,23 @@ class OutboxSubscriber(SubscriberWithAssertions):
     def _broker_config(self) -> OutboxBrokerConfig:
         return cast("OutboxBrokerConfig", self._outer_config)
 
-    @cached_property
+    @property
     def _around_middlewares(self) -> Sequence[BrokerMiddleware[Any]]:
+        log, logged, unlogged = self._around
+        return logged if log is not None and log.is_wanted else unlogged
+
+    @cached_property
+    def _around(
+        self,
+    ) -> tuple[AccessLog | None, Sequence[BrokerMiddleware[Any]], Sequence[BrokerMiddleware[Any]]]:
+        """The access log, and what is around a message with it and without it."""
         logger = self._outer_config.logger
-        around: list[BrokerMiddleware[Any]] = [] if log_of(logger) is None else [AccessLog(logger)]
-        if contexts := self._broker_config.application_contexts:
-            around.append(Shown(contexts))
-        return around
+        contexts = self._broker_config.application_contexts
+        unlogged: Sequence[BrokerMiddleware[Any]] = (Shown(contexts),) if contexts else ()
+        if log_of(logger) is None:
+            return None, unlogged, unlogged
+        log = AccessLog(logger, self._broker_config.access_log_level)
+        return log, (log, *unlogged), unlogged
 
     @property
     def takes_dead_letters(self) -> bool:
@@ -165,7 +175,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
         # Looked up once: through its routers' configurations it takes microseconds, for every message.
         self._store, self._make_session = broker.store, broker.session_factories
         # Looked up again for each worker: a router may have moved to a broker with other sessions and another log.
-        vars(self).pop("_around_middlewares", None)
+        vars(self).pop("_around", None)
         vars(self).pop("_own_middlewares", None)
         return Worker(
             self._source,
@@ -176,7 +186,15 @@ class OutboxSubscriber(SubscriberWithAssertions):
             settings=self.settings,
             observer=broker.observer,
             quarantine=broker.quarantine,
+            presence=broker.presence,
+            about={"name": self.specification.call_name, "handlers": self._where_handlers_run},
         )
+
+    @property
+    def _where_handlers_run(self) -> str:
+        if not any(blocks(call.handler._declared_call) for call in self.calls):
+            return "event loop"
+        return self._config.run
 
     def _worker_settings(self) -> WorkerSettings:
         merged: dict[str, Any] = {**self._broker_config.worker_options, **self._config.worker_options}
@@ -305,7 +323,14 @@ class OutboxSubscriber(SubscriberWithAssertions):
         attempt = Attempt(source, self._deliver, settings, self._broker_config.observer)
         store = self._broker_config.store
         taken = await take_one(
-            source, store, self.queues, attempt, settings, timeout, self._broker_config.observer
+            source,
+            store,
+            self.queues,
+            attempt,
+            settings,
+            timeout,
+            self._broker_config.observer,
+            self._broker_config.presence,
         )
         if taken is None:
             return None

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-from uuid import uuid4
+from contextlib import suppress
 
 from nightmail.broker.received import Received
 from nightmail.engine.attempt import Attempt
+from nightmail.engine.presence import Presence
 from nightmail.engine.result import Decision
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.shutdown import undisturbed
 from nightmail.engine.worker import BUSY_SECONDS
-from nightmail.errors import LeaseLost
+from nightmail.errors import LeaseLost, NightmailError
 from nightmail.message import Delivery
 from nightmail.observe import Observer
-from nightmail.outcome import Release, WriteResult
+from nightmail.outcome import Done, Release, WriteResult
 from nightmail.store import Claimed, FullStore, Settlement, Source
 
 
@@ -32,16 +33,17 @@ async def take_one(
     settings: WorkerSettings,
     timeout: float,
     observer: Observer,
+    presence: Presence,
 ) -> Taken | None:
     """The next message of these queues, waiting for one as long as `timeout`; `None` if none came."""
     until = time.monotonic() + timeout
     with source.listen(queues) as bell:
         while True:
             bell.clear()
-            claimed = await _claimed(source, queues, settings, observer)
+            claimed = await _claimed(source, queues, settings, observer, presence)
             for delivery in claimed.deliveries:
                 if (skipped := attempt.skip_outcome(delivery)) is None:
-                    return Taken(delivery, store, source, attempt, observer)
+                    return Taken(delivery, store, source, attempt, observer, probe=claimed.probe)
                 await settle(source, observer, Settlement(delivery, skipped))
             left = until - time.monotonic()
             if left <= 0:
@@ -57,12 +59,22 @@ class Taken(Received):
     """A delivery that was taken by hand."""
 
     def __init__(
-        self, delivery: Delivery, store: FullStore, source: Source, attempt: Attempt, observer: Observer
+        self,
+        delivery: Delivery,
+        store: FullStore,
+        source: Source,
+        attempt: Attempt,
+        observer: Observer,
+        *,
+        probe: bool = False,
     ) -> None:
         super().__init__(delivery, store, write=self._decide)
+        self._probe = probe
         self._source = source
         self._attempt = attempt
         self._observer = observer
+        self._written_perhaps = False
+        """Whether a decision was sent and its reply was lost: if the message is gone, that may be why."""
 
     def acked(self, deliveries: Sequence[Delivery]) -> None:
         """See `Received`. It is reported at once: nothing will report the end of the work."""
@@ -90,10 +102,15 @@ class Taken(Received):
         settlement = self._attempt.settlement(self.delivery, self.result)
         if settlement is None:
             return None
+        settlement.repeated |= self._written_perhaps
+        self._written_perhaps = True
         result = await settle(self._source, self._observer, settlement)
         while result is WriteResult.BUSY:
             await asyncio.sleep(BUSY_SECONDS)
             result = await settle(self._source, self._observer, settlement)
+        self._written_perhaps = False
+        if self._probe and result is WriteResult.WRITTEN and isinstance(settlement.outcome, Done):
+            await self.store.resume(self.delivery.queue, automatic=True)
         return result
 
 
@@ -111,10 +128,14 @@ async def settle(source: Source, observer: Observer, settlement: Settlement) -> 
 
 
 async def _claimed(
-    source: Source, queues: Sequence[str], settings: WorkerSettings, observer: Observer
+    source: Source,
+    queues: Sequence[str],
+    settings: WorkerSettings,
+    observer: Observer,
+    presence: Presence,
 ) -> Claimed:
     """A claim that is not cut off: what it took would have no holder until its lease ends."""
-    claiming = asyncio.ensure_future(source.claim(queues, limit=1, lease=settings.lease, token=uuid4()))
+    claiming = asyncio.create_task(_claim(source, queues, settings, presence))
     try:
         claimed = await asyncio.shield(claiming)
     except asyncio.CancelledError:
@@ -125,9 +146,23 @@ async def _claimed(
     return claimed
 
 
+async def _claim(
+    source: Source, queues: Sequence[str], settings: WorkerSettings, presence: Presence
+) -> Claimed:
+    token = presence.new_token()
+    try:
+        return await source.claim(queues, limit=1, lease=settings.lease, token=token)
+    except Exception:
+        # Only the reply may have been lost: then a message is leased and no one has it.
+        with suppress(NightmailError):
+            await source.recall(queues, token)
+        raise
+
+
 async def _given_back(source: Source, observer: Observer, claiming: Awaitable[Claimed]) -> None:
-    for delivery in _told((await claiming).deliveries, observer):
-        await settle(source, observer, Settlement(delivery, Release()))
+    with suppress(NightmailError):
+        for delivery in _told((await claiming).deliveries, observer):
+            await settle(source, observer, Settlement(delivery, Release()))
 
 
 def _told(deliveries: Sequence[Delivery], observer: Observer) -> Sequence[Delivery]:

@@ -60,16 +60,24 @@ class Timers:
         *,
         due_before: datetime | None = None,
         limit: int = 100,
+        cursor: tuple[datetime, int] | None = None,
         session: object | None = None,
     ) -> list[PendingMessage]:
-        """Waiting messages by due time, without taking them; with `session`, what it has not committed too."""
+        """Waiting messages by due time, without taking them; with `session`, what it has not committed too.
+
+        `cursor` is the due time and the id of the last one seen: those after it.
+        """
         if queue is not None:
             check_queue(queue)
         check_limit(limit)
         if due_before is not None:
             due_from(None, due_before)
+        if cursor is not None:
+            due_from(None, cursor[0])
         check_session(session)
-        return await self.store.peek(queue, due_before=due_before, limit=limit, transaction=session)
+        return await self.store.peek(
+            queue, due_before=due_before, limit=limit, cursor=cursor, transaction=session
+        )
 
     @must_be_awaited
     async def cancel_all(self, queue: str, *, session: object | None = None) -> int:

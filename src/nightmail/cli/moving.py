@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from nightmail.cli.stores import opened, url_of
-from nightmail.store import FullStore
+import typer
+
+from nightmail.cli.exit_codes import DONE, INCOMPLETE, Refusal
+from nightmail.cli.running import Session, on_store
 
 if TYPE_CHECKING:
     from nightmail.moving import Census, Moved, OldTables
@@ -18,29 +19,34 @@ SHOWN: Final = 20
 """How many of the rows that stay are listed."""
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Its arguments, besides the store."""
-    command.add_argument(
-        "--from-table", default="outbox", help="their table, or schema.table (default: outbox)"
-    )
-    command.add_argument("--from-dlq", help="their dead-letter table, if there is one: move it, too")
-    command.add_argument("--dry-run", action="store_true", help="only count")
-    command.add_argument(
-        "--until-empty",
-        action="store_true",
-        help="go on until the old tables are empty, instead of passing once",
-    )
-    command.add_argument(
-        "--lease-ttl",
-        type=float,
-        metavar="SECONDS",
-        help="also take rows whose lease is older than this: the longest lease_ttl_seconds of the old subscribers "
-        "(default: leave every leased row to the old workers)",
-    )
-
-
-async def move_from_faststream_outbox(store: FullStore, given: argparse.Namespace) -> int:
+@on_store(positional=True)
+async def move_from_faststream_outbox(
+    session: Session,
+    from_table: Annotated[
+        str, typer.Option(metavar="TABLE", help="Their table, or schema.table.")
+    ] = "outbox",
+    from_dlq: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="Their dead-letter table, if there is one: move it, too."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    until_empty: Annotated[
+        bool,
+        typer.Option("--until-empty", help="Go on until the old tables are empty, instead of passing once."),
+    ] = False,
+    lease_ttl: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Also take rows whose lease is older than this: the longest lease_ttl_seconds of the old subscribers. "
+            "Default: leave every leased row to the old workers.",
+        ),
+    ] = None,
+) -> int:
     """Move what waits in the tables of faststream-outbox into this store, in the same Postgres database."""
+    store, address = session.chosen.store, session.chosen.address
+    if address is None:
+        raise Refusal("this needs the database's URL: it opens a connection of its own, beside the store's")
     if store.capabilities.name != "postgres":
         raise ValueError(
             "rows move inside one Postgres database: the store's URL must start with postgresql://"
@@ -48,19 +54,19 @@ async def move_from_faststream_outbox(store: FullStore, given: argparse.Namespac
     # Not at the top: it needs the driver, which other stores do not need.
     from nightmail.moving import Mover, OldTables
 
-    lease_ttl = None if given.lease_ttl is None else timedelta(seconds=given.lease_ttl)
-    old = OldTables(messages=given.from_table, dead=given.from_dlq)
-    mover = Mover(url_of(given), store, old, tables=given.tables, lease_ttl=lease_ttl)
-    async with opened(store), mover:
+    lease = None if lease_ttl is None else timedelta(seconds=lease_ttl)
+    old = OldTables(messages=from_table, dead=from_dlq)
+    mover = Mover(address.url, store, old, tables=address.tables, lease_ttl=lease)
+    async with session.chosen.opened(), mover:
         await store.check()
         await mover.check()
         census = await mover.count()
         _print_census(census, old)
-        if given.dry_run:
+        if dry_run:
             print("nothing was changed")
-            return 0
+            return DONE
         tell = _every_second(census.rows)
-        moved = await (mover.move_all(tell) if given.until_empty else mover.move(tell))
+        moved = await (mover.move_all(tell) if until_empty else mover.move(tell))
         left = await mover.count()
     return _conclude(moved, left, old)
 
@@ -94,11 +100,11 @@ def _conclude(moved: Moved, left: Census, old: OldTables) -> int:
     print(f"moved messages: {moved.messages}{dead}")
     if not left.rows:
         print("nothing is left there")
-        return 0
+        return DONE
     leased = sum(stands.leased for stands in left.queues.values())
     print(f"left there: {left.rows}, of these leased by old workers: {leased}")
     for stuck in moved.stuck[:SHOWN]:
         print(f"  row {stuck.id} of queue {stuck.queue!r} stays: {stuck.why}")
     if len(moved.stuck) > SHOWN:
         print(f"  and {len(moved.stuck) - SHOWN} more")
-    return 1
+    return INCOMPLETE

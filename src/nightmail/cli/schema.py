@@ -2,39 +2,91 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Annotated
 
-from nightmail.cli.stores import opened
+import typer
+
+from nightmail.cli.exit_codes import DONE, SCHEMA, Refusal
+from nightmail.cli.running import Session, on_store
+from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.store import FullStore
 
 
-def add_migrate_arguments(command: argparse.ArgumentParser) -> None:
-    """Its arguments, besides the store."""
-    command.add_argument(
-        "--sql", action="store_true", help="print the statements that make the tables, and change nothing"
-    )
-    command.add_argument(
-        "--repair",
-        action="store_true",
-        help="also make indexes again that were dropped (on a large table this takes a while)",
-    )
-
-
-async def migrate(store: FullStore, given: argparse.Namespace) -> int:
-    """Create the tables, or bring them up to this version."""
-    if given.sql:
-        print(store.schema_sql())
-        return 0
-    async with opened(store):
-        await store.migrate(repair=given.repair)
+@on_store(positional=True)
+async def migrate(
+    session: Session,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the statements that make the tables, and change nothing.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Also make indexes again that were dropped. On a large table this takes a while.",
+        ),
+    ] = False,
+) -> int:
+    """Create the tables, or bring them up to this version. Says first what it will do."""
+    if sql:
+        if dry_run or repair:
+            raise Refusal("--sql prints the statements for an empty database: it goes with no other option")
+        session.out.say(session.chosen.store.schema_sql())
+        return DONE
+    name = session.chosen.store.capabilities.name
+    try:
+        async with session.chosen.opened() as store:
+            plan = await _plan(store, repair=repair)
+    except SchemaMissing:
+        # An SQLite file that does not exist yet cannot be opened to be looked at.
+        plan = _CREATE
+    session.out.say(f"{name}: {plan or 'nothing to do'}")
+    if dry_run:
+        return SCHEMA if plan else DONE
+    async with session.chosen.opened() as store:
+        await store.migrate(repair=repair)
         await store.check()
-    print(f"{store.capabilities.name}: the tables are up to date")
-    return 0
+    session.out.say(f"{name}: the tables are up to date")
+    return DONE
 
 
-async def check(store: FullStore, _: argparse.Namespace) -> int:
-    """Compare the tables with what this version makes."""
-    async with opened(store):
+_CREATE = "the tables will be created (--sql prints the statements)"
+
+
+async def _plan(store: FullStore, *, repair: bool) -> str | None:
+    """What a migration will do, in a sentence; `None` if nothing."""
+    try:
         await store.check()
-    print(f"{store.capabilities.name}: the tables are as they should be")
-    return 0
+    except SchemaMissing:
+        return _CREATE
+    except SchemaOutdated as outdated:
+        return f"the tables will be brought from version {outdated.found} to {outdated.needed}"
+    except SchemaDrift as drift:
+        found = "; ".join(drift.differences)
+        remedy = (
+            "Missing indexes will be made again" if repair else "Only --repair makes missing indexes again"
+        )
+        return f"the tables differ: {found}. {remedy}"
+    return None
+
+
+@on_store(json=True, positional=True)
+async def check(session: Session) -> int:
+    """Compare the tables with what this version makes. Exit code 4 if they differ: for CI."""
+    name = session.chosen.store.capabilities.name
+    try:
+        async with session.chosen.opened() as store:
+            await store.check()
+    except (SchemaMissing, SchemaOutdated, SchemaDrift) as wrong:
+        if not session.out.as_json:
+            raise
+        differences = wrong.differences if isinstance(wrong, SchemaDrift) else [str(wrong)]
+        session.out.json({"store": name, "differences": differences})
+        return SCHEMA
+    if session.out.as_json:
+        session.out.json({"store": name, "differences": []})
+    else:
+        session.out.say(f"{name}: the tables are as they should be")
+    return DONE

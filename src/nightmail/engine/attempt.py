@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
+from nightmail.controls import PauseRequested
 from nightmail.engine.context import InContext
 from nightmail.engine.current import enter
-from nightmail.engine.result import Nacked, Result
+from nightmail.engine.pausing import Pausing
+from nightmail.engine.result import Nacked, PausesQueue, Result
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.slot import HandlerSlot
+from nightmail.engine.stop_requests import stopped_by
 from nightmail.errors import HandlerDied, LeaseLost, NoDecision
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
@@ -61,8 +65,10 @@ class Attempt:
         handler: Handler | Batched,
         settings: WorkerSettings,
         observer: Observer,
+        pausing: Pausing | None = None,
     ) -> None:
         self._source = source
+        self._pausing = pausing
         # One of the two is never called: a worker has handlers of one kind.
         self._handler = handler if not isinstance(handler, Batched) else _takes_batches
         self._batch_handler = handler.handler if isinstance(handler, Batched) else _takes_one
@@ -121,19 +127,48 @@ class Attempt:
 
         An outcome that was decided before stands.
         """
-        for result in slot.results.values():
+        failures: dict[str, Exception] = {}
+        for delivery, result in slot.results.items():
             error = result.error or raised
             if error is None or isinstance(result.decision, OUTCOMES):
                 continue
             if isinstance(error, LeaseLost) and any(is_own(error, each) for each in slot.results):
                 result.error = error
+            elif isinstance(error, PauseRequested):
+                result.decision, result.error = PausesQueue(error.retry_after, error.reason), None
             elif not await slot.was_interrupted():
                 result.error = error if isinstance(error, Exception) else RuntimeError(CANCELLED_ITSELF)
+                self._spare(delivery, result, slot, failures)
+            elif slot.stopped:
+                by = slot.stopped.get(delivery)
+                result.decision, result.error = (Release() if by is None else stopped_by(by)), None
             elif slot.overdue:
                 result.void(self._timed_out(error))
+                self._spare(delivery, result, slot, failures)
             else:
                 # The shutdown interrupted it: no failure.
                 result.decision, result.error = Release(), None
+        for queue, failure in failures.items():
+            self._count(queue, failure, slot)
+
+    def _spare(
+        self, delivery: Delivery, result: Result, slot: HandlerSlot, failures: dict[str, Exception]
+    ) -> None:
+        """It has failed, which is no attempt if its queue is paused for such failures by now; else it is one more."""
+        if self._pausing is None or result.error is None or isinstance(result.decision, PausesQueue):
+            return
+        spared = self._pausing.failed(delivery, result.error, slot.begun)
+        if spared is None:
+            # Once for a batch: its handler has failed once.
+            failures[delivery.queue] = result.error
+        else:
+            result.decision = spared
+
+    def _count(self, queue: str, failure: Exception, slot: HandlerSlot) -> None:
+        if self._pausing is not None:
+            # The store's clock, which a test may move.
+            claimed = max(each.claimed_at.timestamp() for each in slot.results)
+            self._pausing.count(queue, failure, claimed + time.monotonic() - slot.begun)
 
     def settlement(
         self, delivery: Delivery, result: Result, batch: Sequence[Delivery] = ()
@@ -169,6 +204,10 @@ class Attempt:
                 outcome = self._retry(delivery, error or NoDecision())
             case Nacked():
                 outcome = self._retry(delivery, error, decision.delay)
+            case PausesQueue():
+                if self._pausing is not None:
+                    self._pausing.request(delivery.queue, decision.delay, decision.reason)
+                outcome = Postpone(decision.delay)
         if acked and isinstance(outcome, Done):
             self._observer.acked_in_transaction(delivery)
             return None

@@ -20,6 +20,11 @@ class DeadLetters:
         self._store = store
 
     @property
+    def store(self) -> Store:
+        """The store that has them."""
+        return self._store
+
+    @property
     def capabilities(self) -> Capabilities:
         """See `Source.capabilities`."""
         return self._store.capabilities

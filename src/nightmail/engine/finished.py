@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from nightmail.engine.in_flight import size_of
 from nightmail.store import Settlement
@@ -29,6 +28,10 @@ class Finished:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __iter__(self) -> Iterator[Settlement]:
+        """The oldest first; they stay until dropped."""
+        return iter(self._waiting)
+
     def put(self, settlement: Settlement) -> None:
         """One more is finished."""
         self._waiting.append(settlement)
@@ -36,10 +39,6 @@ class Finished:
         if len(self._waiting) == 1:
             self._some.set()
             self._none.clear()
-
-    def first(self, limit: int) -> list[Settlement]:
-        """The oldest of them; they stay until dropped."""
-        return list(islice(self._waiting, limit))
 
     def drop_first(self, count: int) -> None:
         """The store has answered for the `count` oldest."""

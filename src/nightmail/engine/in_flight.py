@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from nightmail.engine.result import Result
 from nightmail.engine.slot import HandlerSlot
@@ -19,7 +20,15 @@ def size_of(delivery: Delivery) -> int:
 class InFlight:
     """Deliveries between claim and outcome."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = math.inf) -> None:
+        """`patience` is how many seconds after it was checked for pauses a message may start unchecked."""
+        self._patience = patience
+        self.stale_from = math.inf
+        """From when on what starts next has to be checked again."""
+        self._claims: deque[tuple[Delivery, float]] = deque()
+        """The last message of each claim of which some wait, oldest first, and from when on they are stale."""
+        self._last: Delivery | None = None
+        """The last message of the oldest of those claims."""
         self._waiting: deque[Delivery] = deque()
         self.slots: list[HandlerSlot] = []
         """The handler slots, each with what it runs."""
@@ -43,48 +52,46 @@ class InFlight:
         """Nothing waits and nothing runs."""
         return self._empty.is_set()
 
-    def take(self, deliveries: Iterable[Delivery]) -> None:
-        """These were claimed."""
+    def take(self, deliveries: Sequence[Delivery], checked: float = 0.0) -> None:
+        """These were claimed, by a claim sent at that moment: so far none of them was paused."""
+        if not deliveries:
+            return
         for delivery in deliveries:
             self._waiting.append(delivery)
             self.waiting_bytes += size_of(delivery)
-        if self._waiting:
-            self._empty.clear()
+        self._claims.append((deliveries[-1], checked + self._patience))
+        if self._last is None:
+            self._last, self.stale_from = self._claims[0]
+        self._empty.clear()
 
     def take_alone(self, delivery: Delivery, ended: Callable[[], object]) -> None:
-        """This one was claimed to run alone; `ended` is called once it ran, was lost, or was handed back."""
+        """This one was claimed a while ago, to run alone; `ended` is called once it ran, was lost or handed back."""
         self._alone = delivery, ended
         self.take([delivery])
 
-    def start_next(self, slot: HandlerSlot, now: float) -> Delivery:
-        """Start the next one in this slot."""
-        delivery = self._waiting.popleft()
-        self.waiting_bytes -= size_of(delivery)
-        slot.results = {delivery: Result()}
-        slot.begun = now
-        slot.overdue = False
-        self.running += 1
-        self.handlers += 1
-        return delivery
-
-    def start_batch(self, slot: HandlerSlot, now: float, limit: int) -> list[Delivery]:
-        """Start the next ones, at most `limit`, together in this slot.
+    def start(self, slot: HandlerSlot, now: float, limit: int = 1) -> None:
+        """Start the next one in this slot, or the next ones together, at most `limit`.
 
         What has failed before goes in smaller batches, and soon alone: one message that fails its whole batch would
         otherwise fail the others with it forever.
         """
-        attempts = self._waiting[0].attempts
-        size = max(limit >> 3 * min(attempts, 10), 1)
-        batch = [self._waiting.popleft()]
-        while len(batch) < size and self._waiting and self._waiting[0].attempts == attempts:
-            batch.append(self._waiting.popleft())
-        self.waiting_bytes -= sum(map(size_of, batch))
-        slot.results = {delivery: Result() for delivery in batch}
+        waiting = self._waiting
+        attempts = waiting[0].attempts
+        slot.results = {}
+        for _ in range(max(limit >> 3 * min(attempts, 10), 1)):
+            if not waiting or waiting[0].attempts != attempts:
+                break
+            delivery = waiting.popleft()
+            self.waiting_bytes -= size_of(delivery)
+            slot.results[delivery] = Result()
+            if delivery is self._last:
+                self._next_claim()
         slot.begun = now
         slot.overdue = False
-        self.running += len(batch)
+        if slot.stopped:
+            slot.stopped = {}
+        self.running += len(slot.results)
         self.handlers += 1
-        return batch
 
     def narrow(self, slot: HandlerSlot, held: Sequence[Delivery]) -> None:
         """Keep only these of the batch in this slot, at least one: the others were lost before they could start."""
@@ -103,8 +110,25 @@ class InFlight:
         """What has not started, except for the `keep` that would start next."""
         last_first = [self._waiting.pop() for _ in range(len(self._waiting) - keep)]
         self.waiting_bytes -= sum(map(size_of, last_first))
+        if last_first:
+            self._regroup(self.stale_from)
         self._note()
         return last_first[::-1]
+
+    def take_out(self, which: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Those of these that have not started: they no longer wait here."""
+        found = [delivery for delivery in self._waiting if which(delivery)]
+        if found:
+            left = set(self._waiting).difference(found)
+            self._waiting = deque(delivery for delivery in self._waiting if delivery in left)
+            self.waiting_bytes -= sum(map(size_of, found))
+            self._regroup(self.stale_from)
+            self._note()
+        return found
+
+    def were_checked(self, until: float) -> None:
+        """All that wait are known not to be paused; that counts until then."""
+        self._regroup(until)
 
     def forget(self, delivery: Delivery) -> bool:
         """Drop this one if it has not started; whether it was there."""
@@ -112,8 +136,14 @@ class InFlight:
             return False
         self._waiting.remove(delivery)
         self.waiting_bytes -= size_of(delivery)
+        self._regroup(self.stale_from)
         self._note()
         return True
+
+    def find(self, id_: int) -> Delivery | None:
+        """The message with this id, if it waits or runs here."""
+        running = (delivery for slot in self.slots for delivery in slot.results)
+        return next((delivery for delivery in (*self._waiting, *running) if delivery.id == id_), None)
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """The tasks in which handlers run."""
@@ -122,6 +152,19 @@ class InFlight:
     async def wait_empty(self) -> None:
         """Until nothing waits and nothing runs."""
         await self._empty.wait()
+
+    def _next_claim(self) -> None:
+        """All of the oldest claim have started."""
+        self._claims.popleft()
+        self._last, self.stale_from = self._claims[0] if self._claims else (None, math.inf)
+
+    def _regroup(self, stale_from: float) -> None:
+        """Count all that wait as one claim: what was there is gone in part, and an early check costs little."""
+        self._claims.clear()
+        self._last, self.stale_from = None, math.inf
+        if self._waiting:
+            self._last, self.stale_from = self._waiting[-1], stale_from
+            self._claims.append((self._last, stale_from))
 
     def _note(self) -> None:
         if not self._waiting and not self.running:

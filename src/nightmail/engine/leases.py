@@ -79,9 +79,11 @@ class Leases:
 
 
 class Keeper:
-    """Renews each lease when a third of it is gone, until cancelled; reports lost leases and failures.
+    """Renews each lease when a quarter of it is gone, until cancelled; reports lost leases, stops and failures.
 
-    A renewal that fails or is `BUSY` is retried soon, about forty times before the lease ends.
+    With a look after every sixth of a lease, seven twelfths of each lease are left at any moment: a process may be
+    paused for so long and lose nothing. A renewal that fails or is `BUSY` is retried soon, at least thirty-five times
+    before the lease ends.
     """
 
     def __init__(
@@ -91,14 +93,16 @@ class Keeper:
         *,
         lost: Callable[[Delivery], object],
         failed: Callable[[Exception, timedelta], object],
-        now: Callable[[], float] = time.monotonic,
+        stop: Callable[[Delivery], object] | None = None,
+        now: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._leases = leases
         self._lease = lease
         self._lost = lost
         self._failed = failed
-        self._now = now
+        self._stop = stop or _ignore
+        self._now = now or time.monotonic
         self._sleep = sleep
         self._crowded_until = float("-inf")
         """For a lease after a renewal in which all were `BUSY`: others write so much that it must begin earlier."""
@@ -111,7 +115,7 @@ class Keeper:
         """
         if not self._leases.keep_only(deliveries):
             return False
-        self._lost = self._failed = _ignore
+        self._lost = self._failed = self._stop = _ignore
         self._lingers = True
         return True
 
@@ -132,12 +136,12 @@ class Keeper:
                 failing = True
 
     async def renew(self, extend: Extend) -> bool:
-        """Renew what has less than two thirds of its lease left, or five sixths if all were `BUSY` a while ago.
+        """Renew what has less than three quarters of its lease left, or five sixths if all were `BUSY` a while ago.
 
         Whether all of it could be renewed, or is known to be lost.
         """
         begun, lease = self._now(), self._lease.total_seconds()
-        least = 5 / 6 if begun < self._crowded_until else 2 / 3
+        least = 5 / 6 if begun < self._crowded_until else 3 / 4
         ending = self._leases.ending_before(begun + lease * least)
         busy = 0
         for batch in _batches(ending):
@@ -152,8 +156,10 @@ class Keeper:
         return not busy
 
     def _note(self, delivery: Delivery, result: WriteResult, sent: float) -> None:
-        if result is WriteResult.WRITTEN:
+        if result is WriteResult.WRITTEN or result is WriteResult.STOP:
             self._leases.renewed(delivery, sent + self._lease.total_seconds())
+            if result is WriteResult.STOP:
+                self._stop(delivery)
         elif result is WriteResult.LOST:
             self._leases.drop([delivery])
             self._lost(delivery)

@@ -56,6 +56,8 @@ class Prefetch:
     def __init__(self, batch: int = 1) -> None:
         self._batch = batch
         self._mean: float | None = None
+        self._longest = 0.0
+        self._longest_before = 0.0
         self._at_once = 1.0
         self._last_start = 0.0
         self._last_size = 1
@@ -67,8 +69,22 @@ class Prefetch:
         # Rises at once, decays slowly.
         self._at_once = max(running, self._at_once + _NEWEST_COUNTS * (running - self._at_once))
 
-    def ran(self, seconds: float) -> None:
-        """A handler ended after so many seconds per message."""
+    @property
+    def mean(self) -> float | None:
+        """How many seconds a message took of late."""
+        return self._mean
+
+    def longest_of_late(self) -> float:
+        """The longest run of a handler since this was asked for the time before last."""
+        longest = max(self._longest, self._longest_before)
+        self._longest_before, self._longest = self._longest, 0.0
+        return longest
+
+    def ran(self, seconds: float, messages: int = 1) -> None:
+        """A handler ended, with so many messages, after so many seconds."""
+        if seconds > self._longest:
+            self._longest = seconds
+        seconds /= messages
         if self._mean is None:
             self._mean = seconds
         else:

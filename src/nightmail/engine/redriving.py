@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from asyncio import sleep
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
@@ -27,6 +28,7 @@ async def redrive(
     limit: int | None = None,
     rate: float | None = None,
     keep_timer_ids: bool = True,
+    progress: Callable[[int, int], None] = lambda moved, tried: None,
 ) -> int:
     """Move these dead letters back among the messages, to the queue `to` or where they died; how many moved.
 
@@ -34,7 +36,8 @@ async def redrive(
     is held stays, and so does one whose timer id is taken by a message; of several dead letters with one timer id only
     the newest goes. With `keep_timer_ids=False` they go without their timer ids, so none stays for that.
 
-    When the store fails half-way, what has moved has moved: the same call again moves the rest.
+    When the store fails half-way, what has moved has moved: the same call again moves the rest. `progress` hears after
+    each step how many have moved, and how many were tried.
     """
     if to is not None:
         check_queue(to)
@@ -43,7 +46,7 @@ async def redrive(
         raise ValueError(f"rate must be more than nothing a second, not {rate}")
     most = CHUNK if rate is None else max(min(int(rate / STEPS_A_SECOND), CHUNK), 1)
     letters_left = deque(await _oldest_first(store, which, to, keep_timer_ids=keep_timer_ids))
-    moved, next_at = 0, monotonic()
+    moved, tried, next_at = 0, 0, monotonic()
     while chunk := _next_chunk(letters_left, most if limit is None else min(most, limit - moved)):
         # Without a rate this only yields: a store that answers at once would otherwise block the event loop.
         await sleep(max(next_at - monotonic(), 0))
@@ -52,18 +55,29 @@ async def redrive(
         just_moved = (
             len(await store.redrive(letters[::-1], to=to, keep_timer_ids=keep_timer_ids)) if letters else 0
         )
-        moved += just_moved
+        moved, tried = moved + just_moved, tried + len(chunk)
+        progress(moved, tried)
         next_at = begun if rate is None else begun + just_moved / rate
     return moved
 
 
-async def purge(store: Inspection, which: DeadFilter, *, limit: int | None = None) -> int:
-    """Delete these dead letters, at most `limit` of them, the oldest first; how many. One that is held stays."""
+async def purge(
+    store: Inspection,
+    which: DeadFilter,
+    *,
+    limit: int | None = None,
+    progress: Callable[[int], None] = lambda deleted: None,
+) -> int:
+    """Delete these dead letters, at most `limit` of them, the oldest first; how many. One that is held stays.
+
+    `progress` hears after each step how many are deleted.
+    """
     _check_limit(limit)
     deleted = 0
     while size := CHUNK if limit is None else min(CHUNK, limit - deleted):
         just_deleted = await store.purge(which, limit=size)
         deleted += just_deleted
+        progress(deleted)
         if just_deleted < size:
             break
         await sleep(0)

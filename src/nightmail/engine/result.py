@@ -16,7 +16,15 @@ class Nacked:
     delay: timedelta | None = None
 
 
-Decision: TypeAlias = Outcome | Nacked
+@dataclass(frozen=True, slots=True)
+class PausesQueue:
+    """Not yet: look again after `delay`, and give out nothing else of its queue until then."""
+
+    delay: timedelta
+    reason: str | None = None
+
+
+Decision: TypeAlias = Outcome | Nacked | PausesQueue
 """What is to become of a delivery, as its handler says or its acknowledgement policy."""
 
 

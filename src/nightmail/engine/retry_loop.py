@@ -13,6 +13,10 @@ from nightmail.observe import Observer
 Step: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
+async def at_once() -> None:
+    """Without waiting."""
+
+
 class RetryLoop:
     """Repeats a step whenever it is time; a store that is down slows it, but does not stop it."""
 
@@ -22,36 +26,27 @@ class RetryLoop:
         self._observer = observer
         self._after_failure = after_failure
 
-    async def repeat(self, step: Step, *, when: Step, until: asyncio.Event) -> None:
-        """Take the step each time `when()` completes, until `until` is set."""
+    async def repeat(
+        self, step: Step, *, when: Step = at_once, until: asyncio.Event, once: bool = False
+    ) -> None:
+        """Take the step each time `when()` completes, until `until` is set; `once`: until it has succeeded."""
         failures = 0
-        while not until.is_set():
-            if not await happens_before(when(), until):  # Waiting may be interrupted,
-                return
-            failures = await self.tried(step, failures)  # a step never is.
-            if failures:
+        while not until.is_set() and await happens_before(when(), until):  # Waiting may be interrupted,
+            try:
+                await step()  # a step never is.
+            except Exception as error:  # noqa: BLE001 - whatever it is, stopping would strand every message in flight
+                failures += 1
+                self.is_failing = True
+                self._after_failure()
+                self._observer.store_unavailable(error, timedelta(seconds=backoff(failures, lambda: 1.0)))
                 await happens_before(asyncio.sleep(backoff(failures)), until)
-
-    async def until_well(self, step: Step, until: asyncio.Event) -> None:
-        """Take the step until it succeeds once, or until `until` is set."""
-        failures = await self.tried(step)
-        while failures:
-            await happens_before(asyncio.sleep(backoff(failures)), until)
-            failures = 0 if until.is_set() else await self.tried(step, failures)
-
-    async def tried(self, step: Step, failures: int = 0) -> int:
-        """Take a step; 0 on success, otherwise how many times in a row it has now failed."""
-        try:
-            await step()
-        except Exception as error:  # noqa: BLE001 - whatever it is, stopping would strand every message in flight
-            self.is_failing = True
-            self._after_failure()
-            self._observer.store_unavailable(error, timedelta(seconds=backoff(failures + 1, lambda: 1.0)))
-            return failures + 1
-        if failures:
-            self.is_failing = False
-            self._observer.store_recovered()
-        return 0
+                continue
+            if failures:
+                failures = 0
+                self.is_failing = False
+                self._observer.store_recovered()
+            if once:
+                return
 
 
 async def happens_before(waiting: Awaitable[None], until: asyncio.Event) -> bool:

@@ -12,6 +12,7 @@ from nightmail.engine.attempt import this_task
 from nightmail.engine.handler_timeouts import HandlerTimeouts
 from nightmail.engine.in_flight import InFlight
 from nightmail.engine.leases import Leases
+from nightmail.engine.retry_loop import at_once
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.slot import HandlerSlot
 from nightmail.engine.threads import HandlerThreads
@@ -21,8 +22,8 @@ TURN_SECONDS: Final = 0.003
 STEPS: Final = 4
 """How many turns others get then: a claim needs several to be sent, and several more to receive its answer."""
 
-Handle: TypeAlias = Callable[[InFlight, HandlerSlot, float], Awaitable[float]]
-"""Starts the next waiting message or batch at the given moment and runs it; the moment it ended."""
+Handle: TypeAlias = Callable[[HandlerSlot, float], Awaitable[float]]
+"""Runs the message or batch in this slot, started at the given moment; the moment it ended."""
 
 
 async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
@@ -46,6 +47,7 @@ class Runners:
         *,
         batch: int,
         stopping: asyncio.Event,
+        check: Callable[[], Awaitable[None]] = at_once,
         threads: HandlerThreads | None = None,
     ) -> None:
         self._in_flight = in_flight
@@ -54,6 +56,7 @@ class Runners:
         self._batch = batch
         self._most = settings.max_workers
         self._stopping = stopping
+        self._check = check
         self._threads = threads
         self._timeouts = HandlerTimeouts(settings.handler_timeout.total_seconds(), in_flight.slots)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,7 +88,12 @@ class Runners:
         try:
             # A stopping worker starts nothing: what a last claim brings goes back with the rest.
             while in_flight.waiting and not stopping.is_set():
-                now = await self._handle(in_flight, slot, now)
+                if now >= in_flight.stale_from:
+                    await self._check()
+                    now = time.monotonic()
+                    continue
+                in_flight.start(slot, now, self._batch)
+                now = await self._handle(slot, now)
                 if slot.task.cancelling() and not stopping.is_set():
                     await _absorb_cancellation(slot.task)
                 if now >= turn_over:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from nightmail.breaker import Breaker
 from nightmail.describing import describe
 from nightmail.durations import spoken
 from nightmail.retry import ExponentialRetry, RetryPolicy
@@ -21,8 +22,11 @@ class WorkerSettings:
 
     max_workers: int = 10
     """How many handlers run at once."""
-    lease: timedelta = timedelta(seconds=60)
-    """How long until a dead process's messages go to another; a live one renews its leases by itself."""
+    lease: timedelta = timedelta(seconds=20)
+    """How long until a dead process's messages go to another; a live one renews its leases by itself.
+
+    A process that is paused as a whole for more than seven twelfths of this may lose its messages to another.
+    """
     retry: RetryPolicy = field(default_factory=ExponentialRetry)
     max_deliveries: int = 10
     """How many times in a row a worker may be lost with a message before it becomes a dead letter."""
@@ -32,6 +36,8 @@ class WorkerSettings:
     """For how long after its publish a message may be retried or postponed."""
     graceful_timeout: timedelta = timedelta(seconds=15)
     """How long `stop` waits for running handlers before it cancels them and hands their messages back."""
+    breaker: Breaker | None = None
+    """Pauses a queue whose handlers keep failing."""
     isolated: bool = False
     """Whether blocking handlers run in child processes: a message that kills its process takes nothing else down."""
     describe_error: Callable[[BaseException], str | None] = describe
@@ -56,6 +62,8 @@ class WorkerSettings:
             _longer_than("give_up_after", self.give_up_after, _NOTHING, "no message could be delivered")
         if self.graceful_timeout < _NOTHING:
             raise ValueError(f"graceful_timeout must not be negative, not {spoken(self.graceful_timeout)}")
+        if self.breaker is not None and not isinstance(self.breaker, Breaker):
+            raise TypeError(f"breaker must be a Breaker(...), not {type(self.breaker).__name__}")
         if isinstance(self.retry, type):
             # A class is callable too, and would send every failed message to the dead letters.
             raise TypeError(f"retry must be a policy, not its class: {self.retry.__name__}()")

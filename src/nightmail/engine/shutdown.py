@@ -63,6 +63,19 @@ class Stopping:
         """When nothing is waited for any more."""
         return self._grace_ends + LAST_WRITES_SECONDS
 
+    async def ends_in_time(self, waiting: Awaitable[Any]) -> bool:
+        """Wait for this until nothing is waited for any more, as `ends_by` does. A hurry brings that moment forward."""
+        task, hurried = asyncio.ensure_future(waiting), asyncio.ensure_future(self.in_a_hurry.wait())
+        try:
+            left = max(self.ends - time.monotonic(), 0.0)
+            await asyncio.wait({task, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            leave_behind(task)
+            raise
+        finally:
+            hurried.cancel()
+        return await ends_by(self.ends, task)
+
 
 async def ends_by(moment: float, waiting: Awaitable[Any]) -> bool:
     """Wait for this until then; whether it has ended. If not, it is cancelled and left behind.

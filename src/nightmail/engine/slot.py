@@ -31,6 +31,8 @@ class HandlerSlot:
     """When its handler started, by the monotonic clock."""
     overdue: bool = False
     """Cancelled for running too long."""
+    stopped: dict[Delivery, str] = field(default_factory=dict)
+    """What of it an operator wants stopped, and who: cancelled for that."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Whether its worker is stopping."""
     threads: HandlerThreads | None = None
@@ -41,8 +43,8 @@ class HandlerSlot:
     """Its worker has stopped, and its thread still runs: its messages may be neither settled nor handed back."""
 
     async def was_interrupted(self) -> bool:
-        """Whether we cancelled its handler: it timed out, or its worker is stopping."""
-        if self.overdue:
+        """Whether we cancelled its handler: it timed out, was stopped, or its worker is stopping."""
+        if self.overdue or self.stopped:
             return True
         if not self.task.cancelling():
             return False
@@ -53,6 +55,12 @@ class HandlerSlot:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
         return self.stopping.is_set()
+
+    def stop(self, delivery: Delivery, by: str) -> None:
+        """End its handler, because `by` wants this message stopped."""
+        if not self.stopped and not self.overdue:
+            self.task.cancel()
+        self.stopped[delivery] = by
 
     def acked_in_transaction(self, deliveries: Iterable[Delivery], *, locked: bool) -> None:
         """These are acknowledged in the handler's transaction, which keeps them `locked`, or does not."""

@@ -15,31 +15,38 @@ Only waiting is interrupted: a claim cut off half-way would leave messages lease
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from nightmail.engine.attempt import Attempt, Batched, Handler
+from nightmail.engine.dead_letters import DeadLetters
+from nightmail.engine.failure_counts import FailureCounts
 from nightmail.engine.finished import Finished
 from nightmail.engine.in_flight import InFlight
 from nightmail.engine.leases import Keeper, Leases
 from nightmail.engine.next_look import Alarm, next_look
+from nightmail.engine.pausing import PATIENCE_SECONDS, Pausing
 from nightmail.engine.prefetch import MOST_AHEAD, ClaimSize, Prefetch
+from nightmail.engine.presence import Presence, control_of
 from nightmail.engine.quarantine import Quarantine, is_quarantined
 from nightmail.engine.retry_loop import RetryLoop, Step, happens_before
 from nightmail.engine.runners import Runners
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.shutdown import A_MOMENT, Stopping, ends_by, leave_behind, undisturbed
 from nightmail.engine.slot import HandlerSlot
+from nightmail.engine.stop_requests import StopRequests
 from nightmail.engine.threads import HandlerThreads
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, check_queue
 from nightmail.observe import LoggingObserver, Observer, Observers
-from nightmail.outcome import Release, WriteResult
-from nightmail.store import Settlement, Source
+from nightmail.outcome import Outcome, Release, WriteResult
+from nightmail.store import Claimed, Settlement, Source
 
 SETTLE_BATCH: Final = 1000
 UNSETTLED: Final = 3 * SETTLE_BATCH
@@ -70,23 +77,44 @@ class Worker:
         settings: WorkerSettings | None = None,
         observer: Observer | None = None,
         quarantine: Quarantine | None = None,
+        presence: Presence | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
+        """`quarantine` and `presence` are shared by the workers of a process; `about` is what it reports besides."""
         self._store = store
-        self._queues = check_queues(queues)
+        self.queues: Final = check_queues(queues)
         self._settings = settings or WorkerSettings()
         self._observer = (
             observer if isinstance(observer, Observers) else Observers(observer or LoggingObserver())
         )
-        self._attempt = Attempt(store, handler, self._settings, self._observer)
+        self._handler = handler
         self._quarantine = quarantine or Quarantine()
+        self._presence = presence or Presence()
+        self._about = dict(about or {})
+        self._control = control_of(store)
+        breaker = self._settings.breaker
+        self._failures = None if breaker is None else FailureCounts(breaker)
         self._batch = handler.limit if isinstance(handler, Batched) else 1
         self._handle = self._handle_batch if isinstance(handler, Batched) else self._handle_one
         self._ran: asyncio.Task[None] | None = None
         self._reset()
 
     def _reset(self) -> None:
-        self._in_flight = InFlight()
+        # What is paused are messages: dead letters are not held back.
+        pausable = None if isinstance(self._store, DeadLetters) else self._control
+        self._in_flight = InFlight(math.inf if pausable is None else PATIENCE_SECONDS)
+        self._pausing = Pausing(
+            pausable,
+            self._in_flight,
+            by=self._presence.name,
+            observer=self._observer,
+            hand_back=self._hand_back,
+            failures=self._failures,
+        )
+        self._stops = StopRequests(self._control, self._in_flight, self._observer, self._end_unstarted)
+        self._attempt = Attempt(self._store, self._handler, self._settings, self._observer, self._pausing)
         self._leases = Leases()
+        self._leases_lost = 0
         self._finished = Finished()
         self._prefetch = Prefetch(self._batch)
         self._claim_size = ClaimSize()
@@ -107,9 +135,10 @@ class Worker:
             self._settings,
             batch=self._batch,
             stopping=self._stopping.asked,
+            check=self._pausing.check,
             threads=HandlerThreads(
                 self._settings.max_workers,
-                f"nightmail {', '.join(self._queues)}",
+                f"nightmail {', '.join(self.queues)}",
                 overdue=self._report_overdue,
                 isolated=self._settings.isolated,
             ),
@@ -144,15 +173,35 @@ class Worker:
         """Whether nothing is in flight except a quarantined message that has not started."""
         return self.in_hand <= 1 and self._in_flight.is_empty and not self._finished
 
+    def state(self) -> dict[str, Any]:
+        """What it says about itself to those who ask which workers there are: JSON."""
+        return {
+            "queues": list(self.queues),
+            "dead_letters": isinstance(self._store, DeadLetters),
+            "max_workers": self._settings.max_workers,
+            "running": self._in_flight.running,
+            "waiting": self._in_flight.waiting,
+            "handler_seconds": self._prefetch.mean,
+            "longest_handler_seconds": self._prefetch.longest_of_late(),
+            "lease_seconds": self._settings.lease.total_seconds(),
+            "leases_lost": self._leases_lost,
+            "open_breakers": sorted(self._pausing.paused),
+            "failing": self.is_failing,
+            **self._about,
+        }
+
     def run(self) -> Coroutine[Any, Any, None]:
         """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
         return self._begin(
-            lambda: self._retry_loop.repeat(self._claim, when=self._work_expected, until=self._stopping.asked)
+            lambda: self._retry_loop.repeat(
+                self._claim, when=self._work_expected, until=self._stopping.asked
+            ),
+            stays=True,
         )
 
     def run_until_idle(self) -> Coroutine[Any, Any, None]:
         """Work until nothing is due any more and nothing is in flight."""
-        return self._begin(self._claim_until_idle)
+        return self._begin(self._claim_until_idle, stays=False)
 
     async def stop(self) -> None:
         """Claim no more, finish what runs, hand back what has not started; returns when that is done.
@@ -169,21 +218,26 @@ class Worker:
                 await undisturbed(self._ran)
                 raise
 
+    def stop_message(self, id_: int) -> None:
+        """Stop this message, if it is in flight here, without waiting for the keeper to hear of it."""
+        if (delivery := self._in_flight.find(id_)) is not None:
+            self._stops.add(delivery)
+
     def hurry(self) -> None:
         """Stop without a grace period: running handlers are cancelled at once."""
         self._stopping.hurry()
 
-    def _begin(self, claiming: Step) -> Coroutine[Any, Any, None]:
+    def _begin(self, claiming: Step, *, stays: bool) -> Coroutine[Any, Any, None]:
         # Before its first step: a `stop` that comes right after `create_task(worker.run())` must be heard.
         if self.is_running:
             raise RuntimeError("this worker is already running")
         self._reset()
-        return self._serve(claiming)
+        return self._serve(claiming, stays)
 
-    async def _serve(self, claiming: Step) -> None:
+    async def _serve(self, claiming: Step, stays: bool) -> None:
         if self.is_running:
             raise RuntimeError("this worker is already running")
-        ran = self._ran = asyncio.create_task(self._work(claiming))
+        ran = self._ran = asyncio.create_task(self._work(claiming, stays))
         try:
             await asyncio.shield(ran)
         except asyncio.CancelledError:
@@ -193,8 +247,9 @@ class Worker:
             ran.result()
             raise
 
-    async def _work(self, claiming: Step) -> None:
+    async def _work(self, claiming: Step, stays: bool) -> None:
         self._quarantine.join(self)
+        self._presence.join(self, self._store, at_once=stays)
         loop = asyncio.get_running_loop()
         keeper = Keeper(
             self._leases,
@@ -203,9 +258,10 @@ class Worker:
             failed=lambda error, retry_in: loop.call_soon_threadsafe(
                 self._observer.store_unavailable, error, retry_in
             ),
+            stop=lambda delivery: loop.call_soon_threadsafe(self._stops.add, delivery),
         )
         try:
-            with self._store.listen(self._queues) as self._bell:
+            with self._store.listen(self.queues) as self._bell:
                 beside = self._store.run_on_keeper_thread(
                     keeper.keep, lingers=lambda: keeper.linger(self._left_behind)
                 )
@@ -220,6 +276,9 @@ class Worker:
         finally:
             self._quarantine.leave(self)
             self._runners.close()
+            await self._presence.leave(
+                self, self._store, by=max(self._stopping.last_writes_end(), time.monotonic() + A_MOMENT)
+            )
 
     async def _claim_and_drain(self, claiming: Step) -> None:
         claims, settling = asyncio.create_task(claiming()), asyncio.create_task(self._settle_until_drained())
@@ -248,9 +307,11 @@ class Worker:
     # ── claim ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _claim_until_idle(self) -> None:
-        while await happens_before(self._come_to_rest(), self._stopping.asked):
+        while not self._stopping.asked.is_set():
             self._looked = False
-            await self._retry_loop.until_well(self._claim, self._stopping.asked)
+            await self._retry_loop.repeat(
+                self._claim, when=self._come_to_rest, until=self._stopping.asked, once=True
+            )
             if self._looked and not self.in_hand:
                 return
 
@@ -322,23 +383,29 @@ class Worker:
         if room <= 0 or bytes_left <= 0:
             return
         limit = self._claim_size.limit(room if self._most is None else min(room, self._most))
-        token, until = uuid4(), sent + self._settings.lease.total_seconds()
+        token, until = self._presence.new_token(), sent + self._settings.lease.total_seconds()
         self._looked = True
         self._unconfirmed = token, until
         try:
             claimed = await self._store.claim(
-                self._queues,
+                self.queues,
                 limit=limit,
                 lease=self._settings.lease,
                 token=token,
                 max_bytes=min(self._claim_size.max_bytes, bytes_left),
             )
         except Exception:
+            # It may have been carried out only just now, however long ago it was sent.
+            self._unconfirmed = token, time.monotonic() + self._settings.lease.total_seconds()
             self._claim_size.failed()
             raise
         self._unconfirmed = None
         self._claim_size.went_well(len(claimed.deliveries), limit, full=claimed.full)
-        self._take(claimed.deliveries, until, full=claimed.full)
+        try:
+            self._take(claimed, sent, until)
+        finally:
+            # Whatever is wrong with one of them, the others run.
+            self._runners.start()
         if claimed.full:
             self._alarm.at_once()
         else:
@@ -349,11 +416,14 @@ class Worker:
         if self._unconfirmed is not None:
             token, until = self._unconfirmed
             if time.monotonic() < until:
-                await self._store.recall(self._queues, token)
+                await self._store.recall(self.queues, token)
             self._unconfirmed = None
 
-    def _take(self, deliveries: Sequence[Delivery], until: float, *, full: bool) -> None:
+    def _take(self, claimed: Claimed, sent: float, until: float) -> None:
+        deliveries = claimed.deliveries
         self._leases.add(deliveries, until)
+        if claimed.probe:
+            self._pausing.probes.update(deliveries)
         ready: list[Delivery] = []
         quarantined: list[Delivery] = []
         broken: Exception | None = None
@@ -365,18 +435,19 @@ class Worker:
                 self._hand_back([delivery])
                 continue
             if skipped is not None:
-                self._finished.put(Settlement(delivery, skipped))
+                self._end_unstarted(delivery, skipped)
+            elif self._pausing.paused and self._pausing.holds_back(delivery, sent):
+                self._hand_back([delivery])
             elif is_quarantined(delivery) and not self._settings.isolated:
                 quarantined.append(delivery)
             else:
                 ready.append(delivery)
-        self._sort_out(quarantined, full=full)
+        self._sort_out(quarantined, full=claimed.full)
         if self._stopping.asked.is_set():
             self._hand_back(ready)
         elif ready:
             self._review_at = time.monotonic() + REVIEW_SECONDS
-            self._in_flight.take(ready)
-            self._runners.start()
+            self._in_flight.take(ready, sent)
         # Last: an observer that raises although it must not may not leave a message leased and never run.
         if deliveries:
             self._observer.claimed(deliveries)
@@ -410,9 +481,10 @@ class Worker:
 
     # ── handle ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _handle_one(self, in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
-        """Run the next message; when it has ended."""
-        delivery = in_flight.start_next(slot, now)
+    async def _handle_one(self, slot: HandlerSlot, now: float) -> float:
+        """Run the message in this slot; when it has ended."""
+        in_flight = self._in_flight
+        (delivery,) = slot.results
         if self._lacks_bytes:
             self._note_room()
         settlement: Settlement | None = None
@@ -421,6 +493,8 @@ class Worker:
         try:
             if self._leases.surely_holds(delivery, now):
                 settlement = await self._attempt.one(delivery, slot)
+                if self._pausing.probes:
+                    self._pausing.ended(delivery, slot.results[delivery], settlement)
                 ended = time.monotonic()
                 self._prefetch.ran(ended - now)
                 self._observer.ended((delivery,), ended - now)
@@ -441,9 +515,10 @@ class Worker:
                 self._room.set()
         return ended
 
-    async def _handle_batch(self, in_flight: InFlight, slot: HandlerSlot, now: float) -> float:
-        """Run the next messages together; when they have ended."""
-        batch = in_flight.start_batch(slot, now, self._batch)
+    async def _handle_batch(self, slot: HandlerSlot, now: float) -> float:
+        """Run the messages in this slot together; when they have ended."""
+        in_flight = self._in_flight
+        batch = list(slot.results)
         if self._lacks_bytes:
             self._note_room()
         held = self._leases.surely_held(batch, now)
@@ -456,9 +531,10 @@ class Worker:
             if held:
                 in_flight.narrow(slot, held)
                 settlements = await self._attempt.many(held, slot)
+                if self._pausing.probes:
+                    self._note_probes(slot, settlements)
                 ended = time.monotonic()
-                # Prefetch counts messages, so it needs the time per message.
-                self._prefetch.ran((ended - now) / len(held))
+                self._prefetch.ran(ended - now, len(held))
                 self._observer.ended(held, ended - now)
         finally:
             if not slot.left_behind:
@@ -472,7 +548,14 @@ class Worker:
     def _lose(self, delivery: Delivery) -> None:
         """The keeper found this lease taken over. What runs may run on: the store refuses what it would write."""
         if self._in_flight.forget(delivery):
+            self._leases_lost += 1
+            self._pausing.probes.discard(delivery)
             self._observer.lease_lost(delivery)
+
+    def _note_probes(self, slot: HandlerSlot, settlements: Sequence[Settlement]) -> None:
+        written = {settlement.delivery: settlement for settlement in settlements}
+        for delivery, result in slot.results.items():
+            self._pausing.ended(delivery, result, written.get(delivery))
 
     def _note_room(self) -> None:
         """A started message frees its bytes: a claim that had no room for bytes can go now."""
@@ -482,7 +565,12 @@ class Worker:
 
     def _hand_back(self, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:
-            self._finished.put(Settlement(delivery, Release()))
+            self._end_unstarted(delivery, Release())
+
+    def _end_unstarted(self, delivery: Delivery, outcome: Outcome) -> None:
+        """This one ends without its handler."""
+        self._pausing.probes.discard(delivery)
+        self._finished.put(Settlement(delivery, outcome))
 
     # ── settle ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -504,7 +592,7 @@ class Worker:
                     await self._in_flight.wait_empty()
 
     async def _settle(self) -> None:
-        batch = self._finished.first(SETTLE_BATCH)
+        batch = list(islice(self._finished, SETTLE_BATCH))
         try:
             results = await self._store.settle(batch)
         except BaseException:
@@ -522,6 +610,7 @@ class Worker:
             self._observer.settled(settled)
         for settlement, result in answers:
             if result is WriteResult.LOST:
+                self._leases_lost += 1
                 self._observer.lease_lost(settlement.delivery)
             elif result is WriteResult.UNKNOWN:
                 self._observer.uncertain(settlement)
@@ -538,17 +627,18 @@ class Worker:
             self._quarantined = None
         confirming = asyncio.create_task(self._confirm(claims))
         await self._finish_running()
-        await ends_by(self._stopping.ends, confirming)
+        await self._stopping.ends_in_time(confirming)
+        await self._pausing.finish(self._stopping.last_writes_end())
         await ends_by(self._stopping.last_writes_end(), self._finished.wait_none())
         self._drained.set()
         self._observer.drained(self._leases.others_than(self._left_behind))
 
     async def _confirm(self, claims: asyncio.Task[None]) -> None:
         """Wait for a claim that is under way. What it took, and may have taken, goes back at once."""
-        if not await ends_by(self._stopping.ends, claims) and not claims.cancelled():
+        if not await self._stopping.ends_in_time(claims) and not claims.cancelled():
             return
         if self._unconfirmed is not None:
-            recalled = self._retry_loop.until_well(self._recall, self._drained)
+            recalled = self._retry_loop.repeat(self._recall, until=self._drained, once=True)
             await ends_by(self._stopping.last_writes_end(), recalled)
 
     async def _finish_running(self) -> None:

@@ -42,7 +42,7 @@ _PLACEHOLDER: Final = re.compile(r"\bold_(outbox|dead)\b")
 Tell: TypeAlias = Callable[[Moved], object]
 
 
-def _nobody(_: Moved) -> None:
+def _no_callback(_: Moved) -> None:
     """No callback."""
 
 
@@ -99,14 +99,14 @@ class Mover(AbstractAsyncContextManager["Mover"]):
         dead = 0 if self._old.dead is None else (await self._ask("count_dead"))[0]["dead"]
         return Census(queues, dead)
 
-    async def move(self, tell: Tell = _nobody) -> Moved:
+    async def move(self, tell: Tell = _no_callback) -> Moved:
         """Pass once through the old tables and move what is not held; `tell` is called for every batch.
 
         What is published there meanwhile is left for the next pass, so that this one ends.
         """
         return await self._pass(Moved(), tell)
 
-    async def move_all(self, tell: Tell = _nobody, *, pause: float = PAUSE) -> Moved:
+    async def move_all(self, tell: Tell = _no_callback, *, pause: float = PAUSE) -> Moved:
         """Pass again and again, until the old tables are empty but for what cannot move."""
         moved = Moved()
         while True:

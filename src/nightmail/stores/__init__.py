@@ -13,6 +13,7 @@ from nightmail.errors import DriverMissing
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import FullStore
 from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql import schema
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     StoreSource: TypeAlias = str | AsyncEngine | Redis | RedisCluster
 
-__all__ = ["DEFAULT_URL", "TableNames", "open_store", "public_url"]
+__all__ = ["DEFAULT_URL", "TableNames", "open_store", "public_url", "schema"]
 
 DEFAULT_URL: Final = "sqlite:///nightmail.db"
 logger = logging.getLogger(__name__)

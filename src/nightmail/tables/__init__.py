@@ -1,28 +1,21 @@
 """The tables as SQLAlchemy knows them, for those who make theirs with Alembic.
 
-`nightmail migrate` makes the same ones from each store's own `schema.sql`, and tests keep the two in sync.
+They are read from each store's own `schema.sql`, which `nightmail migrate` executes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy import MetaData
 
 from nightmail.stores import TableNames
-from nightmail.tables import mysql, postgres, sqlite
-from nightmail.tables.build import OutboxTables
+from nightmail.tables.build import Builder, OutboxTables
 from nightmail.tables.skipping import IncludeObject, skip_outbox_tables
 
 __all__ = ["IncludeObject", "OutboxTables", "make_outbox_tables", "skip_outbox_tables"]
 
-_DIALECTS: Final[dict[str, Callable[[MetaData, TableNames], OutboxTables]]] = {
-    "postgresql": postgres.make,
-    "mysql": mysql.make,
-    "mariadb": mysql.make,
-    "sqlite": sqlite.make,
-}
+_STORES: Final = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
 
 
 def make_outbox_tables(
@@ -33,8 +26,11 @@ def make_outbox_tables(
     `tables` is what the broker is given: a prefix, or `schema.prefix`. `dialect` is SQLAlchemy's name of your database:
     `postgresql`, `mysql`, `mariadb` or `sqlite` (`engine.dialect.name`). Each has tables of its own.
     """
-    make = _DIALECTS.get(dialect)
-    if make is None:
-        known = ", ".join(repr(name) for name in _DIALECTS)
+    store = _STORES.get(dialect)
+    if store is None:
+        known = ", ".join(repr(name) for name in _STORES)
         raise ValueError(f"{dialect!r} is not a database that we have tables for: use one of {known}")
-    return make(metadata, TableNames.parse(tables))
+    names = TableNames.parse(tables)
+    if store == "sqlite" and names.schema is not None:
+        raise ValueError(f"SQLite has no schemas: leave out {names.schema!r}")
+    return Builder(metadata, names, store).tables()

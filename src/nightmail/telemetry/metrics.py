@@ -130,6 +130,18 @@ IN_FLIGHT: Final = Number(
     kind="sum",
     read=_of_each(lambda each: each.in_flight),
 )
+PAUSES: Final = Number(
+    "nightmail.queue.pauses",
+    "Times that this process paused a queue, by cause; a breaker's pause counts each time it is prolonged.",
+    ("queue", "cause"),
+    read=lambda measured: [((queue, cause.value), count) for (queue, cause), count in measured.pauses()],
+)
+RESUMPTIONS: Final = Number(
+    "nightmail.queue.resumptions",
+    "Times that this process resumed a queue: for an operator, or because a probe went well.",
+    ("queue",),
+    read=lambda measured: [((queue,), count) for queue, count in measured.resumptions()],
+)
 WAKEUPS: Final = Number(
     "nightmail.wakeups",
     "Waits that a publish, or whatever else became available, cut short.",
@@ -181,7 +193,7 @@ DURATION: Final = Histogram(
 )
 
 NUMBERS: Final = (
-    PUBLISHED, CLAIMED, SETTLED, DEAD, FAILURES, OVERDUE, LOST_LEASES, IN_FLIGHT,
+    PUBLISHED, CLAIMED, SETTLED, DEAD, FAILURES, OVERDUE, LOST_LEASES, IN_FLIGHT, PAUSES, RESUMPTIONS,
     WAKEUPS, STORE_UNAVAILABLE, DRAIN_TIMEOUTS, ABANDONED, DEPTH, OLDEST_DUE_AGE,
 )  # fmt: skip
 HISTOGRAMS: Final = (LATENESS, DURATION)

@@ -10,6 +10,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
+from nightmail.controls import PauseCause
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Postpone, Release, Retry
@@ -40,6 +41,8 @@ class MetricsObserver(Observer):
         self._letters = _ByQueue(begin, Kind.DEAD_LETTER)
         self._published: Counter[str] = Counter()
         self._publishing = Lock()
+        self._pauses: Counter[tuple[str, PauseCause]] = Counter()
+        self._resumed: Counter[str] = Counter()
         self.wakeups = 0
         self.times_unavailable = 0
         self.drain_timeouts = 0
@@ -59,6 +62,14 @@ class MetricsObserver(Observer):
         """How many were published to each queue."""
         with self._publishing:
             return list(self._published.items())
+
+    def pauses(self) -> list[tuple[tuple[str, PauseCause], int]]:
+        """How often each queue was paused from here, by cause."""
+        return list(self._pauses.copy().items())
+
+    def resumptions(self) -> list[tuple[str, int]]:
+        """How often each queue was resumed from here."""
+        return list(self._resumed.copy().items())
 
     # ── events ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,6 +124,14 @@ class MetricsObserver(Observer):
     def lease_lost(self, delivery: Delivery) -> None:
         self._of(delivery).lost_leases += 1
 
+    def paused(
+        self, queue: str, cause: PauseCause, by: str, delay: timedelta | None, reason: str | None
+    ) -> None:
+        self._pauses[self._known(queue), cause] += 1
+
+    def resumed(self, queue: str, by: str) -> None:
+        self._resumed[self._known(queue)] += 1
+
     def woken(self) -> None:
         self.wakeups += 1
 
@@ -133,6 +152,15 @@ class MetricsObserver(Observer):
         self.stats = dict(islice({**stats, **emptied}.items(), MOST_QUEUES))
 
     # ── within ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _known(self, queue: str) -> str:
+        known = queue in self._resumed or len(self._resumed) < MOST_QUEUES
+        name = queue if known else OTHER
+        # From zero, not from the first event: that one would not show as an increase.
+        self._resumed.setdefault(name, 0)
+        for cause in PauseCause:
+            self._pauses.setdefault((name, cause), 0)
+        return name
 
     def _of(self, delivery: Delivery) -> Deliveries:
         return (self._letters if type(delivery) is DeadDelivery else self._messages)[delivery.queue]

@@ -23,6 +23,7 @@ from nightmail.message import Delivery
 if TYPE_CHECKING:
     from faststream.response import Response
 
+    from nightmail.engine.presence import Presence
     from nightmail.engine.worker import Worker
     from nightmail.observe import Observer
     from nightmail.store import FullStore
@@ -86,7 +87,12 @@ class Shadow(OutboxSubscriber):
 
 
 def shadow_of(
-    subscriber: OutboxSubscriber, store: FullStore, *, raised: Raised, answered: Answered
+    subscriber: OutboxSubscriber,
+    store: FullStore,
+    *,
+    presence: Presence,
+    raised: Raised,
+    answered: Answered,
 ) -> tuple[Shadow, Worker]:
     """The shadow of this subscriber on that store, and its worker."""
     shadow = cast("Shadow", copy(subscriber))
@@ -100,7 +106,8 @@ def shadow_of(
         outer.observer.failed(delivery, error)
 
     observer = cast("Observer", Overlay(outer.observer, failed=failed))
-    shadow._outer_config = cast("BrokerConfig", Overlay(outer, store=store, observer=observer))
+    overlay = Overlay(outer, store=store, observer=observer, presence=presence)
+    shadow._outer_config = cast("BrokerConfig", overlay)
     shadow._raised, shadow._answered = raised, answered
     resolve_ack_policy(shadow, shadow._config.ack_policy)
     # So that what stops the subscriber, as StopConsume does, stops this worker.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import anyio
@@ -18,6 +19,8 @@ from nightmail.broker.options import TimerOptions
 from nightmail.broker.producer import OutboxProducer
 from nightmail.broker.received import Received
 from nightmail.broker.subscriber import OutboxSubscriber
+from nightmail.controls import WorkerReport
+from nightmail.engine.presence import Presence
 from nightmail.message import Message
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.record import Record, as_delivered, observer_of
@@ -41,6 +44,7 @@ class Stage:
         self._clock = clock
         self._data: dict[str, VirtualData] = {}
         self._stores: dict[OutboxBroker, VirtualStore] = {}
+        self._presences: dict[OutboxBroker, Presence] = {}
         self._shadows: dict[OutboxSubscriber, tuple[Shadow, Party]] = {}
         self._answers: dict[int, Response] = {}
 
@@ -58,9 +62,26 @@ class Stage:
 
         kind = VirtualPipelines if hasattr(broker.store, "transaction") else VirtualStore
         store = self._stores[broker] = kind(
-            data, self._clock, instead_of=broker.store.capabilities, on_publish=published
+            data,
+            self._clock,
+            instead_of=broker.store.capabilities,
+            on_publish=published,
+            on_stop=partial(self._stop, data),
+            present=partial(self._present, data),
         )
         return store
+
+    def _stop(self, data: VirtualData, id_: int) -> None:
+        for party in self._parties():
+            if party.store.data is data and party.place is Place.QUEUE:
+                party.worker.stop_message(id_)
+
+    def _present(self, data: VirtualData) -> Iterator[WorkerReport]:
+        parties = list(self._parties())
+        for broker, presence in self._presences.items():
+            store = self._stores[broker]
+            if store.data is data:
+                yield presence.report([party.worker for party in parties if party.store is store])
 
     @property
     def separate(self) -> list[OutboxBroker]:
@@ -137,7 +158,11 @@ class Stage:
         if subscriber not in self._shadows:
             store = self._stores[broker]
             shadow, worker = shadow_of(
-                subscriber, store, raised=self.timeline.note, answered=self._answers.__setitem__
+                subscriber,
+                store,
+                presence=self._presences.setdefault(broker, Presence()),
+                raised=self.timeline.note,
+                answered=self._answers.__setitem__,
             )
             self._shadows[subscriber] = (
                 shadow,

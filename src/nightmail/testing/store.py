@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from nightmail.controls import WorkerRecord, WorkerReport
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.store import Capabilities, Claimed
@@ -20,6 +21,8 @@ from nightmail.testing.endings import begun
 from nightmail.testing.transactions import VirtualData
 
 OnPublish: TypeAlias = Callable[[Message, int], Awaitable[None]]
+OnStop: TypeAlias = Callable[[int], None]
+Present: TypeAlias = Callable[[], Iterable[WorkerReport]]
 
 
 class Place(Enum):
@@ -33,12 +36,21 @@ class VirtualStore(MemoryStore):
     """Stands in for another store, whose capabilities it shows; reports everything that is published."""
 
     def __init__(
-        self, data: VirtualData, clock: ManualClock, *, instead_of: Capabilities, on_publish: OnPublish
+        self,
+        data: VirtualData,
+        clock: ManualClock,
+        *,
+        instead_of: Capabilities,
+        on_publish: OnPublish,
+        on_stop: OnStop,
+        present: Present,
     ) -> None:
         super().__init__(data, clock=clock)
         self._virtual = data
         self._shown = instead_of
         self._on_publish = on_publish
+        self._on_stop = on_stop
+        self._present = present
 
     @property
     def capabilities(self) -> Capabilities:
@@ -74,6 +86,19 @@ class VirtualStore(MemoryStore):
         await begun(transaction)
         await super().ack(deliveries, transaction=transaction)
         self._virtual.conclude(transaction)
+
+    async def request_stop(self, id_: int, *, by: str) -> bool:
+        """Ask for this running message to be stopped, and report it: no lease is renewed on virtual time."""
+        runs = await super().request_stop(id_, by=by)
+        if runs:
+            self._on_stop(id_)
+        return runs
+
+    async def workers(self) -> list[WorkerRecord]:
+        """The workers that take part, seen just now."""
+        for report in self._present():
+            await self.report(report)
+        return await super().workers()
 
     # ── what there is to do ────────────────────────────────────────────────────────────────────────────────
 
@@ -143,7 +168,7 @@ class VirtualStore(MemoryStore):
         now = self._now()
         found: list[tuple[datetime, int]] = []
         with self.data.step, self._virtual.committed_only():
-            for queue in self._known(queues):
+            for queue in self._known(self._open(queues, place, now)):
                 if place is Place.DEAD_LETTERS:
                     queue.letters.look(now)
                     if (first := queue.letters.longest_due()) is not None:
@@ -153,11 +178,25 @@ class VirtualStore(MemoryStore):
         return min(found, default=None)
 
     def next_moment(self, queues: Sequence[str], place: Place) -> datetime | None:
-        """When something there is next due, or a lease expires."""
+        """When something there is next due, a lease expires, or a pause ends."""
+        now = self._now()
         with self.data.step:
-            boxes = (queue.letters if place is Place.DEAD_LETTERS else queue for queue in self._known(queues))
-            moments = (box.next_time() for box in boxes)
+            known = self._known(self._open(queues, place, now))
+            boxes = [queue.letters if place is Place.DEAD_LETTERS else queue for queue in known]
+            moments = [box.next_time() for box in boxes]
+            if place is Place.QUEUE:
+                moments.append(self.data.tables.controls.next_end(queues, now))
             return min((moment for moment in moments if moment is not None), default=None)
+
+    def _open(self, queues: Sequence[str], place: Place, now: datetime) -> Sequence[str]:
+        """Those of these queues of which something could be claimed now: dead letters are not paused."""
+        if place is Place.DEAD_LETTERS:
+            return queues
+        controls = self.data.tables.controls
+        free, probed = controls.open_queues(queues, now)
+        for queue in self._known([*free, *probed]):
+            queue.pause_keys(controls.paused_keys(queue.name, now))
+        return [*free, *probed]
 
 
 class VirtualPipelines(VirtualStore):

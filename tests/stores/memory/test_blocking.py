@@ -104,12 +104,12 @@ class TestTurns:
         store = MemoryStore()
         opened, close = asyncio.Event(), asyncio.Event()
 
-        async def somebody() -> None:
+        async def hold_a_transaction() -> None:
             async with store.data.transaction():
                 opened.set()
                 await close.wait()
 
-        task = asyncio.create_task(somebody())
+        task = asyncio.create_task(hold_a_transaction())
         await opened.wait()
         with pytest.raises(StoreUnavailable, match="a thread of its own"):
             publish_now(store)

@@ -72,15 +72,15 @@ class TestSharedData:
         data = MemoryData()
         store = MemoryStore(data)
 
-        async def publish_while_somebody_waits(body: bytes) -> list[bytes]:
+        async def publish_while_a_claim_waits(body: bytes) -> list[bytes]:
             async with data.transaction() as transaction:
                 await store.publish(message(body), transaction=transaction)
                 waiting = asyncio.create_task(claim_all(store))
                 await let_others_run()
             return bodies(await waiting)
 
-        assert asyncio.run(publish_while_somebody_waits(b"first")) == [b"first"]
-        assert asyncio.run(publish_while_somebody_waits(b"second")) == [b"second"]
+        assert asyncio.run(publish_while_a_claim_waits(b"first")) == [b"first"]
+        assert asyncio.run(publish_while_a_claim_waits(b"second")) == [b"second"]
 
 
 class TestTransactions:

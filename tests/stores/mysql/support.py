@@ -43,6 +43,8 @@ EMPTY = (
     "delete from nightmail_dead",
     "delete from nightmail_delivered",
     "delete from nightmail_dedup",
+    "delete from nightmail_controls",
+    "delete from nightmail_workers",
 )
 
 
@@ -125,7 +127,7 @@ class DriverHarness(MySQLHarness):
 
 
 class SqlalchemyHarness(MySQLHarness):
-    """Callers use a connection of SQLAlchemy's: a session would begin anew when it is used after its end."""
+    """Callers use a connection of SQLAlchemy's: a session would begin again when it is used after its end."""
 
     def __init__(self, url: str, driver: str = "asyncmy", *, owner: str | None = None) -> None:
         super().__init__(url, owner=owner)
@@ -154,7 +156,7 @@ def sqlalchemy_url(url: str, driver: str = "asyncmy") -> str:
 
 @asynccontextmanager
 async def connection(url: str, driver: Any = asyncmy, **options: Any) -> AsyncIterator[Any]:
-    """A connection of somebody else's, which commits each statement unless told otherwise."""
+    """A connection that is not the store's, which commits each statement unless told otherwise."""
     own = await driver.connect(**connect_arguments(url), **{"autocommit": True, **options})
     try:
         yield own

@@ -338,7 +338,7 @@ async def test_every_spelling_of_the_url_is_understood(mysql_url: str, scheme: s
 
 
 async def test_a_wrong_password_is_told_without_quoting_it(mysql_url: str) -> None:
-    store = MySQLStore(mysql_url.replace("root@", "nobody:secret@"))
+    store = MySQLStore(mysql_url.replace("root@", "stranger:secret@"))
     await store.open()
 
     with pytest.raises(StoreUnavailable, match="1045") as raised:
@@ -362,6 +362,6 @@ async def test_what_is_cancelled_once_it_was_sent_is_carried_out_all_the_same(my
         await own.rollback()
 
         assert task.cancelled()
-        # It was refused for the moment, and whoever would have asked again is gone: all or nothing.
+        # It was refused for the moment, and the caller that would have asked again is gone: all or nothing.
         assert len(await store.peek()) in (0, 1)
         assert await store.publish(message(b"and on")) is not None

@@ -52,15 +52,15 @@ async def test_a_claim_and_a_settlement_of_letters_ask_the_server_few_times(mysq
 async def test_letters_of_other_processes_ring_only_where_a_worker_takes_letters(mysql_url: str) -> None:
     async with open_store(mysql_url) as store, open_store(mysql_url) as other:
         with store.listen([QUEUE]) as bell:
-            await bury(other, b"nobody looks after them here")
+            await bury(other, b"no worker takes letters here")
             assert store._opening.now is not None
-            await store._opening.now.wakeups._look()
+            await store._opening.now.listener._look()
             assert not await bell.wait(0.5)
 
             await settle(store, await claim_letters(store), Done())
-            await bury(other, b"now somebody does")
+            await bury(other, b"now one does")
             assert await bell.wait(5)
-            assert [letter.body for letter in await claim_letters(store)] == [b"now somebody does"]
+            assert [letter.body for letter in await claim_letters(store)] == [b"now one does"]
 
 
 # ------------------------------------------------------------------------------------------ redrive
@@ -125,7 +125,7 @@ async def test_a_redrive_waits_for_who_is_about_to_take_the_name(mysql_url: str,
                 while sum("begin" in packet for packet in interference.packets) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert not redriving.done()
-            # Between its tries it has nothing locked: whoever wants the letters gets them.
+            # Between its tries it has nothing locked: others can lock the letters.
             await locked_in_between(own, named)
             await (own.commit() if commits else own.rollback())
         ids = await redriving

@@ -164,7 +164,7 @@ async def test_a_locked_row_and_what_is_too_large_are_told_in_our_words(
 
 
 def _in_leaps(time: Callable[[], float]) -> Callable[[], float]:
-    """A clock that goes fast: nobody waits until patience ends."""
+    """A clock that goes fast, so that the test does not wait for a time-out."""
     begun = time()
     return lambda: begun + (time() - begun) * 100
 

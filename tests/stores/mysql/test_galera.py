@@ -1,7 +1,7 @@
 """The MySQL store on a Galera cluster, its workers spread over the nodes.
 
 Every node takes writes, and locks are known only where they were taken: two nodes may give out the same message, and
-the second to commit is refused. Nobody may have been told of a message before that.
+the second to commit is refused. Before that no caller may have been told of a message.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ async def test_a_message_taken_over_on_another_node_takes_the_open_ack_with_it(
                 harness.clock.advance(LEASE)
                 [taken] = (await elsewhere.claim([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries
 
-        # Whoever commits first wins, and the other's own writes are undone as well: the effect is there once.
+        # The first to commit wins, and the other's own writes are undone as well: the effect is there once.
         assert refused.value.args[0] == DEADLOCK
         assert await harness.written() == []
         assert taken.body == b"once"
@@ -282,6 +282,24 @@ async def test_messages_that_three_nodes_claim_at_once_go_to_one_of_them_each(
         results = await nodes[0].settle([Settlement(delivery, Done()) for delivery in deliveries])
         assert results == [WriteResult.WRITTEN] * 3
     assert sum(store.retried[DEADLOCK] for store in nodes) > 0
+
+
+async def test_of_three_nodes_that_probe_a_paused_queue_at_once_one_takes_the_probe(
+    nodes: list[MySQLStore], database: list[str]
+) -> None:
+    for _ in range(ROUNDS // 4):
+        ids = await nodes[0].publish_batch([Message(queue=QUEUE, body=b"") for _ in range(3)])
+        await nodes[0].pause(QUEUE, by="worker", until=timedelta(hours=1), automatic=True)
+        await run(database[0], "update nightmail_controls set until = utc_timestamp(6) - interval 1 second")
+
+        claims = await asyncio.gather(*map(taken, nodes))
+
+        assert [delivery.id for claim in claims for delivery in claim] == ids[:1]
+        assert await nodes[1].resume(QUEUE, automatic=True)
+        deliveries = [*(each for claim in claims for each in claim), *await taken(nodes[2])]
+        assert sorted(delivery.id for delivery in deliveries) == ids
+        results = await nodes[0].settle([Settlement(delivery, Done()) for delivery in deliveries])
+        assert results == [WriteResult.WRITTEN] * 3
 
 
 async def test_a_message_that_is_settled_here_and_taken_over_there_has_one_end(

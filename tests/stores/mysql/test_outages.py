@@ -208,7 +208,7 @@ async def test_a_claim_that_others_forestall_takes_less_at_a_time_until_it_has_a
             re.search(r"limit (\d+)\nfor update", each) for packet in interference.packets for each in packet
         ]
         assert [int(limit[1]) for limit in asked if limit] == [100, 25, 6, 1, 2, 4, 8, 16, 32, 37]
-        # In the order in which one that nobody forestalls hands them out: the share of the oldest, then by priority.
+        # In the order of a claim that meets no conflict: the share of the oldest, then by priority.
         oldest, others = [b"low %d" % n for n in range(12)], [b"low %d" % n for n in range(12, 50)]
         bodies = [delivery.body for delivery in claimed.deliveries]
         assert bodies == [*oldest, *(b"high %d" % n for n in range(50)), *others]

@@ -162,7 +162,7 @@ async def test_a_publisher_of_messages_without_timer_ids_needs_less(mysql_url: s
 
 
 async def limited_user(server: MariaDB, url: str, privileges: str) -> str:
-    """A URL for somebody who has only these privileges. The user goes with the server."""
+    """A URL for a user who has only these privileges. The user goes with the server."""
     database = url.rpartition("/")[2]
     user = f"user_{database[-12:]}"
     for statement in (

@@ -231,11 +231,11 @@ def test_options_of_a_url_that_contradict_each_other_are_refused(query: str) -> 
 async def test_an_error_of_connecting_names_the_place_and_the_reason_but_not_the_password(
     mysql_url: str, driver: str | None
 ) -> None:
-    with_password = mysql_url.replace("root@", "nobody:hush-hush@")
+    with_password = mysql_url.replace("root@", "stranger:hush-hush@")
     database = mysql_url.rpartition("/")[2]
     port = mysql_url.rpartition(":")[2].partition("/")[0]
     for url, reason in (
-        (with_password, "Access denied for user 'nobody'"),
+        (with_password, "Access denied for user 'stranger'"),
         (mysql_url.replace(database, "nowhere"), "Unknown database 'nowhere'"),
         (mysql_url.replace("127.0.0.1", "no.such.host.invalid"), "no.such.host.invalid"),
         (mysql_url.replace(port, "1"), "127.0.0.1"),

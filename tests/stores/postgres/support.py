@@ -38,6 +38,8 @@ EMPTY = """
     delete from nightmail_dead;
     delete from nightmail_delivered;
     delete from nightmail_dedup;
+    delete from nightmail_controls;
+    delete from nightmail_workers;
 """
 
 
@@ -129,7 +131,7 @@ class PsycopgHarness(AsyncpgHarness):
 
 
 class SqlalchemyHarness(PostgresHarness):
-    """Callers use a connection of SQLAlchemy's: a session would begin anew when it is used after its end."""
+    """Callers use a connection of SQLAlchemy's: a session would begin again when it is used after its end."""
 
     @asynccontextmanager
     async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
@@ -167,7 +169,7 @@ def psycopg_url(url: str) -> str:
 
 @asynccontextmanager
 async def connection(url: str, **options: Any) -> AsyncIterator[Any]:
-    """A connection of somebody else's."""
+    """A connection that is not the store's."""
     own = await asyncpg.connect(url, **options)
     try:
         yield own

@@ -85,7 +85,7 @@ def test_the_store_imports_nothing_that_only_callers_use() -> None:
     code = """
 import sys
 from nightmail.stores.postgres import PostgresStore
-PostgresStore("postgresql://nobody@nowhere/nothing")
+PostgresStore("postgresql://user@nowhere/nothing")
 print(sorted({"psycopg", "psycopg2", "django", "sqlalchemy"} & sys.modules.keys()))
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -13,7 +13,14 @@ import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from nightmail.errors import NightmailError, PublishUncertain, Refused, StoreError, StoreUnavailable
+from nightmail.errors import (
+    NightmailError,
+    NotAllowed,
+    PublishUncertain,
+    Refused,
+    StoreError,
+    StoreUnavailable,
+)
 from nightmail.stores.postgres import PostgresStore, lane
 from nightmail.stores.postgres.connect import connector
 from nightmail.stores.postgres.lane import Lane
@@ -53,7 +60,7 @@ def raised_by_driver(error: BaseException) -> Callable[[Any], Awaitable[Any]]:
         ("26000", StoreUnavailable, False),
         ("40001", StoreUnavailable, True),
         ("40P01", StoreUnavailable, True),
-        ("42501", StoreError, True),
+        ("42501", NotAllowed, True),
         ("42601", StoreError, True),
         ("53100", StoreUnavailable, False),
         ("53300", StoreUnavailable, False),

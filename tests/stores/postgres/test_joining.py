@@ -37,6 +37,8 @@ async def test_publishing_in_a_transaction_needs_no_connection_of_ours_and_one_s
 ) -> None:
     async with watched_store(postgres_url) as (store, watch), raw_connection(postgres_url) as transaction:
         await store.publish(message(), transaction=transaction)
+        # The driver asks the server once for each type of array.
+        await store.publish_batch([message(), message()], transaction=transaction)
         await watch.sent()
         theirs: list[str] = []
         transaction.add_query_logger(lambda record: theirs.append(record.query))

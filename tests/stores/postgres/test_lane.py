@@ -31,7 +31,7 @@ async def test_a_publisher_cancelled_before_its_turn_stores_nothing(postgres_url
             second.cancel()
             await asyncio.gather(first, second, return_exceptions=True)
 
-        # The first was under way, and is carried out though nobody waits for it.
+        # The first was under way, and is carried out though its caller is gone.
         await store.ping()
         assert [found.body for found in await store.peek()] == [b"sent"]
 

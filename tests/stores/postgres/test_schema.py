@@ -28,6 +28,11 @@ DRIFTS = [
         "the index nightmail_head is 'btree",
     ),
     (
+        "drop index nightmail_claim; create index nightmail_claim on nightmail_messages (queue, priority, due_at, id) "
+        "where priority >= 0 and (ordering_key is null or head_key is null)",
+        "the index nightmail_claim is 'btree (queue, priority, due_at, id) where priority >= 0",
+    ),
+    (
         "alter table nightmail_messages drop column expires_at",
         "the column messages.expires_at is missing",
     ),
@@ -44,6 +49,11 @@ DRIFTS = [
         "alter table nightmail_messages drop constraint nightmail_messages_lease",
         "messages_lease is missing",
     ),
+    (
+        "alter table nightmail_messages drop constraint nightmail_messages_priority; "
+        "alter table nightmail_messages add constraint nightmail_messages_priority check (priority between 0 and 99)",
+        "messages_priority is 'check priority >= 0 and priority <= 99' instead of",
+    ),
     ("alter table nightmail_messages add shop text not null", "messages.shop is not ours"),
     ("create unique index on nightmail_messages (queue)", "may refuse messages"),
     ("alter table nightmail_messages reset (fillfactor)", "fillfactor"),
@@ -55,7 +65,8 @@ DRIFTS = [
 class TestSchema(Schema):
     addition = (
         "alter table nightmail_messages add note text; alter table nightmail_messages add made_at timestamptz "
-        "not null default now(); create index mine on nightmail_messages (note)"
+        "not null default now(); create index mine on nightmail_messages (note); "
+        "alter table nightmail_messages add number bigint generated always as identity"
     )
 
     @pytest.fixture(params=DRIFTS, ids=[told for _, told in DRIFTS])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.postgres
 
 
 class Ear:
-    """Somebody who listens to a store's channel, outside of any store."""
+    """A client that listens to a store's channel, outside of any store."""
 
     def __init__(self, own: Any, channel: str) -> None:
         self._own = own
@@ -87,7 +87,7 @@ async def test_ending_messages_notifies_when_it_frees_a_key_and_only_then(postgr
             await store.settle([Settlement(deliveries[None], Done())])
             assert await ear.heard() == []
 
-            # Whoever comes next with this key may be in a transaction that nobody else sees yet.
+            # The next message with this key may be in a transaction that is not committed yet.
             await store.settle([Settlement(deliveries["alone"], Done())])
             assert await ear.heard() == [QUEUE]
 

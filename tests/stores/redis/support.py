@@ -52,7 +52,7 @@ class RedisHarness(Harness):
 
 @asynccontextmanager
 async def client(url: str, **options: Any) -> AsyncIterator[Any]:
-    """A client of somebody else's."""
+    """A client that is not the store's."""
     own = Redis.from_url(url, **options)
     try:
         yield own

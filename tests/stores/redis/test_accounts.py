@@ -14,6 +14,7 @@ from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from nightmail.testing.conformance.workers import a_report
 from tests.stores.documented_rights import ROLES
 from tests.stores.redis.support import account, client, open_store, transaction
 from tests.stores.support import until
@@ -47,9 +48,24 @@ async def work(store: RedisStore, own: Any) -> None:
         WriteResult.WRITTEN
     ]
     assert await store.recall_dead([QUEUE], letters.deliveries[1].token) == 1
+    await store.report(a_report())
+    await store.pause(QUEUE, by="breaker", until=HOUR, automatic=True)
+    assert await store.resume(QUEUE, automatic=True)
+    await store.sign_off(a_report().id)
 
 
 async def operate(store: RedisStore) -> None:
+    (running,) = (await store.claim([QUEUE], limit=1, lease=LEASE, token=uuid4())).deliveries
+    assert await store.request_stop(running.id, by="ann")
+    assert [each.id for each in await store.leases()] == [running.id]
+    assert (await store.facts(running.id)).stop_requested_by == "ann"
+    assert await store.settle([Settlement(running, Release())]) == [WriteResult.WRITTEN]
+    (letter,) = await store.dead(DeadFilter(), limit=1)
+    assert (await store.facts(letter.message_id)).letter is not None
+    await store.pause(QUEUE, by="ann")
+    assert len(await store.pauses()) == 1
+    assert await store.resume(QUEUE)
+    assert await store.workers() == []
     assert await store.dead(DeadFilter())
     assert await store.peek()
     assert await store.stats()

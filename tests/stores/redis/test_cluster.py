@@ -171,7 +171,7 @@ async def test_what_is_published_while_its_slot_moves_is_there_afterwards(cluste
             try:
                 await store.publish(Message(queue=QUEUE, body=b"%04d" % number))
             except StoreUnavailable as error:
-                # Nothing was written, and nobody doubts it: the same one again.
+                # Nothing was written, and that is certain: the same one again.
                 assert not isinstance(error, PublishUncertain)  # noqa: PT017
                 continue
             number += 1

@@ -162,7 +162,7 @@ async def test_a_move_that_was_broken_off_keeps_the_letter_and_ends_when_it_is_r
         monkeypatch.undo()
         there = [each.id for each in await store.peek(ELSEWHERE)]
 
-        # Nobody takes it away meanwhile.
+        # Until then it can be neither claimed nor purged.
         assert await store.dead(DeadFilter()) == [letter]
         assert await claim_dead(store) == []
         assert await store.purge(DeadFilter(), limit=10) == 0
@@ -231,7 +231,7 @@ async def test_a_letter_that_was_taken_over_while_it_moved_is_there_twice_and_no
         moved = await store.redrive([letter], to=ELSEWHERE)
 
         assert [each.id for each in await store.peek(ELSEWHERE)] == moved
-        # Whoever has it may still see that it goes there, where it is already.
+        # Its holder may still have it moved to where it is already.
         monkeypatch.undo()
         assert await store.settle([Settlement(taken[0], Release())]) == [WriteResult.WRITTEN]
         assert await store.redrive([letter], to=ELSEWHERE) == moved

@@ -1,4 +1,4 @@
-"""While a slot is moved its keys are in two places: the queue waits, and nobody sees half of it."""
+"""While a slot is moved its keys are in two places: the queue waits, and no caller sees half of it."""
 
 from __future__ import annotations
 

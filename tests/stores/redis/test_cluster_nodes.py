@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.errors import StoreUnavailable
+from nightmail.findings import Code
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, WriteResult
 from nightmail.store import Settlement
@@ -21,6 +22,7 @@ from nightmail.testing.conformance.build import LEASE
 from testkit.servers.redis import Redis
 from testkit.servers.redis_cluster import RedisCluster, RedisNode
 from tests.stores.redis.support import open_store
+from tests.stores.shared.examining import findings
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 pytest_plugins = ["testkit.cluster_fixtures"]
@@ -64,7 +66,7 @@ async def test_a_node_that_was_removed_does_not_make_the_client_lose_the_cluster
                 and commands[0][0] == "CLUSTER"
                 and (connection.host, connection.port) == removed
             ):
-                return [[]]  # What a node answers that was reset: it has no slots and knows nobody.
+                return [[]]  # What a node answers that was reset: it has no slots and knows no other node.
             return await ask(link, *commands)  # type: ignore[arg-type]  # it is what was given
 
         monkeypatch.setattr(Link, "ask", ask_the_removed)
@@ -191,3 +193,17 @@ async def test_while_one_node_refuses_the_leases_at_the_others_are_known_to_be_r
         finally:
             await asyncio.to_thread(frozen.ask, "CONFIG", "SET", "min-replicas-to-write", "0")
         assert await store.extend(running, LEASE) == [WriteResult.WRITTEN] * 2
+
+
+# ------------------------------------------------------------------------------------- what is wrong
+
+
+async def test_what_is_wrong_is_told_of_each_primary_by_its_address(cluster: RedisCluster) -> None:
+    async with open_store(cluster.url) as store:
+        found = await findings(store, Code.REDIS_REPLICAS)
+        async with open_store(cluster.url, wait_replicas=1) as patient:
+            waits = await findings(patient, Code.REDIS_REPLICAS)
+
+    addresses = {f"127.0.0.1:{node.port}" for node in cluster.masters()}
+    assert {each.what.rpartition(" ")[2] for each in found} == addresses
+    assert waits == []

@@ -331,7 +331,7 @@ async def test_expired_leases_by_the_thousand_are_all_found(redis_url: str) -> N
             found += len(portions[-1].deliveries)
 
         assert found == 3000
-        # One portion for each call, and nobody is told before the last that this was all.
+        # One portion for each call, and only the last says that this was all.
         assert [len(each.deliveries) for each in portions] == [1000, 1000, 1000]
 
 
@@ -340,7 +340,7 @@ async def test_expired_leases_by_the_thousand_are_all_found(redis_url: str) -> N
 
 async def test_a_message_that_is_refused_fails_none_of_those_it_went_with(redis_url: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
-        await own.set("{nightmail:orders}:due:5", "somebody else's")
+        await own.set("{nightmail:orders}:due:5", "not ours")
         priorities = [0, 5, 0, 9]
 
         results = await asyncio.gather(

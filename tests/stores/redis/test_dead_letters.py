@@ -1,4 +1,4 @@
-"""Dead letters in Redis: what is left of them, what somebody else did to them, and how much is asked at once."""
+"""Dead letters in Redis: what is left of them, what others did to their keys, and how much is asked at once."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ async def test_a_letter_with_the_id_of_a_message_is_not_taken_for_it(redis_url: 
         await bury(store, b"a")
         (letter,) = await claim_letters(store)
         first = await store.publish(message(b"first", timer_id="t", due=HOUR))
-        # Nobody else would give a letter this id, but nothing forbids it.
+        # No store would give a letter this id, but nothing forbids it.
         await own.rename(f"{TAG}:d:{letter.id:016x}", f"{TAG}:d:{first:016x}")
         letter.id = first or 0
 
@@ -264,11 +264,11 @@ async def gone(own: Any, key: str) -> None:
 
 async def a_string(own: Any, key: str) -> None:
     await own.delete(key)
-    await own.set(key, "somebody else's")
+    await own.set(key, "not ours")
 
 
 async def with_another_state(own: Any, key: str) -> None:
-    await own.hset(key, "state", "somebody else's")
+    await own.hset(key, "state", "not ours")
 
 
 @pytest.mark.parametrize("tamper", [gone, a_string, with_another_state])
@@ -308,7 +308,7 @@ async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_anything_is_
         before = await own.hgetall(f"{TAG}:d:{letters[1].id:016x}")
         kept = await own.dump(f"{TAG}:{key}")
         await own.delete(f"{TAG}:{key}")
-        await own.set(f"{TAG}:{key}", "somebody else's")
+        await own.set(f"{TAG}:{key}", "not ours")
         verbs: list[Callable[[], Awaitable[object]]] = [
             lambda: claim_letters(store),
             lambda: store.settle([Settlement(held, Done())]),
@@ -335,7 +335,7 @@ async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_a_sweep_dele
     async with open_store(redis_url) as store, client(redis_url) as own:
         (letter,) = await bury(store, b"a")
         await own.delete(f"{TAG}:{key}")
-        await own.lpush(f"{TAG}:{key}", "somebody else's")
+        await own.lpush(f"{TAG}:{key}", "not ours")
 
         with pytest.raises(SchemaDrift):
             await store.sweep(older_than=timedelta(0), limit=10)

@@ -15,7 +15,9 @@ from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore, scripts
 from nightmail.stores.redis.link import Link
-from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import HOUR, LEASE, MINUTE, QUEUE, message
+from nightmail.testing.conformance.workers import a_report
 from tests.stores.redis.support import client, open_store
 from tests.stores.support import claim, done
 
@@ -64,9 +66,28 @@ async def test_leases_are_taken_renewed_and_settled_while_the_memory_is_full(red
             assert await store.cancel_all(QUEUE) == 3
 
 
+async def test_queues_are_paused_probed_and_resumed_while_the_memory_is_full(redis_url: str) -> None:
+    clock = ManualClock()
+    async with client(redis_url) as own:
+        async with open_store(redis_url, clock=clock) as publisher:
+            await publisher.publish_batch([message(b"%d" % number) for number in range(3)])
+        # A worker, which has published nothing and listed no queue.
+        async with full(own), open_store_as_it_is(redis_url, clock=clock) as store:
+            await store.report(a_report())
+            await store.pause(QUEUE, by="breaker", until=MINUTE, automatic=True)
+            assert await claim(store) == []
+            clock.advance(MINUTE)
+            probe = await store.claim([QUEUE], limit=5, lease=LEASE, token=uuid4())
+            assert (len(probe.deliveries), probe.probe) == (1, True)
+            assert await store.request_stop(probe.deliveries[0].id, by="ann")
+            assert await store.extend(probe.deliveries, HOUR) == [WriteResult.STOP]
+            assert await store.resume(QUEUE, automatic=True)
+            assert len(await claim(store)) == 2
+
+
 @asynccontextmanager
-async def open_store_as_it_is(url: str) -> AsyncIterator[Any]:
-    store = RedisStore(url)
+async def open_store_as_it_is(url: str, **options: Any) -> AsyncIterator[Any]:
+    store = RedisStore(url, **options)
     await store.open()
     try:
         yield store

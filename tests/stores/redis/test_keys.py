@@ -14,6 +14,7 @@ from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.ids import Ids, digits
 from nightmail.stores.redis.keys import Keys
 from nightmail.testing.conformance.build import HOUR, message
+from nightmail.testing.conformance.workers import a_report
 from tests.stores.redis.support import client, open_store
 from tests.stores.support import claim, done
 
@@ -35,6 +36,8 @@ async def test_every_key_and_channel_of_a_queue_is_in_one_slot_whatever_its_name
         await done(store, taken[:1])
         await store.settle([Settlement(taken[1], Dead("rejected"))])
         await store.publish(message(queue=queue, timer_id="}{t", on_conflict="replace"))
+        await store.pause(queue, ordering_key="}{k", by="ann")
+        await store.request_stop(taken[2].id, by="ann")
 
         keys = [key for key in await own.keys("*") if not key.startswith(b"{nightmail}:")]
 
@@ -56,7 +59,10 @@ async def test_no_key_has_an_end(redis_url: str) -> None:
         await store.publish(message(timer_id="t", dedup_for=HOUR, expires_in=HOUR, ordering_key="k"))
         await store.publish_batch([message(), message(due=HOUR)])
         one, two = await claim(store)
+        await store.request_stop(two.id, by="ann")
         await store.settle([Settlement(one, Done()), Settlement(two, Dead("rejected"))])
+        await store.pause("orders", by="ann", until=HOUR)
+        await store.report(a_report())
 
         assert {await own.ttl(key) for key in await own.keys("*")} == {-1}
 

@@ -90,7 +90,7 @@ async def test_whatever_was_told_to_be_stored_survives_a_kill_in_the_middle_of_i
         found = [pending.id for pending in await store.peek(limit=100_000)]
 
         assert set(told) <= set(found)
-        # The connection that died may have carried one more, or one more batch, of which nobody was told.
+        # The connection that died may have carried one more, or one more batch, whose reply was lost.
         assert len(found) - len(told) <= 2
         assert sum(isinstance(error, PublishUncertain) for error in uncertain) <= 1
 
@@ -124,7 +124,7 @@ async def test_a_cancelled_caller_does_not_tear_its_claim_in_half(
         await asyncio.wait([task])
         await asyncio.to_thread(redis_server.resume)
 
-        # In line behind it, on the same connection: nobody reads the other's reply.
+        # In line behind it, on the same connection: it does not read the other's reply.
         assert await claim(store, queue="other") == []
         assert await store.recall([QUEUE], token) == 1
 

@@ -22,6 +22,7 @@ from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.scripts import Script, script
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import HOUR, LEASE, MINUTE, QUEUE, message
+from nightmail.testing.conformance.workers import a_report
 from tests.stores.redis.support import client, transaction
 
 pytestmark = pytest.mark.redis
@@ -67,6 +68,13 @@ async def scene(store: RedisStore, clock: ManualClock) -> Scene:
     await store.publish(message(b"behind", timer_id="behind", ordering_key="w"))
     await store.publish(message(b"delayed", timer_id="delayed", ordering_key="y", due=MINUTE))
     await store.publish(message(b"plain"))
+    await store.request_stop(running[1].id, by="ann")
+    await store.pause(QUEUE, ordering_key="over", by="ann", until=timedelta(milliseconds=1))
+    await store.pause(QUEUE, ordering_key="y", by="ann")
+    await store.pause("probed", by="breaker", until=timedelta(milliseconds=1), automatic=True)
+    await store.publish(message(b"probe", queue="probed", ordering_key="p"))
+    await store.report(a_report("11" * 8))
+    clock.advance(timedelta(milliseconds=1))
     held = {each.id for each in cared.deliveries}
     letters = [each for each in await store.dead(DeadFilter()) if each.id not in held]
     return Scene(running, list(expired.deliveries), list(cared.deliveries), letters)
@@ -126,6 +134,16 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "redrive": ("redrive", lambda store, found: store.redrive(found.letters)),
     "redrive elsewhere": ("redrive", lambda store, found: store.redrive(found.letters, to="other")),
     "purge": ("purge", lambda store, _: store.purge(DeadFilter(queue=QUEUE), limit=10)),
+    "probe": ("claim", lambda store, _: store.claim(["probed"], limit=9, lease=LEASE, token=uuid4())),
+    "pause": ("pause", lambda store, _: store.pause(QUEUE, by="ann")),
+    "pause again": ("pause", lambda store, _: store.pause(QUEUE, ordering_key="y", by="ann", until=MINUTE)),
+    "resume": ("resume", lambda store, _: store.resume(QUEUE, ordering_key="y")),
+    "request a stop": (
+        "request_stop",
+        lambda store, found: store.request_stop(found.running[0].id, by="ann"),
+    ),
+    "report": ("report", lambda store, _: store.report(a_report("22" * 8))),
+    "sign off": ("sign_off", lambda store, _: store.sign_off("11" * 8)),
     "sweep": ("sweep", lambda store, _: store.sweep(older_than=timedelta(0), limit=10)),
 }
 
@@ -173,7 +191,11 @@ async def refusal(verb: Awaitable[object]) -> str | None:
 
 
 async def everything(own: Any) -> dict[bytes, Any]:
-    return {key: await own.dump(key) for key in await own.keys("*") if key not in ONLY_ONCE}
+    keys = [key for key in await own.keys("*") if key not in ONLY_ONCE]
+    async with own.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.dump(key)
+        return dict(zip(keys, await pipe.execute(), strict=True))
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -277,7 +299,22 @@ def before_seven(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("before_seven")
-@pytest.mark.parametrize("verb", ["publish", "publish a timer", "claim", "done", "dead", "redrive", "sweep"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "publish",
+        "publish a timer",
+        "claim",
+        "probe",
+        "pause",
+        "request a stop",
+        "report",
+        "done",
+        "dead",
+        "redrive",
+        "sweep",
+    ],
+)
 async def test_on_an_older_server_a_forbidden_command_is_found_before_anything_is_written(
     redis_url: str, verb: str
 ) -> None:

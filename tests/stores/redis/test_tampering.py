@@ -1,4 +1,4 @@
-"""What somebody else did to our keys: a message is buried, it neither blocks its queue nor disappears."""
+"""What other software did to our keys: a message is buried, it neither blocks its queue nor disappears."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def without_body(own: Any, key: str) -> None:
 
 
 async def with_another_state(own: Any, key: str) -> None:
-    await own.hset(key, "state", b"somebody else's")
+    await own.hset(key, "state", b"not ours")
 
 
 async def with_no_number_for_a_time(own: Any, key: str) -> None:
@@ -211,9 +211,14 @@ async def test_keys_of_an_older_and_a_newer_version_are_told_apart(redis_url: st
         with pytest.raises(SchemaOutdated, match="version 0"):
             await store.check()
 
-        await own.hset("{nightmail}:meta", "version", 2)
-        with pytest.raises(SchemaDrift, match="version is 2"):
+        await own.hset("{nightmail}:meta", mapping={"version": 2, "serves": 2})
+        with pytest.raises(
+            SchemaDrift, match="serves code of version 2 or later, and this is version 1: update"
+        ):
             await store.check()
+
+        await own.hset("{nightmail}:meta", "serves", 1)
+        await store.check()
 
 
 async def test_another_look_interval_or_type_of_the_meta_key_is_drift(redis_url: str) -> None:

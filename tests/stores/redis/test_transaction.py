@@ -227,7 +227,7 @@ async def test_a_renewal_does_not_disturb_it(redis_url: str, letter: bool) -> No
             clock.advance(LEASE - SECOND)
             assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
             clock.advance(LEASE + SECOND)
-            # Even when it had ended, as long as nobody has taken over.
+            # Even when it had ended, as long as no other worker has taken over.
             assert await store.extend([delivery], LEASE) == [WriteResult.WRITTEN]
 
         assert await own.get("balance") == b"1"
@@ -436,7 +436,7 @@ async def test_a_server_that_cannot_be_reached_is_told_before_the_block_runs(
 async def test_a_foreign_thing_among_the_keys_is_told_before_the_block_runs(redis_url: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         delivery = await claimed(store)
-        await own.set("{nightmail:orders}:expired", "somebody else's")
+        await own.set("{nightmail:orders}:expired", "not ours")
         with pytest.raises(SchemaDrift):
             async with transaction(store, [delivery], own):
                 pytest.fail("the block ran")

@@ -56,7 +56,7 @@ async def test_a_queue_that_was_listed_not_long_ago_stays_listed(redis_url: str)
 
         await store.sweep(older_than=DAY, limit=100)
 
-        # Somebody may have listed it in order to publish, and be about to.
+        # A publisher may have listed it, and be about to publish.
         assert await own.zrange("{nightmail}:queues", 0, -1) == [b"orders"]
 
 

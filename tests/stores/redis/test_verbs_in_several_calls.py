@@ -1,4 +1,4 @@
-"""Verbs that take several calls are carried out whole, whoever is cancelled; and large messages are taken in parts."""
+"""Verbs of several calls are carried out whole, also for a cancelled caller; and large messages are taken in parts."""
 
 from __future__ import annotations
 

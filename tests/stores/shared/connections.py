@@ -79,7 +79,7 @@ class Connections:
             worker = asyncio.create_task(subscriber(store, await claim(store), ready))
             await ready.wait()
 
-            # Though somebody still works beside it.
+            # Though a subscriber is still at work.
             await store.close()
 
             assert keepers() == 0

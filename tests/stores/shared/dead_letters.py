@@ -1,4 +1,4 @@
-"""Dead letters when others are at work: locks that somebody holds, and timer ids that somebody is about to take."""
+"""Dead letters when others are at work: locks that others hold, and timer ids that others are about to take."""
 
 from __future__ import annotations
 

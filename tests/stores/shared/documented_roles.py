@@ -15,11 +15,13 @@ from nightmail.testing.conformance.build import (
     AT_ONCE,
     HOUR,
     LEASE,
+    MICROSECOND,
     QUEUE,
     claim_letters,
     fresh_token,
     message,
 )
+from nightmail.testing.conformance.workers import FIRST, a_report
 from tests.stores.shared.backend import SqlBackend
 from tests.stores.support import EVERYTHING, claim, done, opened
 
@@ -103,3 +105,30 @@ class DocumentedRoles:
             assert (await operator.sweep(older_than=AT_ONCE, limit=10)).delivered == 1
             assert await operator.cancel_all(QUEUE) == 1
             assert await operator.stats() == {}
+
+    async def test_a_worker_reports_pauses_what_fails_and_probes_it(self, backend: SqlBackend) -> None:
+        async with backend.opened() as store, store_of(backend, "worker") as (worker, _):
+            await store.publish_batch([message(), message()])
+            await worker.report(a_report())
+            await worker.pause(QUEUE, by=FIRST, until=MICROSECOND, automatic=True)
+            # Over by the time that it is claimed from.
+            await store.pause(QUEUE, by="ann", until=MICROSECOND)
+
+            assert len(await claim(worker)) == 1
+            assert await worker.resume(QUEUE, automatic=True)
+            assert len(await claim(worker)) == 1
+            await worker.sign_off(FIRST)
+
+    async def test_an_operator_pauses_stops_and_asks_why(self, backend: SqlBackend) -> None:
+        async with backend.opened() as store, store_of(backend, "operator") as (operator, _):
+            await store.publish_batch([message(), message()])
+            await store.report(a_report())
+            (running,) = await claim(store, limit=1)
+
+            await operator.pause(QUEUE, by="ann")
+            assert [pause.by for pause in await operator.pauses()] == ["ann"]
+            assert await operator.request_stop(running.id, by="ann")
+            assert (await operator.facts(running.id)).stop_requested_by == "ann"
+            assert [each.id for each in await operator.leases()] == [running.id]
+            assert [each.id for each in await operator.workers()] == [FIRST]
+            assert await operator.resume(QUEUE)

@@ -1,4 +1,4 @@
-"""A server that restarts, hangs or is away: nothing is lost, nobody waits forever, and it goes on by itself."""
+"""A server that restarts, hangs or is away: nothing is lost, no caller waits forever, and it goes on by itself."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Outages:
             finally:
                 await asyncio.to_thread(backend.server.resume)
 
-            # It has some seconds to make up for, and on a busy machine may be slow to greet whoever comes first.
+            # It has some seconds to make up for, and on a busy machine may be slow to answer the first connection.
             await until(lambda: answers(store))
             assert await claim(store) == []
 

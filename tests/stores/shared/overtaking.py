@@ -1,4 +1,4 @@
-"""Writers that meet at a row: the rules hold for who comes second, and nobody else waits."""
+"""Writers that meet at a row: the rules hold for the second one, and no other caller waits."""
 
 from __future__ import annotations
 

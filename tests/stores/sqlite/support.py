@@ -14,6 +14,7 @@ from contextlib import (
 )
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import aiosqlite
 from sqlalchemy import create_engine
@@ -120,7 +121,7 @@ def unchecked(file: Path) -> sqlite3.Connection:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Somebody else holds the write lock."""
+    """Another connection holds the write lock."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -261,7 +262,7 @@ class SQLiteBackend(SqlBackend):
     async def foreign_session(self) -> AsyncIterator[Any]:
         class Elsewhere(AsyncConnection):
             closed = False
-            sync_connection = None
+            sync_connection = Mock(get_execution_options=dict)
             dialect = create_async_engine("postgresql+asyncpg://localhost/shop").dialect
 
             def __init__(self) -> None:
@@ -270,7 +271,7 @@ class SQLiteBackend(SqlBackend):
         yield Elsewhere()
 
     async def waits_for_a_lock(self) -> bool:
-        raise NotImplementedError("nobody but the waiting can tell")
+        raise NotImplementedError("only the waiting connection knows")
 
     async def write_oddly(self, statement: str) -> None:
         with closing(unchecked(self.file)) as connection, connection:

@@ -1,4 +1,4 @@
-"""Dead letters in SQLite: who holds one, what moves back, what is cleared away, and what stands in nobody's way."""
+"""Dead letters in SQLite: who holds one, what moves back, what is cleared away, and what blocks nothing."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from nightmail.errors import SchemaMissing
 from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import WriteResult
 from nightmail.store import Claimed, Extend
-from nightmail.stores.sql.store import Wanted
+from nightmail.stores.shared.wanted import Wanted
 from nightmail.stores.sqlite import SQLiteStore, keeper, link
 from nightmail.stores.sqlite.claiming import GRACE, LONG_LOCKED_OUT
 from nightmail.stores.sqlite.queries import carry_out_on
@@ -154,7 +154,7 @@ class TestKeeper:
 
 
 class TestLeasesThatCouldNotBeRenewed:
-    """Others had the lock, so whoever holds the lease could not renew it, and must get a chance to."""
+    """Others had the lock, so the lease holder could not renew it, and must get a chance to."""
 
     async def take(self, store: SQLiteStore, locked_out: float, waited_lately: float = 0.0) -> Claimed:
         wanted = Wanted(("orders",), 10, LEASE, uuid4(), CLAIM_BYTES)

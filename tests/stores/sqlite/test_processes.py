@@ -1,4 +1,4 @@
-"""Several processes on one file: nothing is lost, nothing is handled twice, whoever is killed."""
+"""Several processes on one file: nothing is lost, nothing is handled twice, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def line(process: Process) -> str:
     return (await process.stdout.readline()).decode().strip()
 
 
-async def whoever_speaks(running: list[Process]) -> list[str]:
+async def first_lines(running: list[Process]) -> list[str]:
     """The next line of the first process that has one, and of others that have one just then."""
     waiting = [asyncio.create_task(line(process)) for process in running]
     done, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -92,8 +92,7 @@ async def test_every_message_of_every_publisher_is_handled_by_one_worker(
         published = await said(a) + await said(b)
         handled: list[str] = []
         while len(handled) < 300:
-            # Whoever has something to say first.
-            handled += await whoever_speaks(workers)
+            handled += await first_lines(workers)
 
     assert sorted(handled) == sorted(published)
     assert await store.stats() == {}

@@ -41,7 +41,7 @@ async def test_a_missing_index_is_put_back_and_the_tables_keep_their_identity(ba
         await backend.run("DROP INDEX nightmail_messages_due")
         with pytest.raises(SchemaDrift) as raised:
             await store.check()
-        assert raised.value.differences == ("index nightmail_messages_due is missing",)
+        assert raised.value.differences == ("the index nightmail_messages_due is missing",)
 
         await store.migrate()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,21 @@ class TestTheLock:
             assert found == [(0,)]
             assert not waiting.done()
         assert await waiting == "a"
+
+    async def test_a_transaction_has_it_before_its_first_statement(
+        self, thread: ConnectionThread, file: Path
+    ) -> None:
+        def read_and_write(connection: sqlite3.Connection) -> str:
+            connection.execute("SELECT count(*) FROM notes").fetchall()
+            # Without it, another could write now, and what was read would no longer be so.
+            refused = pytest.raises(sqlite3.OperationalError, match="locked")
+            with closing(sqlite3.connect(file, timeout=0)) as other, refused:
+                other.execute("INSERT INTO notes VALUES ('another')")
+            return note("a")(connection)
+
+        await thread.write(read_and_write)
+
+        assert noted(file) == ["a"]
 
     async def test_patience_ends_in_an_error_and_nothing_is_written(
         self, thread: ConnectionThread, file: Path

@@ -152,6 +152,10 @@ class MemoryData:
         yield from (row for row in queue.rows.values() if (queue.name, row.id) not in locked)
         yield from (row for (name, _), row in locked.items() if row is not None and name == queue.name)
 
+    def is_locked(self, row: Row) -> bool:
+        """Whether an open transaction has locked this row."""
+        return (row.queue, row.id) in self._locked()
+
     @contextmanager
     def _opened(self, transaction: _Transaction) -> Iterator[_Transaction]:
         self._open = transaction

@@ -7,13 +7,20 @@ from collections.abc import Iterable
 from datetime import datetime
 from heapq import nlargest, nsmallest
 
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.records import DeadFilter, DeadLetter, DeadSummary, PendingMessage, QueueStats
 from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.rows import Row
+from nightmail.stores.shared.dead_groups import DeadGroups
 
 
 def pending(
-    rows: Iterable[Row], *, timer_id: str | None, due_before: datetime | None, limit: int, now: datetime
+    rows: Iterable[Row],
+    *,
+    timer_id: str | None,
+    due_before: datetime | None,
+    limit: int,
+    cursor: tuple[datetime, int] | None,
+    now: datetime,
 ) -> list[PendingMessage]:
     """Waiting messages, by due time."""
     waiting = (
@@ -23,6 +30,7 @@ def pending(
         and not row.superseded
         and (timer_id is None or row.timer_key == timer_id)
         and (due_before is None or row.due_at < due_before)
+        and (cursor is None or (row.due_at, row.id) > cursor)
     )
     return [row.pending() for row in nsmallest(limit, waiting, key=lambda row: (row.due_at, row.id))]
 
@@ -37,6 +45,16 @@ def letters(
         if (cursor is None or letter.id < cursor) and is_meant(letter.record, which, now)
     )
     return nlargest(limit, found, key=lambda letter: letter.id)
+
+
+def summary(dead: Iterable[Letter], which: DeadFilter, *, limit: int, now: datetime) -> DeadSummary:
+    """Dead letters that match every given condition, counted by group."""
+    groups = DeadGroups(lambda died_at: died_at)
+    for letter in (each.record for each in dead):
+        if is_meant(letter, which, now):
+            died = letter.died_at
+            groups.add(letter.queue, letter.reason, letter.error, 1, died, died, letter.id)
+    return groups.summary(limit)
 
 
 def is_meant(letter: DeadLetter, which: DeadFilter, now: datetime) -> bool:

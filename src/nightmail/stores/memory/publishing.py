@@ -9,6 +9,7 @@ from nightmail.message import DeadDelivery, Delivery, Message
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.rows import Row
 from nightmail.stores.memory.times import after, due_time
+from nightmail.stores.shared.conflicts import replaces
 
 
 def publish(changes: Changes, message: Message, own: Delivery | None, now: datetime) -> int | None:
@@ -65,20 +66,9 @@ def _replace(changes: Changes, message: Message, owner: Row | None, now: datetim
             owner.timer_key = None
             owner.superseded = True
         return _store(changes, message, now)
-    if not _wins(message, owner, now):
+    if not replaces(message.on_conflict, due_time(message.due, now), owner.due_at):
         return None
     with changes.editing(owner):
         owner.overwrite(message, now)
     changes.ring_if_soon(owner.queue, owner.due_at, now)
     return owner.id
-
-
-def _wins(message: Message, waiting: Row, now: datetime) -> bool:
-    due = due_time(message.due, now)
-    match message.on_conflict:
-        case "earliest":
-            return due < waiting.due_at
-        case "latest":
-            return due > waiting.due_at
-        case _:
-            return True

@@ -32,12 +32,13 @@ _HIGHEST_FIRST: Final = tuple(reversed(PRIORITIES))
 class Line:
     """The due rows of one ordering key, in order of their ids, and the row that holds the key."""
 
-    __slots__ = ("due", "head", "offered")
+    __slots__ = ("due", "head", "offered", "paused")
 
-    def __init__(self) -> None:
+    def __init__(self, *, paused: bool) -> None:
         self.due: Agenda[int, int] = Agenda()
         self.head: int | None = None
         self.offered: Row | None = None
+        self.paused = paused
 
     @property
     def empty(self) -> bool:
@@ -47,6 +48,8 @@ class Line:
     @property
     def next(self) -> int | None:
         """The id of the row that may be claimed: the head if there is one, and `None` while the head is not due."""
+        if self.paused:
+            return None
         if self.head is not None:
             return self.head if self.head in self.due else None
         first = self.due.first()
@@ -63,6 +66,7 @@ class Queue:
         """Until when a timer id counts as taken, even if no row owns it."""
         self.letters = Letters()
         self._names: dict[str, int] = {}
+        self._paused_keys: frozenset[str] = frozenset()
         self._clear_places()
 
     def _clear_places(self) -> None:
@@ -91,6 +95,14 @@ class Queue:
         if row.timer_key is not None:
             del self._names[row.timer_key]
 
+    def pause_keys(self, keys: frozenset[str]) -> None:
+        """Offer nothing of these ordering keys, and of no others."""
+        changed, self._paused_keys = keys ^ self._paused_keys, keys
+        for key in changed:
+            if line := self._lines.get(key):
+                line.paused = key in keys
+                self._offer(line)
+
     def look(self, now: datetime) -> None:
         """Make ready what has become available by now."""
         if now < self._looked_at:
@@ -117,6 +129,16 @@ class Queue:
             row.lease(token, until, now)
             self._place(row)
             yield row
+
+    def before(self, row: Row, now: datetime) -> Row | None:
+        """The row of the same ordering key that goes before this one: the one that holds the key, or the first due."""
+        line = None if row.ordering_key is None else self._lines.get(row.ordering_key)
+        if line is None:
+            return None
+        self.look(now)
+        first = line.due.first()
+        id_ = line.head if line.head is not None else None if first is None else first[1]
+        return None if id_ is None or id_ == row.id else self.rows[id_]
 
     def first_ready(self, now: datetime) -> Row | None:
         """The oldest row that could be claimed now."""
@@ -180,7 +202,7 @@ class Queue:
     def _line(self, key: str) -> Line:
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line()
+            line = self._lines[key] = Line(paused=key in self._paused_keys)
         return line
 
     def _offer(self, line: Line) -> None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead
-from nightmail.records import DeadLetter, PendingMessage
+from nightmail.records import DeadLetter, PendingMessage, StoredMessage
 from nightmail.stores.memory.times import after, due_time
 
 
@@ -57,6 +57,7 @@ class Row:
     lease_until: datetime | None = None
     claimed_at: datetime | None = None
     superseded: bool = False
+    stop_requested_by: str | None = None
 
     @classmethod
     def of(cls, message: Message, id_: int, now: datetime) -> Row:
@@ -124,6 +125,7 @@ class Row:
             # The place was in a line, and this is another line.
             self.head_key = None
         self.ordering_key = message.ordering_key
+        self.stop_requested_by = None
         self.start_afresh()
         self.end_lease()
 
@@ -190,6 +192,29 @@ class Row:
             attempts=self.attempts,
             body=self.body,
             encoded_headers=self.encoded_headers,
+        )
+
+    def stored(self, now: datetime) -> StoredMessage:
+        """The message as an operator sees it, waiting or running."""
+        return StoredMessage(
+            id=self.id,
+            queue=self.queue,
+            timer_id=self.timer_id,
+            ordering_key=self.ordering_key,
+            priority=self.priority,
+            due_at=self.due_at,
+            published_at=self.published_at,
+            expires_at=self.expires_at,
+            attempts=self.attempts,
+            body=self.body,
+            encoded_headers=self.encoded_headers,
+            deliveries=self.deliveries,
+            superseded=self.superseded,
+            claimed_at=self.claimed_at,
+            lease_until=self.lease_until,
+            running=self.running(now),
+            first_attempt_at=self.first_attempt_at,
+            last_attempt_at=self.last_attempt_at,
         )
 
     def delivered(self, now: datetime) -> Delivered:

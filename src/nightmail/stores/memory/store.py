@@ -23,24 +23,32 @@ from nightmail.limits import (
 )
 from nightmail.message import DeadDelivery, Delivery, Message, check_due, check_queue
 from nightmail.outcome import Dead, Reason, Release, WriteResult
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+from nightmail.records import (
+    DeadFilter,
+    DeadLetter,
+    DeadSummary,
+    PendingMessage,
+    QueueStats,
+    StoredMessage,
+    Swept,
+)
 from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores.memory import inspecting, letters, sweeping
 from nightmail.stores.memory.admission import Admission
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.claiming import Claiming
+from nightmail.stores.memory.controlling import MemoryControl
 from nightmail.stores.memory.data import MemoryData
 from nightmail.stores.memory.fair_lock import running_loop
-from nightmail.stores.memory.letters import Letters
 from nightmail.stores.memory.publishing import publish
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.redriving import redrive
 from nightmail.stores.memory.rows import Row
 from nightmail.stores.memory.settling import finish, settle, settle_letter
 from nightmail.stores.memory.times import after, due_time
+from nightmail.stores.shared.meta import LOOK_INTERVAL
 
 _OWN_CLOCK: Final = StoreClock()
-_LOOK_INTERVAL: Final = timedelta(seconds=5)
 _NOTHING: Final = timedelta(0)
 _TOO_LARGE: Final = Dead(Reason.TOO_LARGE, ran=False)
 _Leased = TypeVar("_Leased")
@@ -59,7 +67,7 @@ _CAPABILITIES: Final = Capabilities(
 )
 
 
-class MemoryStore:
+class MemoryStore(MemoryControl):
     """Messages in memory, gone with the process. Stores given the same `data` are like processes over one database.
 
     A verb cannot be interrupted halfway: it waits for its turn, if it needs one, and then does all its work before
@@ -95,7 +103,7 @@ class MemoryStore:
     @property
     def look_interval(self) -> timedelta:
         """How long an idle worker may go without polling."""
-        return _LOOK_INTERVAL
+        return LOOK_INTERVAL
 
     async def open(self) -> None:
         """There is nothing to open."""
@@ -147,7 +155,8 @@ class MemoryStore:
         """Lease available messages."""
         async with self.data.turn():
             now = self._now()
-            known = self._known(queues)
+            controls = self.data.tables.controls
+            free, probed = controls.open_queues(dict.fromkeys(queues), now)
             budget = ByteBudget(max_bytes)
             changes = Changes(self.data.tables)
             admission = Admission(
@@ -155,12 +164,34 @@ class MemoryStore:
                 self._max_body_bytes,
                 bury=lambda row: changes.bury(row, _TOO_LARGE, now, given_up=True),
             )
-            rows = self._claiming.claim(
-                known, limit=limit, admission=admission, token=token, until=after(now, lease), now=now
-            )
+
+            def take(names: Sequence[str], limit: int) -> list[Row]:
+                known = self._known(names)
+                for queue in known:
+                    queue.pause_keys(controls.paused_keys(queue.name, now))
+                return self._claiming.claim(
+                    known, limit=limit, admission=admission, token=token, until=after(now, lease), now=now
+                )
+
+            probes = (name for name in probed if limit > 0)
+            rows = next((taken for name in probes if (taken := take([name], 1))), None)
+            if rows is not None:
+                controls.probed(rows[0].queue, now)
+                changes.commit()
+                return Claimed([row.delivery() for row in rows], None, full=True, probe=True)
+            rows = take(free, limit)
             changes.commit()
             full = len(rows) >= limit or budget.spent
-            return Claimed([row.delivery() for row in rows], None if full else _until_next(known, now), full)
+            next_in = None if full else self._until_next_look([*free, *probed], queues, now)
+            return Claimed([row.delivery() for row in rows], next_in, full)
+
+    def _until_next_look(
+        self, open_queues: Sequence[str], queues: Sequence[str], now: datetime
+    ) -> timedelta | None:
+        times = [time for queue in self._known(open_queues) if (time := queue.next_time()) is not None]
+        if (ends := self.data.tables.controls.next_end(queues, now)) is not None:
+            times.append(ends)
+        return max(min(times) - now, _NOTHING) if times else None
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """Hand back what the claim under this token leased."""
@@ -193,7 +224,8 @@ class MemoryStore:
                 letters.take(known, limit=limit, budget=budget, token=token, until=after(now, lease), now=now)
             )
             full = len(taken) >= limit or budget.spent
-            next_in = None if full else _until_next(known, now)
+            times = [time for each in known if (time := each.next_time()) is not None]
+            next_in = max(min(times) - now, _NOTHING) if times and not full else None
             return Claimed([letter.delivery() for letter in taken], next_in, full)
 
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
@@ -244,7 +276,7 @@ class MemoryStore:
             return row
         with changes.editing(row):
             row.lease_until = max(row.lease_until or until, until)
-        return WriteResult.WRITTEN
+        return WriteResult.WRITTEN if row.stop_requested_by is None else WriteResult.STOP
 
     def _extend_letter(
         self, changes: Changes, delivery: Delivery, until: datetime, now: datetime
@@ -348,6 +380,7 @@ class MemoryStore:
         timer_id: str | None = None,
         due_before: datetime | None = None,
         limit: int = 100,
+        cursor: tuple[datetime, int] | None = None,
         transaction: object | None = None,
     ) -> list[PendingMessage]:
         """Waiting messages by due time."""
@@ -361,8 +394,26 @@ class MemoryStore:
                 for row in (each.rows.values() if transaction is not None else self.data.committed(each))
             )
             return inspecting.pending(
-                rows, timer_id=timer_id, due_before=due_before, limit=limit, now=self._now()
+                rows,
+                timer_id=timer_id,
+                due_before=due_before,
+                limit=limit,
+                cursor=cursor,
+                now=self._now(),
             )
+
+    async def find(self, ids: Sequence[int]) -> list[StoredMessage]:
+        """The messages with these ids."""
+        wanted = set(ids)
+        with self.data.step:
+            now = self._now()
+            found = [
+                row.stored(now)
+                for queue in self.data.tables.queues.values()
+                for row in self.data.committed(queue)
+                if row.id in wanted
+            ]
+        return sorted(found, key=lambda message: message.id)
 
     async def dead(
         self,
@@ -380,6 +431,11 @@ class MemoryStore:
         return list(
             takewhile(lambda letter: budget.take(len(letter.body) + len(letter.encoded_headers)), page)
         )
+
+    async def summarize_dead(self, which: DeadFilter, *, limit: int = 100) -> DeadSummary:
+        """Dead letters, counted by group."""
+        with self.data.step:
+            return inspecting.summary(self.data.tables.letters(), which, limit=limit, now=self._now())
 
     async def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
@@ -445,8 +501,3 @@ def _cancel(changes: Changes, row: Row, now: datetime) -> None:
     if row.timer_key is not None:
         changes.close_window(row.queue, row.timer_key)
     changes.remove(row)
-
-
-def _until_next(queues: Iterable[Queue | Letters], now: datetime) -> timedelta | None:
-    times = [time for queue in queues if (time := queue.next_time()) is not None]
-    return max(min(times) - now, _NOTHING) if times else None

@@ -8,6 +8,7 @@ from itertools import count
 from weakref import WeakKeyDictionary
 
 from nightmail.bell import Bells
+from nightmail.stores.memory.controls import Controls
 from nightmail.stores.memory.fair_lock import running_loop
 from nightmail.stores.memory.letters import Letter
 from nightmail.stores.memory.queue import Queue
@@ -20,6 +21,7 @@ class Tables:
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
         self.delivered: list[Delivered] = []
+        self.controls = Controls()
         self.message_ids = count(1)
         self.letter_ids = count(1)
         # Weak: a store without references no longer listens, closed or not.

@@ -41,6 +41,15 @@ case when m.ordering_key is null or m.head_key is not null then 0
         order by s.id limit 1), m.id) then 1
      else 0 end
 
+-- name: standing_beside
+-- The same where something is paused: what has a paused ordering key waits in line. So others of its key are parked
+-- behind it, and claims do not scan them.
+case when m.ordering_key is not null and exists (
+        select 1 from nightmail_controls as c
+        where c.queue = m.queue and c.ordering_key = m.ordering_key and c.automatic = 0
+          and (c.until is null or c.until > :now)) then 1
+     else :standing end
+
 -- name: take
 -- Lock those of these messages that can still be claimed, skipping locked ones. Only the returned rows stay locked.
 select m.id, m.queue, m.body, m.headers, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at,
@@ -103,7 +112,7 @@ set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.deliveries 
     m.head_key = m.ordering_key
 where m.id in :ids and :begun;
 
--- name: bury_unread
+-- name: bury_unfit
 -- Copy messages that cannot be handed out to the dead letters, replacing dates that a dead letter cannot have. They get
 -- no due time: a dead letter handler could not read them either.
 insert into nightmail_dead
@@ -123,10 +132,10 @@ from nightmail_messages as m force index (primary) where m.id in :ids and :begun
 -- Remove messages that were just buried.
 delete m from nightmail_messages as m force index (primary) where m.id in :ids and :begun;
 
--- name: levels_in_use
+-- name: levels
 -- The first due time at each level of these queues (a list, in hexadecimal). For claims from many queues, so that only
 -- levels at which something is due are searched.
-select found.place, found.level, found.first, :now as now from (
+select found.place, found.level, found.first, :now as now, :paused as paused from (
     select queues.place - 1 as place, levels.level, (
         select m.due_at from nightmail_messages as m force index (nightmail_claim)
         where m.queue = unhex(queues.queue) and m.parked = 0 and m.priority = levels.level
@@ -137,7 +146,7 @@ select found.place, found.level, found.first, :now as now from (
 ) as found
 where found.first is not null;
 
--- name: coming
+-- name: upcoming
 -- When the next message of one level is due: one branch of the query that says when to look again.
 (select m.due_at as at from nightmail_messages as m force index (nightmail_claim)
  where m.queue = :queue and m.parked = 0 and m.priority = :level and m.due_at > :now
@@ -154,6 +163,6 @@ where found.first is not null;
 (select max(found.place) as place from (
     select :place as place, :standing as standing from nightmail_messages as m force index (nightmail_claim)
     where m.queue = :queue and m.parked = 0 and m.priority in :levels and m.due_at <= :now
-      and (m.token is null or m.lease_until <= :now)
+      and (m.token is null or m.lease_until <= :now) and :open
     limit :limit) as found
  having count(*) = :limit or sum(found.standing <> 1) > 0)

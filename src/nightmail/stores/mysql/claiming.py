@@ -4,6 +4,9 @@
     take      begin, and lock the first of it. What others have locked or taken is replaced by searching further
     lease     write the leases, ask when to look again, and commit. Only after that is anything handed out
 
+The first statement also asks whether anything is paused. If so, the pauses are read, and the claim starts again beside
+them (see `pausing`).
+
 Due times are compared with the server's clock as the first step read it; leases begin when they are written.
 """
 
@@ -17,7 +20,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
@@ -29,15 +32,16 @@ from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.errors import is_worth_another_look
 from nightmail.stores.mysql.lines import MOST_FOLLOWERS, Lines
 from nightmail.stores.mysql.look import Found, Look, Walk, found_in
+from nightmail.stores.mysql.pausing import Beside, Pauses
 from nightmail.stores.mysql.portions import Portions
 from nightmail.stores.mysql.ranges import Place, within
 from nightmail.stores.mysql.requests import SERVER, Answer, Pause, Server
 from nightmail.stores.mysql.retries import Retries
-from nightmail.stores.mysql.text import Queries, Sql, Value, literal, several, union
+from nightmail.stores.mysql.text import ALWAYS, NEVER, Queries, Sql, Value, literal, several, union
 from nightmail.stores.mysql.times import aware, later, now
 from nightmail.stores.shared.fairness import FairShare
 from nightmail.stores.shared.marks import LEVELS, Marks, Range
-from nightmail.stores.sql.store import Wanted
+from nightmail.stores.shared.wanted import Wanted
 from nightmail.stores.sql.verbs import MakeVerb, Verb
 
 WIDER: Final = 4
@@ -47,6 +51,9 @@ FEW_QUEUES: Final = 5
 """With more queues than this, first ask at which levels something is due, rather than search them all."""
 LOOKS: Final = 8
 """How often in a row a claim retries because others were faster: they took an ordering key, or committed first."""
+MOST_IN_LINE: Final = 200
+"""How many messages that wait for their ordering keys are read to see whether anything is available. Beyond that, a
+claim finds out."""
 LONGEST: Final = 2.0
 """Seconds after which a claim stops searching."""
 
@@ -56,10 +63,13 @@ _AGE: Final = attrgetter("due_at", "id")
 class Claims:
     """What claims of one process remember between calls: marks, shares, and which queue goes first."""
 
-    def __init__(self, sql: Queries, clock: Clock, retries: Retries, *, max_body_bytes: int) -> None:
+    def __init__(
+        self, sql: Queries, clock: Clock, retries: Retries, pauses: Pauses, *, max_body_bytes: int
+    ) -> None:
         self._sql = sql
         self._clock = clock
         self._retries = retries
+        self._pauses = pauses
         self._max_body_bytes = max_body_bytes
         self._lines = Lines(sql)
         self._marks: Marks[Place] = Marks()
@@ -78,44 +88,60 @@ class Claims:
         self._marks.forget()
 
     def _claim(self, wanted: Wanted, portions: Portions) -> Verb[Claimed]:
-        """All that is wanted or all there is; less, with `full` set, only if others keep being faster or at a limit."""
-        deadline = time.monotonic() + LONGEST
-        refusals = 0
         try:
-            while refusals < LOOKS:
-                try:
-                    look, next_in = yield from self._portion(wanted, portions)
-                except Exception as error:
-                    if not is_worth_another_look(error):
-                        raise
-                    yield "rollback"
-                    portions.refused()
-                    yield Pause(self._retries.pause(error, refusals))
-                    refusals += 1
-                else:
-                    if look.found_all:
-                        return Claimed(portions.in_order(), next_in)
-                    if look.spent or look.stopped or not portions.size or time.monotonic() > deadline:
-                        return Claimed(portions.in_order(), None, full=True)
-                    refusals = 0
-                if portions.ids and time.monotonic() > deadline:
-                    break
-            if portions.ids:
-                return Claimed(portions.in_order(), None, full=True)
-            raise StoreUnavailable("other claims were quicker each time: look again")
+            if self._pauses.are_known(wanted.queues):
+                return (yield from self._claim_beside(wanted, portions))
+            return (yield from self._take_all(wanted, portions))
         except BaseException:
             self._marks.forget()
             raise
 
-    def _portion(self, wanted: Wanted, portions: Portions) -> Verb[tuple[Look, timedelta | None]]:
+    def _take_all(self, wanted: Wanted, portions: Portions, beside: Beside | None = None) -> Verb[Claimed]:
+        """All that is wanted or all there is; less, with `full` set, only if others keep being faster or at a limit."""
+        deadline = time.monotonic() + LONGEST
+        refusals = 0
+        while refusals < LOOKS:
+            try:
+                look, next_in = yield from self._portion(wanted, portions, beside)
+            except Exception as error:
+                if not is_worth_another_look(error):
+                    raise
+                yield "rollback"
+                portions.refused()
+                yield Pause(self._retries.pause(error, refusals))
+                refusals += 1
+            else:
+                if look.met_pauses:
+                    return (yield from self._claim_beside(wanted, portions))
+                if look.found_all:
+                    return Claimed(portions.in_order(), next_in)
+                if look.spent or look.stopped or not portions.size or time.monotonic() > deadline:
+                    return Claimed(portions.in_order(), None, full=True)
+                refusals = 0
+            if portions.ids and time.monotonic() > deadline:
+                break
+        if portions.ids:
+            return Claimed(portions.in_order(), None, full=True)
+        raise StoreUnavailable("other claims were quicker each time: look again")
+
+    def _portion(
+        self, wanted: Wanted, portions: Portions, beside: Beside | None
+    ) -> Verb[tuple[Look, timedelta | None]]:
         """Take a portion; returns what was found, and when there may be more."""
         left = wanted.max_bytes - portions.bytes
-        look = Look(wanted, portions.size, left, not portions.ids, now(self._clock))
-        if len(wanted.queues) > FEW_QUEUES:
+        watched = wanted.queues if beside is None else beside.watched
+        look = Look(wanted, watched, portions.size, left, not portions.ids, now(self._clock))
+        if beside is None:
+            look.paused = self._pauses.any_in(wanted.queues)
+        else:
+            look.beside, look.moment = beside, beside.moment
+        if len(look.watched) > FEW_QUEUES:
             yield from self._ask_what_is_in_use(look)
         started = self._seconds()
         forward = [each for q in wanted.queues for each in self._marks.forward(q, started)]
         yield from self._take_from(look, portions, _worth(look, forward))
+        if look.met_pauses:
+            return look, None
         if look.room and not look.stopped:
             behind = [each for q in wanted.queues for each in self._marks.behind(q)]
             yield from self._take_from(look, portions, _worth(look, behind))
@@ -125,19 +151,61 @@ class Claims:
         portions.add(taken, look.bytes)
         return look, next_in
 
+    # --------------------------------------------------------------------------------- beside pauses
+
+    def _claim_beside(self, wanted: Wanted, portions: Portions) -> Verb[Claimed]:
+        """Leave out what is paused; take a probe first where one is due."""
+        beside = yield from self._pauses.read(wanted.queues)
+        for queue in tuple(beside.to_probe):
+            # A claim that has taken something, before it was interrupted, has that to hand out.
+            probe = None if portions.ids else (yield from self._probe(wanted, queue, beside))
+            if probe is not None:
+                return probe
+        return (yield from self._take_all(replace(wanted, queues=beside.free), portions, beside))
+
+    def _probe(self, wanted: Wanted, queue: str, beside: Beside) -> Verb[Claimed | None]:
+        """Take one message of this queue and nothing else, if this process is the one to do so; `None` if it is not."""
+        moment = Sql(literal(beside.moment))
+        anything: Answer = yield self._sql(
+            "available",
+            place=0,
+            queue=queue.encode(),
+            levels=LEVELS,
+            now=moment,
+            standing=self._pauses.standing(moment, beside=True),
+            limit=MOST_IN_LINE,
+            open=ALWAYS,
+        )
+        # Asked first: otherwise idle workers would renew the pause and put it back, again and again.
+        if not anything.rows:
+            return None
+        before = beside.to_probe[queue]
+        renewed = yield from self._pauses.renew(queue, beside)
+        if renewed is None:
+            return None
+        alone = replace(wanted, queues=(queue,), limit=1)
+        portions = Portions(alone.queues, 1, self._shares)
+        claimed = yield from self._take_all(alone, portions, Beside(beside.moment, alone.queues, {}))
+        if claimed.deliveries:
+            return Claimed(claimed.deliveries, None, full=True, probe=True)
+        yield from self._pauses.put_back(queue, before, renewed)
+        return claimed if claimed.full else None
+
     # ----------------------------------------------------------------------------------------- find
 
     def _ask_what_is_in_use(self, look: Look) -> Verb[None]:
         """Ask at which levels of the queues something is due: of many queues, few have anything."""
-        queues = look.wanted.queues
+        queues = look.watched
         found: Answer = yield self._sql(
-            "levels_in_use",
+            "levels",
             queues=json.dumps([queue.encode().hex() for queue in queues]),
             levels=json.dumps(LEVELS),
             now=look.now,
+            paused=look.paused,
         )
-        look.in_use = set()
-        for place, level, first, moment in found.rows:
+        look.in_use, look.paused = set(), NEVER
+        for place, level, first, moment, paused in found.rows:
+            look.met_pauses = bool(paused)
             if isinstance(first, datetime) and first > moment:
                 look.first_in = min(aware(first), look.first_in or aware(first))
             else:
@@ -147,12 +215,12 @@ class Claims:
         """What is due on these walks: up to `limit` on each, in order."""
         values: dict[str, Value] = {
             "now": look.now,
-            "standing": self._sql("standing", now=look.now),
+            "standing": self._pauses.standing(look.now, beside=look.beside is not None),
             "max_body_bytes": self._max_body_bytes,
             "max_header_bytes": MAX_STORED_HEADERS_BYTES,
             "limit": limit,
         }
-        branches = [f"(select -1 as place, {look.now} as due_at, 0 as id, 0, 0, null, 0)"]
+        branches = [f"(select -1 as place, {look.now} as due_at, 0 as id, 0, 0, null, {look.paused})"]
         for place, walk in enumerate(walks):
             values |= {"place": place, "queue": walk.range.queue.encode()}
             # No message has the id 0, and an empty list would let nothing pass.
@@ -164,6 +232,7 @@ class Claims:
             if place == -1:
                 look.moment = aware(row[0])
                 look.now = Sql(literal(look.moment))
+                look.met_pauses, look.paused = bool(row[5]), NEVER
             else:
                 found[place].append(found_in(walks[place].origin, row))
         for each in found:
@@ -177,8 +246,10 @@ class Claims:
         """Take what is wanted from these ranges; take less only when there is no more."""
         walks = [Walk(range_, portions.ids) for range_ in ranges]
         limit = look.room
-        while walks and look.room and not look.stopped:
+        while walks and look.room and not look.stopped and not look.met_pauses:
             found = yield from self._find(look, walks, limit)
+            if look.met_pauses:
+                return
             look.followers += [each for some in found for each in some if each.standing]
             candidates = [each for some in found for each in some if not each.standing]
             more = {some[0].range for some in found if len(some) == limit}
@@ -305,19 +376,17 @@ class Claims:
         The commit comes last. If the query failed after it, what is leased already would not be handed out; and a
         Galera cluster may report a commit in the middle of a packet as successful when it was not.
         """
-        upcoming = [self._upcoming(look)] if look.found_all else []
+        upcoming = [self._upcoming(look)] if look.found_all and look.watched else []
         server: Server = yield SERVER
         writes = self._writes(look, server.dialect.begun)
         if writes:
             packet = [*writes, *upcoming, Sql("commit")]
         else:
             packet = [Sql("rollback"), *upcoming] if look.begun else upcoming
-        if not packet:
-            return [], None
-        answers = yield tuple(packet)
+        answers = (yield tuple(packet)) if packet else []
         if writes:
             answers.pop()
-        next_in = _next_in(look, answers[-1]) if upcoming else None
+        next_in = _next_in(look, answers[-1].rows if upcoming else ()) if look.found_all else None
         if not look.taken:
             return [], next_in
         # The query right after the one that writes the leases.
@@ -342,21 +411,21 @@ class Claims:
         for reason in dict.fromkeys(look.unread.values()):
             ids = [id_ for id_, why in look.unread.items() if why is reason]
             values = {"ids": ids, "reason": reason.value, "now": moment, "begun": begun}
-            writes += [self._sql("bury_unread", **values), self._sql("remove_buried", **values)]
+            writes += [self._sql("bury_unfit", **values), self._sql("remove_buried", **values)]
         return writes + self._lines.writes(look, begun)
 
     def _upcoming(self, look: Look) -> Sql:
         """When the next message of these queues is due, or the next lease on one of them ends."""
         moment = look.now
         if look.in_use is None:
-            levels = [(queue, level) for queue in look.wanted.queues for level in LEVELS]
-            leased = [self._sql("expiring", now=moment, queue=queue.encode()) for queue in look.wanted.queues]
+            levels = [(queue, level) for queue in look.watched for level in LEVELS]
+            leased = [self._sql("expiring", now=moment, queue=queue.encode()) for queue in look.watched]
         else:
             levels = sorted(look.in_use)
-            queues = [queue.encode() for queue in look.wanted.queues]
+            queues = [queue.encode() for queue in look.watched]
             leased = [self._sql("expiring_in", now=moment, queues=queues)]
         branches = [
-            self._sql("coming", now=moment, queue=queue.encode(), level=level) for queue, level in levels
+            self._sql("upcoming", now=moment, queue=queue.encode(), level=level) for queue, level in levels
         ]
         return union([*branches, *leased])
 
@@ -380,8 +449,11 @@ def _worth(look: Look, ranges: Sequence[Range[Place]]) -> Sequence[Range[Place]]
     return ranges if in_use is None else [each for each in ranges if (each.queue, each.level) in in_use]
 
 
-def _next_in(look: Look, upcoming: Answer) -> timedelta | None:
-    moments = [aware(row[0]) for row in upcoming.rows if isinstance(row[0], datetime)]
+def _next_in(look: Look, upcoming: Sequence[Sequence[Any]]) -> timedelta | None:
+    moments = [aware(row[0]) for row in upcoming if isinstance(row[0], datetime)]
     if look.first_in is not None:
         moments.append(look.first_in)
+    if look.beside is not None and look.beside.next_end is not None:
+        # It may have ended since it was read.
+        moments.append(max(look.beside.next_end, look.moment))
     return min(moments) - look.moment if moments else None

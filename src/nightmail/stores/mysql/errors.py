@@ -27,6 +27,8 @@ TRANSIENT: Final = frozenset({DEADLOCK, LOCK_TIMEOUT, SNAPSHOT_CONFLICT, NOT_REA
 too long, a row changed since a snapshot, a node that is not ready."""
 _LOCKED: Final = frozenset({LOCK_TIMEOUT, LOCKED_NOW, NO_ID_NOW})
 _UNDEFINED: Final = frozenset({1146, 1049, 1051})
+_THERE_ALREADY: Final = frozenset({1050, 1060, 1061, 1091})
+"""A table, a column or an index exists; one to be dropped does not."""
 # A missing column, and a foreign column that needs a value.
 _MISFIT: Final = frozenset({1054, 1364})
 # Command, table, column, routine or database denied.
@@ -75,6 +77,11 @@ def is_duplicate(error: BaseException) -> bool:
 def is_undefined(error: BaseException) -> bool:
     """Whether our tables do not exist."""
     return not _UNDEFINED.isdisjoint(numbers_in(error))
+
+
+def is_there_already(error: BaseException) -> bool:
+    """Whether a change of the tables was made before: a table, column or index is there, or gone."""
+    return not _THERE_ALREADY.isdisjoint(numbers_in(error))
 
 
 def does_not_fit(error: BaseException) -> bool:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from nightmail.clock import Clock
 from nightmail.limits import ByteBudget
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.records import (
+    DeadFilter,
+    DeadLetter,
+    DeadSummary,
+    PendingMessage,
+    QueueStats,
+    StoredMessage,
+)
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.requests import CHECK_TABLES, Answer
-from nightmail.stores.mysql.text import Queries, Sql, Value, union
+from nightmail.stores.mysql.text import ALWAYS, Queries, Sql, Value, union
 from nightmail.stores.mysql.times import EARLIEST, LATEST, microseconds, now
 from nightmail.stores.shared.marks import LEVELS
 from nightmail.stores.sql.verbs import Verb
@@ -23,7 +31,13 @@ class Inspecting:
         self._clock = clock
 
     def peek(
-        self, queue: str | None, *, timer_id: str | None, due_before: datetime | None, limit: int
+        self,
+        queue: str | None,
+        *,
+        timer_id: str | None,
+        due_before: datetime | None,
+        limit: int,
+        cursor: tuple[datetime, int] | None,
     ) -> Verb[list[PendingMessage]]:
         """See `Inspection.peek`."""
         yield CHECK_TABLES
@@ -31,11 +45,17 @@ class Inspecting:
             "queue": None if queue is None else queue.encode(),
             "timer_id": None if timer_id is None else timer_id.encode(),
             "due_before": LATEST if due_before is None else min(max(due_before, EARLIEST), LATEST),
+            "after": self._after(cursor),
             "limit": max(limit, 0),
             "now": now(self._clock),
         }
         found: Answer = yield self._sql("peek", **values, branches=self._branches(values))
         return [rows.pending(row) for row in found.rows]
+
+    def _after(self, cursor: tuple[datetime, int] | None) -> Sql:
+        if cursor is None:
+            return ALWAYS
+        return self._sql("after", due_at=min(max(cursor[0], EARLIEST), LATEST), id=cursor[1])
 
     def _branches(self, values: dict[str, Value]) -> Sql:
         if values["timer_id"] is not None:
@@ -47,6 +67,11 @@ class Inspecting:
             for level in LEVELS
             for parked in (0, 1)
         )
+
+    def find(self, ids: Sequence[int]) -> Verb[list[StoredMessage]]:
+        """See `Inspection.find`."""
+        found: Answer = yield self._sql("find", ids=ids, now=now(self._clock))
+        return [rows.stored(row) for row in found.rows]
 
     def dead(
         self, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
@@ -62,6 +87,14 @@ class Inspecting:
         letters: Answer = yield self._sql("read_dead", ids=ids)
         by_id = {row[0]: rows.dead_letter(row) for row in letters.rows}
         return [by_id[id_] for id_ in ids if id_ in by_id]
+
+    def summarize_dead(self, which: DeadFilter, *, limit: int) -> Verb[DeadSummary]:
+        """See `Inspection.summarize_dead`."""
+        found: Answer = yield self._sql(
+            "summarize_dead", **chosen(self._sql, which, now(self._clock)), limit=max(limit, 0)
+        )
+        groups = tuple(rows.dead_group(row) for row in found.rows)
+        return DeadSummary(int(found.rows[0][7]) if groups else 0, groups)
 
     def stats(self) -> Verb[dict[str, QueueStats]]:
         """See `Inspection.stats`."""

@@ -19,9 +19,10 @@ from nightmail.store import Claimed, Settlement
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.requests import SERVER, Answer, Server
 from nightmail.stores.mysql.settling import Settling, after, by_token, leases
-from nightmail.stores.mysql.text import Queries, Sql, literal, several, union
-from nightmail.stores.mysql.times import EARLIEST, LATEST, NOTICE_HORIZON, aware, later, now
-from nightmail.stores.sql.store import Wanted
+from nightmail.stores.mysql.text import NEVER, Queries, Sql, literal, several, union
+from nightmail.stores.mysql.times import EARLIEST, LATEST, aware, later, now
+from nightmail.stores.shared.meta import NOTICE_HORIZON
+from nightmail.stores.shared.wanted import Wanted
 from nightmail.stores.sql.verbs import Verb
 
 WIDER: Final = 4
@@ -64,6 +65,7 @@ class Letters(Settling):
     """The verbs of dead letter handlers. Under a lease they are those for messages, without a history."""
 
     what: ClassVar = "dead letter"
+    stopped: ClassVar = NEVER
 
     def __init__(self, sql: Queries, clock: Clock, *, max_body_bytes: int) -> None:
         super().__init__(sql, clock)
@@ -125,7 +127,7 @@ class Letters(Settling):
             return set()
         look.tried += [each.id for each in found]
         ids = several(each.id for each in found)
-        lock = self._sql("lock", ids=ids, now=look.now, limit=len(found))
+        lock = self._sql("take", ids=ids, now=look.now, limit=len(found))
         begin = () if look.begun else ("begin",)
         look.begun = True
         locked = {row[0] for row in (yield (*begin, lock))[-1].rows}
@@ -178,7 +180,7 @@ class Letters(Settling):
         return union(
             self._sql(name, queue=queue.encode(), now=look.now)
             for queue in look.wanted.queues
-            for name in ("coming", "expiring")
+            for name in ("upcoming", "expiring")
         )
 
     # --------------------------------------------------------------------------------------- settle

@@ -9,7 +9,7 @@
  where m.queue = :queue and m.due_at <= :now and (m.token is null or m.lease_until <= :now) and m.id not in :tried
  order by m.due_at, m.id limit :limit)
 
--- name: lock
+-- name: take
 -- Lock those of these dead letters that can still be claimed, skipping locked ones. Only the returned rows stay locked.
 select m.id from nightmail_dead as m force index (primary)
 where m.id in :ids and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
@@ -29,7 +29,7 @@ update nightmail_dead as m force index (primary)
 set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.claims = least(m.claims, 2147483646) + 1
 where m.id in :ids;
 
--- name: coming
+-- name: upcoming
 -- When the next dead letter of a queue is due: one branch of the query that says when to look again.
 (select m.due_at as at from nightmail_dead as m force index (nightmail_dead_due)
  where m.queue = :queue and m.due_at > :now

@@ -54,6 +54,8 @@ class Lines:
         by_key: defaultdict[Key | None, list[int]] = defaultdict(list)
         for each in followers:
             by_key[each.key].append(each.id)
+        # One that holds its key stands here only because the key is paused: it is never parked.
+        by_key.pop(None, None)
         crowded = [id_ for ids in by_key.values() if len(ids) > CROWD for id_ in ids]
         stuck = {each.key for each in followers if each.standing == BEHIND_A_PARKED_ROW}
         hidden = {place: key for place, key in enumerate(stuck) if key is not None}

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from nightmail.outcome import Reason
+from nightmail.stores.mysql.pausing import Beside
 from nightmail.stores.mysql.ranges import Place, after
 from nightmail.stores.mysql.requests import Answer
-from nightmail.stores.mysql.text import Sql
+from nightmail.stores.mysql.text import NEVER, Sql
 from nightmail.stores.mysql.times import LATEST
 from nightmail.stores.shared.marks import Range
-from nightmail.stores.sql.store import Wanted
+from nightmail.stores.shared.wanted import Wanted
 from nightmail.stores.sql.verbs import Verb
 
-IN_LINE: Final = 1
 BEHIND_A_PARKED_ROW: Final = 2
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -73,6 +73,8 @@ class Look:
 
     wanted: Wanted
     """Its queues are in the order in which they are served."""
+    watched: tuple[str, ...]
+    """The queues that decide when to look again: these, and those that may be probed."""
     limit: int
     """How many messages it may take."""
     max_bytes: int
@@ -82,6 +84,12 @@ class Look:
     now: Sql
     """The time of this look: the server's clock; once read, the value it showed."""
     moment: datetime = LATEST
+    beside: Beside | None = None
+    """What is paused, if that is known."""
+    paused: Sql = NEVER
+    """Whether anything is paused: a condition that its first statement asks, if that is not known."""
+    met_pauses: bool = False
+    """Whether something is paused that was not known: then it stops before it takes anything."""
     in_use: set[tuple[str, int]] | None = None
     """The queues and levels at which something is due, if that was asked first."""
     first_in: datetime | None = None

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 from uuid import uuid4
 
-from nightmail.errors import NotAllowed
-from nightmail.stores.mysql.errors import is_denied, is_undefined, sentence_of
+from nightmail.errors import NotAllowed, SchemaMissing, StoreError
+from nightmail.stores.mysql.errors import is_denied, is_there_already, is_undefined, sentence_of
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.text import literal
+from nightmail.stores.shared.meta import TablesVersion
 from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.migrations import statements, steps
+from nightmail.stores.sql.schema import Table, read_schema
 from nightmail.stores.sql.statements import load_script
 
 PACKAGE: Final = "nightmail.stores.mysql"
 VERSION: Final = 1
-_STATEMENT: Final = re.compile(r"(.+?);\s*$", re.MULTILINE | re.DOTALL)
-_TABLE: Final = re.compile(r"^create table if not exists (\S+) \((.+?)^\)", re.MULTILINE | re.DOTALL)
-_INDEX: Final = re.compile(r"^    ((?:unique )?key (\S+) \(.+?\)),?$", re.MULTILINE)
+LOCK_SECONDS: Final = 10
 
 
-async def version(link: Link, names: TableNames) -> int | None:
-    """The version of the tables; 0 when there are none.
+async def version(link: Link, names: TableNames) -> TablesVersion | None:
+    """The version of the tables; raises `SchemaMissing` when there are none.
 
     `None` when none was recorded: creating them was never finished, or Alembic created them.
     """
     try:
-        (found,) = await link.ask(f"select version from {names.quoted('meta')}")  # noqa: S608 - our own names
+        (found,) = await link.ask(f"select version, serves from {names.quoted('meta')}")  # noqa: S608 - our own names
     except Exception as error:
         if is_undefined(error):
-            return 0
+            raise SchemaMissing from error
         raise
-    return int(found.rows[0][0]) if found.rows else None
+    return TablesVersion(*map(int, found.rows[0])) if found.rows else None
 
 
 async def note_version(link: Link, names: TableNames) -> None:
@@ -67,30 +67,24 @@ async def migrate(link: Link, names: TableNames) -> None:
 async def repair(link: Link, names: TableNames) -> None:
     """Recreate indexes that were dropped."""
     try:
-        for table, definitions in _indexes_of(load_script(PACKAGE, "schema.sql", names)).items():
-            values = literal((names.schema,)) if names.schema is not None else "(database())"
-            bare = table.replace("`", "").rpartition(".")[2]
-            (found,) = await link.ask(
-                "select distinct index_name from information_schema.statistics "  # noqa: S608 - literals
-                f"where table_schema = {values} and table_name = {literal(bare)}"
-            )
-            there = {str(row[0]) for row in found.rows}
-            missing = [text for name, text in definitions.items() if name not in there]
-            if missing:
-                await link.ask(f"alter table {table} " + ", ".join(f"add {text}" for text in missing))
+        for table in read_schema("mysql"):
+            await _add_missing_indexes(link, names, table)
     except Exception as error:
         if not is_denied(error):
             raise
         raise await _not_allowed(link, names, error) from error
 
 
-def _indexes_of(schema: str) -> dict[str, dict[str, str]]:
-    """The definitions of indexes in a schema, by table and name."""
-    found: dict[str, dict[str, str]] = {}
-    for table, body in _TABLE.findall(schema):
-        indexes = {name: text for text, name in _INDEX.findall(body)}
-        found[table] = {name.replace("`", ""): text for name, text in indexes.items()}
-    return found
+async def _add_missing_indexes(link: Link, names: TableNames, table: Table) -> None:
+    (found,) = await link.ask(f"show index from {names.quoted(table.name)}")
+    there = {str(row[2]) for row in found.rows}
+    missing = [
+        f"add {'unique ' if index.unique else ''}key {names.quoted(index.name)} ({', '.join(index.columns)})"
+        for index in table.indexes
+        if f"{names.prefix}_{index.name}" not in there
+    ]
+    if missing:
+        await link.ask(f"alter table {names.quoted(table.name)} {', '.join(missing)}")
 
 
 async def _not_allowed(link: Link, names: TableNames, error: Exception) -> NotAllowed:
@@ -106,13 +100,44 @@ async def _not_allowed(link: Link, names: TableNames, error: Exception) -> NotAl
 
 
 async def _migrate(link: Link, names: TableNames) -> None:
-    if (await version(link, names) or 0) >= VERSION:
+    try:
+        found = await version(link, names)
+    except SchemaMissing:
+        found = None
+    if found is None:
+        await _create(link, names)
         return
+    for step in steps(PACKAGE, names, found=found.version, needed=VERSION):
+        # A waiting migration blocks all others from the tables: better to give up, and try again later.
+        await link.ask(f"set lock_wait_timeout = {LOCK_SECONDS}")
+        for statement in step.statements:
+            await _repeatable(link, statement)
+        await link.ask(
+            f"update {names.quoted('meta')} set version = {step.version}, serves = {step.serves} "  # noqa: S608 - ours
+            f"where version = {step.version - 1}"
+        )
+
+
+async def _create(link: Link, names: TableNames) -> None:
     if names.schema is not None:
         await _make_database(link, names.schema)
-    for statement in _STATEMENT.findall(load_script(PACKAGE, "schema.sql", names)):
+    for statement in statements(load_script(PACKAGE, "schema.sql", names)):
         await link.ask(statement)
     await note_version(link, names)
+
+
+async def _repeatable(link: Link, statement: str) -> None:
+    """Run a statement that an earlier attempt, or another process, may have run already: each commits by itself."""
+    try:
+        await link.ask(statement)
+    except Exception as error:
+        if is_there_already(error):
+            return
+        if is_denied(error):
+            raise
+        raise StoreError(
+            f"the tables could not be changed: {sentence_of(error)}. Run `nightmail migrate` again once that is mended"
+        ) from error
 
 
 async def _make_database(link: Link, schema: str) -> None:

@@ -75,7 +75,7 @@ update nightmail_messages
 set head_key = case when ordering_key <=> :ordering_key then head_key end,
     parked = 0, ordering_key = :ordering_key, priority = :priority, due_at = :due, published_at = :now, expires_at = :expires_at,
     headers = :headers, body = :body, attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
-    token = null, lease_until = null, claimed_at = null
+    token = null, lease_until = null, claimed_at = null, stop_requested_by = null
 where id = :id;
 
 -- name: window
@@ -86,10 +86,6 @@ select until > :now from nightmail_dedup where queue = :queue and timer_id = :ti
 -- Keep this timer id taken until then, never shortening an open window.
 insert into nightmail_dedup (queue, timer_id, until) values (:queue, :timer_id, :until)
 on duplicate key update until = greatest(until, :until);
-
--- name: close_window
--- Close the dedup window: this timer id counts as taken only while it has an owner.
-delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
 
 -- name: withdraw
 -- Remove a message stored earlier in this transaction.

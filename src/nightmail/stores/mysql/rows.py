@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.records import DeadLetter, PendingMessage, QueueStats
+from nightmail.records import DeadGroup, DeadLetter, PendingMessage, QueueStats, StoredMessage
 from nightmail.stores.mysql.times import aware, aware_if_any, shown, shown_if_any
 
 MOST: Final = 2**31 - 1
@@ -115,6 +115,43 @@ def pending(row: Sequence[Any]) -> PendingMessage:
         attempts=row[8],
         body=row[9],
         encoded_headers=row[10],
+    )
+
+
+def stored(row: Sequence[Any]) -> StoredMessage:
+    """A message, waiting or running."""
+    return StoredMessage(
+        id=row[0],
+        queue=text(row[1]),
+        timer_id=_text_if_any(row[2]),
+        ordering_key=_text_if_any(row[3]),
+        priority=row[4],
+        due_at=shown(row[5]),
+        published_at=shown(row[6]),
+        expires_at=shown_if_any(row[7]),
+        attempts=row[8],
+        body=row[9],
+        encoded_headers=row[10],
+        deliveries=row[11],
+        superseded=bool(row[12]),
+        claimed_at=shown_if_any(row[13]),
+        lease_until=shown_if_any(row[14]),
+        running=bool(row[15]),
+        first_attempt_at=shown_if_any(row[16]),
+        last_attempt_at=shown_if_any(row[17]),
+    )
+
+
+def dead_group(row: Sequence[Any]) -> DeadGroup:
+    """Dead letters with one cause."""
+    return DeadGroup(
+        queue=text(row[0]),
+        reason=row[1],
+        fingerprint=row[2],
+        count=int(row[3]),
+        first_died_at=shown(row[4]),
+        last_died_at=shown(row[5]),
+        newest=row[6],
     )
 
 

@@ -36,7 +36,8 @@ from nightmail.stores.mysql.wakeups import WakeupPoller
 from nightmail.stores.shared.coalescing import PublishCoalescer
 from nightmail.stores.shared.duplicates import split_duplicates
 from nightmail.stores.shared.keeper_thread import KeeperThread
-from nightmail.stores.sql.store import Verbs, Wanted
+from nightmail.stores.shared.wanted import Wanted
+from nightmail.stores.sql.store import Verbs
 from nightmail.stores.sql.verbs import Change, MakeVerb, Verb, carry_out
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class Runtime:
         clock: Clock,
     ) -> None:
         self.claim_lane, self.settle_lane, self.publish_lane = map(new_lane, (CLAIM, SETTLE, PUBLISH))
-        self.wakeups = wakeups
+        self.listener = wakeups
         self.keeper = KeeperThread(lambda: new_lane(KEEPER), self._extend_on)
         self._verbs = verbs
         self._claims = claims
@@ -79,7 +80,7 @@ class Runtime:
         """Close every connection, and stop the thread."""
         # Concurrently: if the server hangs, each one takes its full timeout.
         await asyncio.gather(
-            self.wakeups.close(),
+            self.listener.close(),
             self.keeper.close(),
             *(lane.close() for lane in (self.claim_lane, self.publish_lane, self.settle_lane)),
         )
@@ -90,7 +91,7 @@ class Runtime:
         """Store a message without a timer id, perhaps in one commit with others."""
         stored = await self._coalescer.publish(message)
         if is_soon(message.due, self._clock):
-            self.wakeups.ring(message.queue)
+            self.listener.ring(message.queue)
         return stored
 
     async def write(
@@ -113,13 +114,13 @@ class Runtime:
     async def claim(self, wanted: Wanted) -> Claimed:
         """Lease messages."""
         claimed = await self.claim_lane.carry_out(self._claims.claim(wanted))
-        self.wakeups.claimed(wanted.queues, found=bool(claimed.deliveries))
+        self.listener.claimed(wanted.queues, found=bool(claimed.deliveries))
         return claimed
 
     async def claim_dead(self, wanted: Wanted) -> Claimed:
         """Lease dead letters."""
         claimed = await self.claim_lane.carry_out(partial(self._verbs.letters.claim, wanted))
-        self.wakeups.claimed_dead(wanted.queues, found=bool(claimed.deliveries))
+        self.listener.claimed_dead(wanted.queues, found=bool(claimed.deliveries))
         return claimed
 
     async def recall(self, make: MakeVerb[Change[int]]) -> int:
@@ -134,7 +135,7 @@ class Runtime:
         self,
         batch: Sequence[Settlement],
         settle: Callable[[Sequence[Settlement]], Verb[Change[list[WriteResult]]]],
-    ) -> list[WriteResult]:
+    ) -> Change[list[WriteResult]]:
         """Write outcomes. A row that the database refuses does not fail the others."""
         results: dict[int, WriteResult] = {}
         for part in split_duplicates([settlement.delivery for settlement in batch]):
@@ -143,9 +144,12 @@ class Runtime:
             results.update(zip(part, change.result, strict=True))
             if change.rings:
                 self.ring(change.rings)
+        return Change([results[place] for place in range(len(batch))])
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        """Released messages are available again at their old places, behind the marks."""
         if any(isinstance(each.outcome, Release) for each in batch):
             self._claims.look_everywhere()
-        return [results[place] for place in range(len(batch))]
 
     async def extend(self, make: MakeVerb[list[WriteResult]], count: int) -> list[WriteResult]:
         """Extend `count` leases."""
@@ -153,11 +157,11 @@ class Runtime:
 
     def bell(self, queues: Sequence[str]) -> Bell:
         """A bell for these queues."""
-        return self.wakeups.bell(*queues)
+        return self.listener.bell(*queues)
 
     def ring(self, queues: Iterable[str]) -> None:
         """Wake the workers of these queues."""
-        self.wakeups.ring_each(queues)
+        self.listener.ring_each(queues)
 
     # ---------------------------------------------------------------------------------------- inside
 

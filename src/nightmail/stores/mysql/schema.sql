@@ -29,6 +29,8 @@ create table if not exists nightmail_messages (
     queue            varbinary(1020) not null,
     timer_id         varbinary(1020),
     ordering_key     varbinary(1020),
+    -- Who asked for it to be stopped: its holder is told when it extends the lease.
+    stop_requested_by varbinary(1020),
     -- What must be unique: the queue and the key, separated by the NUL that neither can contain. Each is one column,
     -- null as a whole: Galera treats rows whose key is null only in part as the same row, and refuses to commit them
     -- concurrently.
@@ -88,6 +90,8 @@ create table if not exists nightmail_dead (
     body             longblob not null,
     primary key (id),
     key nightmail_dead_queue (queue, id),
+    -- What became of a message.
+    key nightmail_dead_message (message_id, id),
     key nightmail_dead_leased (queue, lease_until, token),
     -- What a claim of dead letters scans, and what a sweep scans.
     key nightmail_dead_due (queue, due_at, id),
@@ -113,7 +117,8 @@ create table if not exists nightmail_delivered (
     headers      longtext character set utf8mb4 collate utf8mb4_bin not null,
     body         longblob not null,
     primary key (id),
-    key nightmail_delivered_at (delivered_at)
+    key nightmail_delivered_at (delivered_at),
+    key nightmail_delivered_message (message_id)
 ) engine = InnoDB row_format = dynamic;
 
 -- Dedup windows: timer ids that count as taken even without an owner.
@@ -125,10 +130,41 @@ create table if not exists nightmail_dedup (
     key nightmail_dedup_until (until)
 ) engine = InnoDB row_format = dynamic;
 
+-- Pauses: of a queue, or of one ordering key in it (empty: of the whole queue). An automatic one lasts until it is
+-- resumed: from `until` on it lets a probe through, which renews it for `length`, in microseconds.
+create table if not exists nightmail_controls (
+    queue        varbinary(1020) not null,
+    ordering_key varbinary(1020) not null default '',
+    automatic    tinyint not null default 0,
+    since        datetime(6) not null,
+    until        datetime(6),
+    length       bigint,
+    paused_by    varbinary(1020) not null,
+    reason       longtext character set utf8mb4 collate utf8mb4_bin,
+    primary key (queue, ordering_key, automatic),
+    constraint nightmail_controls_probed
+        check (automatic = 0 or (ordering_key = '' and until is not null and length is not null))
+) engine = InnoDB row_format = dynamic;
+
+-- The processes that consume messages, as each last reported itself. `queues` and `state` are JSON.
+create table if not exists nightmail_workers (
+    id         varbinary(1020) not null,
+    host       longtext character set utf8mb4 collate utf8mb4_bin not null,
+    pid        int not null,
+    version    longtext character set utf8mb4 collate utf8mb4_bin not null,
+    queues     longtext character set utf8mb4 collate utf8mb4_bin not null,
+    state      longtext character set utf8mb4 collate utf8mb4_bin not null,
+    started_at datetime(6) not null,
+    seen_at    datetime(6) not null,
+    primary key (id)
+) engine = InnoDB row_format = dynamic;
+
 -- One row, written last: what every process that uses these tables must agree on.
 create table if not exists nightmail_meta (
     only_row       tinyint not null default 1,
     version        int not null,
+    -- The oldest version of the code that may use these tables.
+    serves         int not null default 1,
     -- Distinguishes a caller's session in this database from one in another.
     identity       binary(16) not null,
     -- Seconds: the longest an idle worker goes without polling. Publishers rely on it when they skip a wake-up.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
@@ -23,8 +23,9 @@ from nightmail.stores.mysql.errors import is_locked, is_refusal, number_of
 from nightmail.stores.mysql.requests import CHECK_TABLES, SERVER, Answer, Pause, Server
 from nightmail.stores.mysql.rows import text
 from nightmail.stores.mysql.text import ALWAYS, Queries, Sql, literal, several
-from nightmail.stores.mysql.times import EARLIEST, NOTICE_HORIZON, microseconds, now
+from nightmail.stores.mysql.times import EARLIEST, microseconds, now
 from nightmail.stores.shared.duplicates import split_duplicates
+from nightmail.stores.shared.meta import NOTICE_HORIZON
 from nightmail.stores.sql.verbs import Change, Verb
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class Settling:
     """The verbs under a lease, for messages."""
 
     what: ClassVar = "message"
+    stopped: ClassVar = Sql("m.stop_requested_by is not null")
+    """Whether the holder is asked to stop."""
 
     def __init__(self, sql: Queries, clock: Clock, *, keep_delivered: bool = False) -> None:
         self._sql = sql
@@ -95,7 +98,7 @@ class Settling:
         leased = {row[0]: text(row[1]) for row in found.rows}
         if not leased:
             return Change(0)
-        _, locked = yield "begin", self._sql("lock_leased_unlocked", leases=fenced({token: leased}))
+        _, locked = yield "begin", self._lock_unlocked(fenced({token: leased}))
         ids = [row[0] for row in locked.rows]
         back = self._bring_back({token: ids}, [(id_, Release()) for id_ in ids], server.dialect.begun)
         yield back, "commit"
@@ -155,37 +158,44 @@ class Settling:
         held = yield from self._fenced(deliveries, writes)
         missing = [each for each in deliveries if each.id not in held]
         leased = (yield from self._still_leased(missing)) if missing else set()
-        return [_lease_standing(delivery.id, held, leased) for delivery in deliveries]
+        stopped = {id_ for id_, stop in held.items() if stop}
+        return [
+            WriteResult.STOP if each.id in stopped else _lease_standing(each.id, held, leased)
+            for each in deliveries
+        ]
 
-    def _fenced(self, deliveries: Sequence[Delivery], writes: _Writes) -> Verb[set[int]]:
-        """Lock what is still under its lease, and write; returns its ids.
+    def _fenced(self, deliveries: Sequence[Delivery], writes: _Writes) -> Verb[dict[int, int]]:
+        """Lock what is still under its lease, and write; returns its ids, each with whether to stop.
 
         Each write is fenced, and what is locked cannot change: every write skips what is lost.
         """
-        lock = self._sql("lock_leased", leases=leases(deliveries))
+        lock = self._sql("lock_leased", leases=leases(deliveries), stopped=self.stopped)
         try:
             _, locked, *_ = yield "begin", lock, *writes(deliveries), "commit"
         except Exception as error:
             if not is_locked(error):
                 raise
         else:
-            return {row[0] for row in locked.rows}
+            return dict(locked.rows)
         yield "rollback"
         return (yield from self._fenced_unlocked(deliveries, writes))
 
-    def _fenced_unlocked(self, deliveries: Sequence[Delivery], writes: _Writes) -> Verb[set[int]]:
+    def _fenced_unlocked(self, deliveries: Sequence[Delivery], writes: _Writes) -> Verb[dict[int, int]]:
         """The same, skipping locked rows: a locked row must not hold up the others."""
         try:
-            _, locked = yield "begin", self._sql("lock_leased_unlocked", leases=leases(deliveries))
-            ids = {row[0] for row in locked.rows}
-            yield *writes([each for each in deliveries if each.id in ids]), "commit"
+            _, locked = yield "begin", self._lock_unlocked(leases(deliveries))
+            held = dict(locked.rows)
+            yield *writes([each for each in deliveries if each.id in held]), "commit"
         except Exception as error:
             if not is_locked(error):
                 raise
             # Not a row this time: the whole table is locked.
             yield "rollback"
-            return set()
-        return ids
+            return {}
+        return held
+
+    def _lock_unlocked(self, fence: Sql) -> Sql:
+        return self._sql("lock_leased_unlocked", leases=fence, stopped=self.stopped)
 
     def _still_leased(self, missing: Sequence[Delivery]) -> Verb[set[int]]:
         """Read with a new snapshot: a row may have been unlocked, or taken over, in between."""
@@ -271,12 +281,12 @@ class Settling:
             raise LeaseLost(lost)
 
 
-def _standing(settlement: Settlement, settled: set[int], leased: set[int]) -> WriteResult:
+def _standing(settlement: Settlement, settled: Container[int], leased: Container[int]) -> WriteResult:
     result = _lease_standing(settlement.delivery.id, settled, leased)
     return WriteResult.UNKNOWN if result is WriteResult.LOST and settlement.repeated else result
 
 
-def _lease_standing(id_: int, held: set[int], leased: set[int]) -> WriteResult:
+def _lease_standing(id_: int, held: Container[int], leased: Container[int]) -> WriteResult:
     return WriteResult.WRITTEN if id_ in held else WriteResult.BUSY if id_ in leased else WriteResult.LOST
 
 

@@ -8,11 +8,13 @@ from information_schema.columns as c
 where c.table_schema = :database and c.table_name in :tables;
 
 -- name: indexes
--- Every column of every index of our tables, in order.
-select s.table_name, s.index_name, s.non_unique, s.column_name, s.sub_part
+-- Every index of our tables, with its columns in order, and how much of each.
+select s.table_name, s.index_name, s.non_unique,
+       group_concat(if(s.sub_part is null, s.column_name, concat(s.column_name, '(', s.sub_part, ')'))
+                    order by s.seq_in_index separator ', ')
 from information_schema.statistics as s
 where s.table_schema = :database and s.table_name in :tables
-order by s.table_name, s.index_name, s.seq_in_index;
+group by s.table_name, s.index_name, s.non_unique;
 
 -- name: constraints
 -- The names of the constraints of our tables. An account with rights on single tables only sees none, not even the
@@ -37,6 +39,10 @@ select id from nightmail_messages where false;
 -- name: may_read_letters
 -- The same for dead letters.
 select id from nightmail_dead where false;
+
+-- name: may_read_controls
+-- The same for pauses.
+select queue from nightmail_controls where false;
 
 -- name: may_write_messages
 -- The same for changing messages.

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nightmail.clock import Clock, StoreClock
+from nightmail.findings import Finding
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import check_queue
 from nightmail.store import Capabilities
 from nightmail.stores.mysql import migrate
-from nightmail.stores.mysql.check import LOOK_INTERVAL, check
+from nightmail.stores.mysql.check import check
 from nightmail.stores.mysql.claiming import Claims
 from nightmail.stores.mysql.connect import connector
+from nightmail.stores.mysql.controlling import Controlling
+from nightmail.stores.mysql.examining import examine
 from nightmail.stores.mysql.inspecting import Inspecting
 from nightmail.stores.mysql.joining import Joining
 from nightmail.stores.mysql.lane import PUBLISH, WATCH, Lane, Role
 from nightmail.stores.mysql.letters import Letters
+from nightmail.stores.mysql.pausing import Pauses
 from nightmail.stores.mysql.publishing import Publishing
 from nightmail.stores.mysql.redriving import Redriving
 from nightmail.stores.mysql.retries import Retries
@@ -29,7 +32,7 @@ from nightmail.stores.mysql.sweeping import Sweeping
 from nightmail.stores.mysql.text import BacktickNames, LetterNames, Queries
 from nightmail.stores.mysql.timers import Timers
 from nightmail.stores.mysql.wakeups import WakeupPoller
-from nightmail.stores.shared.opening import Opening
+from nightmail.stores.shared.server_store import ServerStore
 from nightmail.stores.sql.store import SQLStore
 
 if TYPE_CHECKING:
@@ -44,14 +47,15 @@ FILES: Final = (
     "inspect.sql",
     "redrive.sql",
     "sweep.sql",
+    "controls.sql",
     "shape.sql",
+    "examine.sql",
 )
 LETTER_FILES: Final = ("under_lease.sql", "letters.sql")
-WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
 
 
-class MySQLStore(SQLStore):
+class MySQLStore(ServerStore[Runtime], SQLStore):
     """Messages in MariaDB or MySQL, in the tables `nightmail_...` or those that `tables` names.
 
     `tables` is a `prefix` or `database.prefix`. Tested on MariaDB 10.11; written for MySQL 8 too.
@@ -86,7 +90,6 @@ class MySQLStore(SQLStore):
         self._retries = Retries()
         self._sql = sql = Queries(migrate.PACKAGE, FILES, self._names)
         self._letters_sql = Queries(migrate.PACKAGE, LETTER_FILES, LetterNames.parse(tables))
-        self._opening = Opening(self._make)
         verbs = MySQLVerbs(
             publishing=Publishing(sql, clock),
             messages=Settling(sql, clock, keep_delivered=keep_delivered),
@@ -95,34 +98,20 @@ class MySQLStore(SQLStore):
             inspecting=Inspecting(sql, clock),
             redriving=Redriving(sql, clock),
             sweeping=Sweeping(sql, clock),
+            controlling=Controlling(sql, clock),
         )
         joining = Joining(
             sql("identity"), lambda: self._runtime.publish_lane, lambda: self._new_lane(PUBLISH)
         )
-        super().__init__(verbs, joining, max_body_bytes=max_body_bytes)
+        ServerStore.__init__(self)
+        SQLStore.__init__(self, verbs, joining, max_body_bytes=max_body_bytes)
 
     # ------------------------------------------------------------------------------------ lifecycle
-
-    @property
-    def look_interval(self) -> timedelta:
-        """See `Store.look_interval`."""
-        opened = self._opening.now
-        return WITHOUT_WAKEUPS if opened is not None and opened.wakeups.deaf else LOOK_INTERVAL
 
     @property
     def retried(self) -> Counter[int]:
         """How often a transient error was retried, by error number."""
         return Counter(self._retries.counted)
-
-    async def open(self) -> None:
-        """See `Store.open`. Connections are made when they are needed."""
-        self._opening.open()
-
-    async def close(self) -> None:
-        """See `Store.close`."""
-        opened = self._opening.end()
-        if opened is not None:
-            await opened.close()
 
     async def ping(self) -> None:
         """See `Store.ping`."""
@@ -144,6 +133,10 @@ class MySQLStore(SQLStore):
         """See `Store.check`. Also raises `NotAllowed` when the database user lacks a privilege."""
         await self._runtime.publish_lane.run(lambda link: check(link, self._names, self._sql))
         await self._joining.learn()
+
+    async def examine(self) -> list[Finding]:
+        """See `Examined.examine`."""
+        return await self._runtime.publish_lane.run(lambda link: examine(link, self._sql))
 
     # -------------------------------------------------------------------------------------- timers
 
@@ -169,14 +162,12 @@ class MySQLStore(SQLStore):
 
     # ------------------------------------------------------------------------------------- inside
 
-    @property
-    def _runtime(self) -> Runtime:
-        return self._opening.here()
-
     def _make(self) -> Runtime:
         self._joining.was_opened = True
-        claims = Claims(self._sql, self._clock, self._retries, max_body_bytes=self._max_body_bytes)
-        wakeups = WakeupPoller(self._new_lane(WATCH), self._sql, self._letters_sql, self._clock)
+        pauses = Pauses(self._sql, self._clock)
+        claims = Claims(self._sql, self._clock, self._retries, pauses, max_body_bytes=self._max_body_bytes)
+        lane = self._new_lane(WATCH)
+        wakeups = WakeupPoller(lane, self._sql, self._letters_sql, self._clock, pauses)
         return Runtime(self._new_lane, self._verbs, claims, wakeups, self._clock)
 
     def _new_lane(self, role: Role) -> Lane:

@@ -70,7 +70,7 @@ class Sweeping:
 
     def _closing(self, dialect: Dialect, locked: Sequence[Sequence[Any]]) -> list[Sql]:
         timers = in_hexadecimal((queue, timer_id) for queue, timer_id in locked)
-        return [self._sql("clear_windows", timers=timers, begun=dialect.begun)] if locked else []
+        return [self._sql("close_windows", timers=timers, begun=dialect.begun)] if locked else []
 
 
 def _ids(found: Sequence[Sequence[Any]]) -> list[int]:

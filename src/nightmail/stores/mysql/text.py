@@ -29,6 +29,8 @@ class Sql(str):
 _OF_LETTERS: Final = {"messages": "dead", "leased": "dead_leased"}
 ALWAYS: Final = Sql("true")
 """A condition that always holds."""
+NEVER: Final = Sql("false")
+"""A condition that never holds."""
 
 Value: TypeAlias = bool | int | str | bytes | datetime | UUID | Sql | Iterable["Value"] | None
 

@@ -148,7 +148,7 @@ class Timers:
         yield self._sql("cancel_all", ids=json.dumps([each.id for each in locked]))
         gone = [(queue.encode(), each.timer_key) for each in locked if each.timer_key is not None]
         if gone:
-            yield self._sql("clear_windows", timers=in_hexadecimal(gone), begun=ALWAYS)
+            yield self._sql("close_windows", timers=in_hexadecimal(gone), begun=ALWAYS)
         yield from self._let_others_pass(queue, locked)
         return len(locked)
 

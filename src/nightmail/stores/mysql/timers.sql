@@ -44,7 +44,11 @@ limit :limit;
 delete m from json_table(:ids, '$[*]' columns (id bigint path '$')) as gone
 straight_join nightmail_messages as m force index (primary) on m.id = gone.id;
 
--- name: clear_windows
+-- name: close_window
+-- Close the dedup window: this timer id counts as taken only while it has an owner.
+delete from nightmail_dedup where queue = :queue and timer_id = :timer_id;
+
+-- name: close_windows
 -- Close the dedup windows of these timer ids: a list of queues and timer ids, in hexadecimal. By a join, as above.
 -- `:begun`: in a packet of ours, its transaction is still open.
 delete d from json_table(:timers, '$[*]' columns (

@@ -8,12 +8,12 @@ from typing import Final
 from nightmail.clock import Clock
 from nightmail.message import Due
 from nightmail.stores.mysql.text import Sql, literal
+from nightmail.stores.shared.meta import NOTICE_HORIZON
 
 EARLIEST: Final = datetime(1000, 1, 2, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 LONGEST: Final = timedelta(days=2_900_000)
 """Nearly eight thousand years: added to any time of our era it stays within the calendar."""
-NOTICE_HORIZON: Final = timedelta(seconds=60)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SERVERS_CLOCK: Final = Sql("utc_timestamp(6)")
 

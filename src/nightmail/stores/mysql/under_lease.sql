@@ -1,14 +1,14 @@
 -- What messages and dead letters have in common: a lease. Loaded twice, the second time for the table and the index of
 -- the dead letters. `:leases` is the fence: ids and tokens and, in a packet of ours, that the transaction is still open.
--- By primary key: another index would lock rows that are not ours.
+-- By primary key: another index would lock rows that are not ours. `:stopped`: whether the holder is asked to stop.
 
 -- name: lock_leased
 -- Lock those of these that are still under these leases; fails at once if one of them is locked.
-select m.id from nightmail_messages as m force index (primary) where :leases for update nowait;
+select m.id, :stopped from nightmail_messages as m force index (primary) where :leases for update nowait;
 
 -- name: lock_leased_unlocked
 -- The same, skipping rows that are locked.
-select m.id from nightmail_messages as m force index (primary) where :leases for update skip locked;
+select m.id, :stopped from nightmail_messages as m force index (primary) where :leases for update skip locked;
 
 -- name: still_leased
 -- Which of these are still under these leases, locked or not.

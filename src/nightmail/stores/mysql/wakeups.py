@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nightmail.bell import Bell, Bells
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
+from nightmail.stores.mysql.claiming import MOST_IN_LINE
 from nightmail.stores.mysql.lane import Lane
+from nightmail.stores.mysql.pausing import Pauses
 from nightmail.stores.mysql.text import Queries, Sql, Value, union
 from nightmail.stores.mysql.times import now
+from nightmail.stores.shared.listening import ListeningBells
 from nightmail.stores.shared.marks import LEVELS
 
 logger = logging.getLogger(__name__)
@@ -29,8 +31,6 @@ ASK_SECONDS: Final = 0.12
 LONGEST_SECONDS: Final = 1.0
 WORTH: Final = 10
 """Polling may take a tenth of the time: with many queues it may be slow, and is done less often."""
-MOST_IN_LINE: Final = 200
-"""How many messages that wait for their ordering keys are read. Beyond that, a claim finds out."""
 LETTERS_SECONDS: Final = 15.0
 """How long after a claim of dead letters they are polled for: an idle handler claims again sooner than that."""
 
@@ -43,33 +43,26 @@ class _Watched:
     letters: bool = False
 
 
-class WakeupPoller(Bells):
+class WakeupPoller(ListeningBells):
     """The bells of a store. While one hangs, polls the server for what can be claimed, and rings them for it."""
 
-    def __init__(self, lane: Lane, sql: Queries, letters: Queries, clock: Clock) -> None:
+    def __init__(self, lane: Lane, sql: Queries, letters: Queries, clock: Clock, pauses: Pauses) -> None:
         super().__init__()
         self._lane = lane
         self._sql = sql
         self._letters = letters
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
+        self._pauses = pauses
         self._letters_claimed: dict[str, float] = {}
         self._rung: set[_Watched] = set()
         self._fruitless: dict[_Watched, int] = {}
         self._not_before: dict[_Watched, float] = {}
         self._deaf = False
-        self._closed = False
 
     @property
     def deaf(self) -> bool:
         """Whether polling is on and the server does not answer."""
         return self._deaf
-
-    def hang(self, bell: Bell) -> None:
-        """From now on this bell rings too."""
-        super().hang(bell)
-        if self._task is None and not self._closed:
-            self._task = asyncio.create_task(self._watch())
 
     def ring_each(self, queues: Iterable[str]) -> None:
         """Ring for these queues."""
@@ -99,15 +92,11 @@ class WakeupPoller(Bells):
         self._rung.discard(watched)
 
     async def close(self) -> None:
-        """Stop polling for good. Bells that still hang ring no more."""
-        self._closed = True
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        """Stop polling for good, and close the connection."""
+        await super().close()
         await self._lane.close()
 
-    async def _watch(self) -> None:
+    async def _listen(self) -> None:
         pause = ASK_SECONDS
         while True:
             # Not in step with other processes: spread out, one of them notices sooner.
@@ -153,12 +142,17 @@ class WakeupPoller(Bells):
         values: dict[str, Value] = {
             "levels": LEVELS,
             "now": moment,
-            "standing": self._sql("standing", now=moment),
             "limit": MOST_IN_LINE,
         }
+        plain, beside = (self._pauses.standing(moment, beside=each) for each in (False, True))
         return union(
             (self._letters if each.letters else self._sql)(
-                "available", **values, place=place, queue=each.queue.encode()
+                "available",
+                **values,
+                place=place,
+                queue=each.queue.encode(),
+                standing=beside if self._pauses.are_known([each.queue]) else plain,
+                open=self._pauses.is_open(each.queue, moment),
             )
             for place, each in enumerate(asked)
         )

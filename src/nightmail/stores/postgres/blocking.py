@@ -1,4 +1,7 @@
-"""Sends statements in a caller's transaction in synchronous code."""
+"""Sends statements in a caller's transaction in synchronous code.
+
+SQLAlchemy's asynchronous sessions come here too: they are its synchronous ones, run in a greenlet.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends statements in the caller's transaction, whatever object holds it.
+"""Sends statements in the transaction of an asynchronous driver; those of SQLAlchemy are in `blocking`.
 
 psycopg is never imported here: a caller that has one of its connections has imported it already.
 """
@@ -16,14 +16,13 @@ from asyncpg.pool import PoolConnectionProxy
 from nightmail.errors import CannotJoin, NotInTransaction, OtherDatabase
 from nightmail.stores.postgres.identity import TableIdentity
 from nightmail.stores.postgres.requests import CustomPlan, InTransaction
-from nightmail.stores.sql.callers_objects import sqlalchemy_connection, synchronous
+from nightmail.stores.sql.callers_objects import synchronous
 from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sql.verbs import Ask, Verb, carry_out
 
 if TYPE_CHECKING:
     import psycopg
     import sqlalchemy
-    from sqlalchemy.ext.asyncio import AsyncConnection
 
 NUMBERED: Final = frozenset({"asyncpg"})
 """SQLAlchemy's drivers that take `$1`."""
@@ -75,22 +74,6 @@ class ThroughAsyncpg(AsyncJoined):
         return await self._connection.fetch(statement.text, *statement.arguments(values))
 
 
-class ThroughSqlalchemy(AsyncJoined):
-    """A caller's SQLAlchemy connection."""
-
-    def __init__(self, connection: AsyncConnection, tables: TableIdentity) -> None:
-        super().__init__(driver_connection_of_ours(connection.sync_connection), tables)
-        self._connection = connection
-
-    async def send(self, request: Any) -> Any:
-        """See `AsyncJoined.send`."""
-        if not isinstance(request, Ask):
-            return await carry_out(self.asks(request), self.send)
-        text, arguments = for_driver(self._connection.dialect.driver, *self.tables.bound(request))
-        result = await self._connection.exec_driver_sql(text, arguments)
-        return result.mappings().all() if result.returns_rows else []
-
-
 class ThroughPsycopg(AsyncJoined):
     """A caller's psycopg connection. The cursor is ours: theirs may return rows in any form."""
 
@@ -109,14 +92,11 @@ class ThroughPsycopg(AsyncJoined):
             return await cursor.fetchall() if cursor.description else []
 
 
-async def joined(transaction: object, tables: TableIdentity) -> AsyncJoined:
-    """The session of this transaction, or an error that says what to pass instead."""
+def joined(transaction: object, tables: TableIdentity) -> AsyncJoined:
+    """The session of this transaction of a driver, or an error that says what to pass instead."""
     if isinstance(transaction, asyncpg.Connection | PoolConnectionProxy):
         _refuse_outside_transaction(transaction)
         return ThroughAsyncpg(transaction, tables)
-    connection = await sqlalchemy_connection(transaction)
-    if connection is not None:
-        return ThroughSqlalchemy(connection, tables)
     psycopg: Any = sys.modules.get("psycopg")
     if psycopg is not None:
         if isinstance(transaction, psycopg.AsyncConnection):
@@ -137,10 +117,8 @@ def for_driver(driver: str, statement: Statement, values: Mapping[str, Any]) -> 
     return statement.formatted, {name: values[name] for name in statement.parameters}
 
 
-def driver_connection_of_ours(connection: sqlalchemy.Connection | None) -> object:
+def driver_connection_of_ours(connection: sqlalchemy.Connection) -> object:
     """The driver connection below SQLAlchemy's; raises for another database or driver, or outside a transaction."""
-    if connection is None:
-        raise NotInTransaction("this connection is not open: publish inside its transaction")
     dialect = connection.dialect
     if dialect.name != "postgresql":
         raise OtherDatabase(f"the session belongs to {dialect.name}, and the messages are in Postgres")
@@ -149,11 +127,12 @@ def driver_connection_of_ours(connection: sqlalchemy.Connection | None) -> objec
             f"a session on {dialect.driver} cannot be joined: use postgresql+asyncpg:// or postgresql+psycopg://"
         )
     # Set on the whole engine, which the connection's own options do not show.
-    if getattr(connection.connection.dbapi_connection, "autocommit", False):
+    pooled = connection.connection
+    if getattr(pooled.dbapi_connection, "autocommit", False):
         raise NotInTransaction(
             "this connection is in AUTOCOMMIT: it has no transaction that could carry the message"
         )
-    return connection.connection.driver_connection
+    return pooled.driver_connection
 
 
 def refuse_unless_in_transaction(connection: Any) -> None:

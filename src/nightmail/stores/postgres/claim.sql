@@ -22,12 +22,31 @@
 -- `cut`, because a message that waits behind the window might have to go first. With :has_extra the claim goes on, and
 -- :extra_ids are first messages found by `firsts`.
 --
+-- A paused queue has no turn, and a paused ordering key is passed over: `paused` has the keys of a queue, the empty one
+-- for the queue itself, and is null where nothing is paused. If a pause is `over` while :heeding, nothing is claimed:
+-- first it is ended, or a probe is taken. While :probing, a pause of the queue itself does not count.
+--
+-- The type of a parameter is given where it comes first: drivers keep no statement prepared that is longer than 15 KB.
+--
 -- The end of a range is checked on the rows that a scan of `nightmail_waiting` returns, not in the scan: a row
 -- comparison ends the scan only where the first column differs, and a whole line may be due at the same moment.
-with picked as materialized (
+with controls as materialized (
+    -- In the order of the queues: a lateral join keeps it, and sorting would cost more than all the rest of this.
+    select array_agg(of_queue.paused) as paused, sum(of_queue.pauses) as pauses, min(of_queue.ends) as ends,
+           coalesce(bool_or(of_queue.over), false) and :heeding::boolean as over
+    from unnest(:queues::text[]) as q(queue),
+    lateral (
+        select jsonb_object_agg(c.ordering_key, true) as paused, count(*)::integer as pauses,
+               min(c.until) filter (where c.until > coalesce(:now::timestamptz, statement_timestamp())) as ends,
+               bool_or(c.until <= coalesce(:now, statement_timestamp())) as over
+        from nightmail_controls as c
+        where c.queue = q.queue and (c.ordering_key <> '' or not :probing::boolean)
+    ) as of_queue
+), picked as materialized (
     select found.id, found.body_bytes, found.header_bytes
-    from unnest(:queues::text[], :shares::integer[], :firsts::integer[], :lasts::integer[]) with ordinality
-        as turn(queue, share, first, last, place),
+    from unnest(:queues, :shares::integer[], :firsts::integer[], :lasts::integer[],
+                (select paused from controls)) with ordinality
+        as turn(queue, share, first, last, paused, place),
     lateral (
         -- Where only one level has anything due, its oldest come first anyway.
         select case when turn.share > 0 and 1 < (
@@ -39,16 +58,16 @@ with picked as materialized (
                 where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
                   and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
                   and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                  and m.due_at <= coalesce(:now, statement_timestamp())
                 order by m.due_at, m.id
                 limit 1
             ) is not null or (
                 select b.id
                 from nightmail_messages as b
                 where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
-                  and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-                  and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                  and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                  and b.queue = turn.queue and b.priority = (:levels)[r.i]
+                  and (b.due_at, b.id) >= ((:from_at)[r.i], (:from_id)[r.i])
+                  and b.due_at <= coalesce(:now, statement_timestamp())
                 order by b.due_at, b.id
                 limit 1
             ) is not null
@@ -61,10 +80,11 @@ with picked as materialized (
                     select m.id, m.due_at
                     from nightmail_messages as m
                     where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
-                      and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
-                      and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                      and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                      and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+                      and m.queue = turn.queue and m.priority = (:levels)[r.i]
+                      and (m.due_at, m.id) >= ((:from_at)[r.i], (:from_id)[r.i])
+                      and m.due_at <= coalesce(:now, statement_timestamp())
+                      and (m.token is null or m.lease_until <= coalesce(:now, statement_timestamp()))
+                      and (turn.paused ? m.ordering_key) is not true
                     order by m.due_at, m.id
                     limit turn.share
                 ) as free
@@ -76,18 +96,19 @@ with picked as materialized (
                         select b.id, b.due_at, b.ordering_key
                         from nightmail_messages as b
                         where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
-                          and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-                          and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                          and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                          and b.queue = turn.queue and b.priority = (:levels)[r.i]
+                          and (b.due_at, b.id) >= ((:from_at)[r.i], (:from_id)[r.i])
+                          and b.due_at <= coalesce(:now, statement_timestamp())
                         order by b.due_at, b.id
                         limit :window::integer
                     ) as b
                     where (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                      and (turn.paused ? b.ordering_key) is not true
                       and (select h.id from nightmail_messages as h
                            where h.queue = turn.queue and h.head_key = b.ordering_key limit 1) is null
                       and (select s.id from nightmail_messages as s
                            where s.queue = turn.queue and s.ordering_key = b.ordering_key
-                             and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                             and s.due_at <= coalesce(:now, statement_timestamp())
                            order by s.id + 0 limit 1) = b.id
                     limit turn.share
                 ) as heads
@@ -103,8 +124,8 @@ with picked as materialized (
             select m.id, octet_length(m.body) as body_bytes, octet_length(m.headers) as header_bytes
             from nightmail_messages as m
             where m.id = any(share.ids)
-              and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-              and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+              and m.due_at <= coalesce(:now, statement_timestamp())
+              and (m.token is null or m.lease_until <= coalesce(:now, statement_timestamp()))
               -- Unless it was replaced by one with another key, while we waited for its lock.
               and m.ordering_key is not distinct from (
                   select p.ordering_key from nightmail_messages as p where p.id = m.id)
@@ -116,12 +137,12 @@ with picked as materialized (
         from generate_series(turn.first, turn.last) as r(i),
         lateral (
             select coalesce((
-                select (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                select (b.due_at, b.id) < ((:to_at)[r.i], (:to_id)[r.i])
                 from nightmail_messages as b
                 where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
-                  and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-                  and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                  and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                  and b.queue = turn.queue and b.priority = (:levels)[r.i]
+                  and (b.due_at, b.id) >= ((:from_at)[r.i], (:from_id)[r.i])
+                  and b.due_at <= coalesce(:now, statement_timestamp())
                 order by b.due_at, b.id
                 limit 1
             ), false) as has_any
@@ -133,11 +154,11 @@ with picked as materialized (
                 select m.id
                 from nightmail_messages as m
                 where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
-                  and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
-                  and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                  and (m.due_at, m.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
-                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                  and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+                  and m.queue = turn.queue and m.priority = (:levels)[r.i]
+                  and (m.due_at, m.id) >= ((:from_at)[r.i], (:from_id)[r.i])
+                  and (m.due_at, m.id) < ((:to_at)[r.i], (:to_id)[r.i])
+                  and m.due_at <= coalesce(:now, statement_timestamp())
+                  and (m.token is null or m.lease_until <= coalesce(:now, statement_timestamp()))
                 order by m.due_at, m.id
                 limit 1
             ) is not null as has_any
@@ -154,18 +175,19 @@ with picked as materialized (
                         select b.id, b.due_at, b.ordering_key
                         from nightmail_messages as b
                         where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
-                          and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-                          and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                          and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                          and b.queue = turn.queue and b.priority = (:levels)[r.i]
+                          and (b.due_at, b.id) >= ((:from_at)[r.i], (:from_id)[r.i])
+                          and b.due_at <= coalesce(:now, statement_timestamp())
                         order by b.due_at, b.id
                         limit :window::integer
                     ) as b
-                    where (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                    where (b.due_at, b.id) < ((:to_at)[r.i], (:to_id)[r.i])
+                      and (turn.paused ? b.ordering_key) is not true
                       and (select h.id from nightmail_messages as h
                            where h.queue = turn.queue and h.head_key = b.ordering_key limit 1) is null
                       and (select s.id from nightmail_messages as s
                            where s.queue = turn.queue and s.ordering_key = b.ordering_key
-                             and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                             and s.due_at <= coalesce(:now, statement_timestamp())
                            order by s.id + 0 limit 1) = b.id
                     limit :limit::integer
                 ) as heads
@@ -177,15 +199,16 @@ with picked as materialized (
                     from unnest(:extra_queues::text[], :extra_levels::smallint[], :extra_at::timestamptz[],
                                 :extra_ids::bigint[], :extra_keys::text[])
                         as extra(queue, level, due_at, id, ordering_key)
-                    where extra.queue = turn.queue and extra.level = (:levels::smallint[])[r.i]
-                      and (extra.due_at, extra.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                      and (extra.due_at, extra.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
+                    where extra.queue = turn.queue and extra.level = (:levels)[r.i]
+                      and (extra.due_at, extra.id) >= ((:from_at)[r.i], (:from_id)[r.i])
+                      and (extra.due_at, extra.id) < ((:to_at)[r.i], (:to_id)[r.i])
+                      and (turn.paused ? extra.ordering_key) is not true
                       and (select p.due_at from nightmail_messages as p where p.id = extra.id) = extra.due_at
                       and (select h.id from nightmail_messages as h
                            where h.queue = turn.queue and h.head_key = extra.ordering_key limit 1) is null
                       and (select s.id from nightmail_messages as s
                            where s.queue = turn.queue and s.ordering_key = extra.ordering_key
-                             and s.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                             and s.due_at <= coalesce(:now, statement_timestamp())
                            order by s.id + 0 limit 1) = extra.id
                     limit :limit::integer
                 ) as others
@@ -197,12 +220,12 @@ with picked as materialized (
         lateral (
             -- The end of the window. Nothing behind it may overtake a message that may wait there for a free key.
             select case when step.k = cardinality(line.ids) and waiting.has_any and not :has_extra::boolean then (
-                select case when (b.due_at, b.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i]) then b.id end
+                select case when (b.due_at, b.id) < ((:to_at)[r.i], (:to_id)[r.i]) then b.id end
                 from nightmail_messages as b
                 where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
-                  and b.queue = turn.queue and b.priority = (:levels::smallint[])[r.i]
-                  and (b.due_at, b.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-                  and b.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                  and b.queue = turn.queue and b.priority = (:levels)[r.i]
+                  and (b.due_at, b.id) >= ((:from_at)[r.i], (:from_id)[r.i])
+                  and b.due_at <= coalesce(:now, statement_timestamp())
                 order by b.due_at, b.id
                 offset :window::integer limit 1
             ) end as id
@@ -215,17 +238,18 @@ with picked as materialized (
                 from nightmail_messages as m
                 where alone.has_any
                   and m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
-                  and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
+                  and m.queue = turn.queue and m.priority = (:levels)[r.i]
                   and (m.due_at, m.id) >= (
-                      coalesce(line.due_at[step.k], (:from_at::timestamptz[])[r.i]),
-                      coalesce(line.ids[step.k], (:from_id::bigint[])[r.i]))
+                      coalesce(line.due_at[step.k], (:from_at)[r.i]),
+                      coalesce(line.ids[step.k], (:from_id)[r.i]))
                   and (m.due_at, m.id) < (
                       coalesce(line.due_at[step.k + 1],
                                (select p.due_at from nightmail_messages as p where p.id = edge.id),
-                               (:to_at::timestamptz[])[r.i]),
-                      coalesce(line.ids[step.k + 1], edge.id, (:to_id::bigint[])[r.i]))
-                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                  and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+                               (:to_at)[r.i]),
+                      coalesce(line.ids[step.k + 1], edge.id, (:to_id)[r.i]))
+                  and m.due_at <= coalesce(:now, statement_timestamp())
+                  and (m.token is null or m.lease_until <= coalesce(:now, statement_timestamp()))
+                  and (turn.paused ? m.ordering_key) is not true
                   and m.id <> all(share.ids)
                 order by m.due_at, m.id
                 limit :limit::integer
@@ -237,8 +261,8 @@ with picked as materialized (
                 select m.id, octet_length(m.body) as body_bytes, octet_length(m.headers) as header_bytes
                 from nightmail_messages as m
                 where m.id = line.ids[step.k + 1]
-                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-                  and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+                  and m.due_at <= coalesce(:now, statement_timestamp())
+                  and (m.token is null or m.lease_until <= coalesce(:now, statement_timestamp()))
                   and m.ordering_key is not distinct from (
                       select p.ordering_key from nightmail_messages as p where p.id = m.id)
                   and m.id <> all(share.ids)
@@ -249,6 +273,7 @@ with picked as materialized (
             select null, 0, 0 where edge.id is not null
         ) as part
     ) as found
+    where (turn.paused ? '') is not true and not (select over from controls)
     order by turn.place
     limit :limit::integer
 ), sums as materialized (
@@ -278,8 +303,8 @@ with picked as materialized (
     ) as sized
 ), claimed as (
     update nightmail_messages as m
-    set token = :token::uuid, claimed_at = coalesce(:now::timestamptz, clock_timestamp()),
-        lease_until = (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval)
+    set token = :token::uuid, claimed_at = coalesce(:now, clock_timestamp()),
+        lease_until = (coalesce(:now, clock_timestamp()) at time zone 'UTC' + :lease::interval)
             at time zone 'UTC',
         deliveries = least(m.deliveries, 2147483646) + 1, head_key = m.ordering_key
     where m.id = any(case when (select fit from sums) then array(select picked.id from picked)
@@ -300,47 +325,58 @@ with picked as materialized (
 ), expected as materialized (
     select case when not ended_by_limit and not ended_by_bytes then least(
         (select min(coming.due_at)
-         from unnest(:queues::text[]) as q(queue), generate_series(0, 9) as l(level),
+         from unnest(:queues, (select paused from controls)) as q(queue, paused), generate_series(0, 9) as l(level),
          lateral (
-             select m.due_at from nightmail_messages as m
-             where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
-               and m.queue = q.queue and m.priority = l.level
-               and m.due_at > coalesce(:now::timestamptz, statement_timestamp())
-             order by m.due_at, m.id
-             limit 1
-         ) as coming),
-        (select min(coming.due_at)
-         from unnest(:queues::text[]) as q(queue), generate_series(0, 9) as l(level),
-         lateral (
-             select b.due_at from nightmail_messages as b
-             where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
-               and b.queue = q.queue and b.priority = l.level
-               and b.due_at > coalesce(:now::timestamptz, statement_timestamp())
-             order by b.due_at, b.id
-             limit 1
-         ) as coming),
+             select free.due_at
+             from (
+                 select m.due_at from nightmail_messages as m
+                 where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+                   and m.queue = q.queue and m.priority = l.level
+                   and m.due_at > coalesce(:now, statement_timestamp())
+                 order by m.due_at, m.id
+                 limit 1
+             ) as free
+             union all
+             select waiting.due_at
+             from (
+                 select b.due_at from nightmail_messages as b
+                 where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+                   and b.queue = q.queue and b.priority = l.level
+                   and b.due_at > coalesce(:now, statement_timestamp())
+                 order by b.due_at, b.id
+                 limit 1
+             ) as waiting
+         ) as coming
+         where (q.paused ? '') is not true),
         (select min(running.lease_until)
-         from unnest(:queues::text[], :firsts::integer[], :lasts::integer[]) as turn(queue, first, last),
+         from unnest(:queues, :firsts, :lasts, (select paused from controls)) as turn(queue, first, last, paused),
          generate_series(turn.first, turn.last) as r(i),
          lateral (
              select m.lease_until from nightmail_messages as m
              where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
-               and m.queue = turn.queue and m.priority = (:levels::smallint[])[r.i]
-               and (m.due_at, m.id) >= ((:from_at::timestamptz[])[r.i], (:from_id::bigint[])[r.i])
-               and (m.due_at, m.id) < ((:to_at::timestamptz[])[r.i], (:to_id::bigint[])[r.i])
-               and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-               and m.lease_until > coalesce(:now::timestamptz, statement_timestamp())
+               and m.queue = turn.queue and m.priority = (:levels)[r.i]
+               and (m.due_at, m.id) >= ((:from_at)[r.i], (:from_id)[r.i])
+               and (m.due_at, m.id) < ((:to_at)[r.i], (:to_id)[r.i])
+               and m.due_at <= coalesce(:now, statement_timestamp())
+               and m.lease_until > coalesce(:now, statement_timestamp())
              -- Enough to know how long to sleep, and a limit keeps the planner from scanning all messages.
              order by m.due_at, m.id
              limit 1000
-         ) as running)
-    ) - coalesce(:now::timestamptz, statement_timestamp()) end as next_in
+         ) as running
+         where (turn.paused ? '') is not true),
+        (select ends from controls)
+    ) - coalesce(:now, statement_timestamp()) end as next_in
     from told
 )
+-- First a row without a message: what the look found out. With every message it would be made and read every time.
 select claimed.*, expected.next_in, told.ended_by_limit or told.ended_by_bytes as full, told.large, told.cut,
-       coalesce(:now::timestamptz, statement_timestamp()) as looked_at,
-       extract(epoch from clock_timestamp() - statement_timestamp())::float8 as seconds
-from told cross join expected left join claimed on true;
+       coalesce(:now, statement_timestamp()) as looked_at,
+       extract(epoch from clock_timestamp() - statement_timestamp())::float8 as seconds,
+       controls.over, controls.pauses
+from told cross join expected cross join controls left join claimed on false
+union all
+select claimed.*, null, null, null, null, null, null, null, null
+from claimed;
 
 -- name: moment
 select coalesce(:now::timestamptz, statement_timestamp()) as looked_at;
@@ -348,12 +384,14 @@ select coalesce(:now::timestamptz, statement_timestamp()) as looked_at;
 -- name: firsts
 -- The first message of each free ordering key, skipping from key to key: the cost depends on the number of keys, not on
 -- how many messages wait for each. It starts at a key of each queue and reads :most keys there. A row without an id has
--- the `key` at which to continue, or null if there are no more.
+-- the `key` at which to continue, or null if there are no more. A paused queue has none.
 with recursive line(queue, key, nth) as (
-    select q.queue collate "C", (
+    select q.queue collate "C", case when :probing::boolean or (
+        select c.queue from nightmail_controls as c where c.queue = q.queue and c.ordering_key = '' limit 1) is null
+    then (
         select m.ordering_key from nightmail_messages as m
         where m.queue = q.queue and m.ordering_key is not null and m.ordering_key >= q.after
-        order by m.ordering_key, m.id + 0 limit 1), 1
+        order by m.ordering_key, m.id + 0 limit 1) end, 1
     from unnest(:queues::text[], :afters::text[]) as q(queue, after)
     union all
     select line.queue, (
@@ -374,6 +412,8 @@ left join lateral (
     limit 1
 ) as first on (
     select h.id from nightmail_messages as h where h.queue = line.queue and h.head_key = line.key limit 1) is null
+and (
+    select c.queue from nightmail_controls as c where c.queue = line.queue and c.ordering_key = line.key limit 1) is null
 where first.id is not null or line.key is null or line.nth > :most::integer;
 
 -- name: followers

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from nightmail.clock import Clock
@@ -16,13 +15,13 @@ from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Reason, Release
 from nightmail.store import Claimed, Settlement
-from nightmail.stores.postgres import rows
 from nightmail.stores.postgres.errors import LOOK_AGAIN, TOOK_TOO_LONG
+from nightmail.stores.postgres.pausing import Pauses, Pausing
 from nightmail.stores.postgres.times import MOST_BYTES, duration
 from nightmail.stores.shared.fairness import FairShare
 from nightmail.stores.shared.marks import Marks, Range
+from nightmail.stores.shared.wanted import NOTHING, Wanted
 from nightmail.stores.sql.statements import Statement
-from nightmail.stores.sql.store import Wanted
 from nightmail.stores.sql.verbs import Ask, Verb
 
 LOOKS: Final = 5
@@ -44,10 +43,6 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 SECONDS_PER_QUEUE: Final = 0.0005
 SECONDS_PER_MESSAGE: Final = 0.0001
 """What a claim takes when it passes over nothing. Time beyond that, marks can save."""
-
-_AGE: Final = attrgetter("due_at", "id")
-_PRIORITY: Final = attrgetter("priority")
-
 
 Place: TypeAlias = tuple[datetime, int]
 """A due time and an id: settled messages stay in the index until vacuumed, and many may share a due time."""
@@ -112,43 +107,49 @@ class Claims:
         self._asked: set[str] = set()
         """Queues of which every key was read, while other queues still have unread keys."""
         self._firsts: dict[frozenset[str], Firsts] = {}
+        self._pausing = Pausing(statements, clock)
 
-    def claim(self, wanted: Wanted) -> Verb[Claimed]:
+    def claim(self, wanted: Wanted, pauses: Pauses = Pauses.HEEDED) -> Verb[Claimed]:
         """See `Store.claim`."""
-        wanted = replace(wanted, queues=self._in_turn(wanted.queues))
+        if pauses is Pauses.HEEDED:
+            wanted = replace(wanted, queues=self._in_turn(wanted.queues))
         try:
             unfinished = False
             for _ in range(LOOKS):
                 started = self._seconds()
                 try:
-                    firsts = yield from self._firsts_for(wanted, started)
-                    given = firsts.next(wanted.limit) if firsts is not None else ()
+                    firsts = yield from self._firsts_for(wanted, started, pauses)
+                    given = None if firsts is None else firsts.next(wanted.limit)
                     freed = frozenset(each for each in self._freed if each[0] in wanted.queues)
                     followers = (yield from self._followers(freed)) if freed else ()
-                    values = self._values(wanted, followers, started)
-                    values |= _extra(given) | {"has_extra": firsts is not None}
-                    if firsts is not None:
-                        # A larger window is known to be of little use.
-                        values["window"] = wanted.limit
-                    found = yield self._ask("claim", values)
+                    values = self._values(wanted, given, followers, started, pauses)
+                    told, *taken = yield self._ask("claim", values)
                 except LOOK_AGAIN:
                     continue
                 except TOOK_TOO_LONG:
                     if (yield from self._goes_on(wanted, started)):
                         continue
                     raise
-                told = found[0]
+                if told["over"]:
+                    return (yield from self._see_to_pauses(wanted))
                 unfinished = yield from self._unfinished(wanted, told)
                 if firsts is not None:
-                    saw_all = firsts.used(given, {row["id"] for row in found}, full=told["full"])
+                    saw_all = firsts.used(given or (), {row["id"] for row in taken}, full=told["full"])
                     unfinished |= not (saw_all or told["full"])
                 full = unfinished or told["full"]
                 until = None if full else self._marks.until_look_behind(wanted.queues, started)
                 if not full:
                     self._freed -= freed
-                set_back = self._learn(wanted, found, started, full=full)
-                if told["id"] is not None or not (unfinished or set_back):
-                    return self._handed_out(found, wanted, until, full=full)
+                set_back = self._learn(wanted, told, len(taken), started, full=full)
+                if told["pauses"] or self._pausing.met:
+                    set_back |= pauses is not Pauses.PROBED and self._resumed(wanted, told["pauses"])
+                if taken or not (unfinished or set_back):
+                    # By position, in the order of `Delivery`: this runs for every message.
+                    claimed = [Delivery(row[0], wanted.token, *row[1:16]) for row in taken]
+                    self._shares.put_in_order(claimed, wanted.queues)
+                    self._mark(wanted, claimed, full=full)
+                    next_in = None if full else _next_in(told, until, wanted.lease if taken else None)
+                    return Claimed(claimed, next_in, full)
             if unfinished:
                 return Claimed((), None, full=True)
             raise StoreUnavailable("other claims were quicker each time: look again")
@@ -180,6 +181,43 @@ class Claims:
         self._marks.forget()
         self._firsts.clear()
 
+    def _see_to_pauses(self, wanted: Wanted) -> Verb[Claimed]:
+        """A pause is past its end: take one message where an automatic one lets it through, or claim."""
+        probes: list[Claimed] = []
+        for queue in (yield from self._pausing.see_to(wanted.queues)):
+            probe = yield from self._probe(wanted, queue)
+            if probe.deliveries:
+                return replace(probe, probe=True)
+            probes.append(probe)
+        rest = yield from self.claim(wanted, Pauses.SEEN_TO)
+        full = rest.full or any(probe.full for probe in probes)
+        moments = [each.next_in for each in (rest, *probes) if each.next_in is not None]
+        return Claimed(rest.deliveries, None if full else min(moments, default=None), full)
+
+    def _probe(self, wanted: Wanted, queue: str) -> Verb[Claimed]:
+        """Take one message of a queue that is paused automatically, unless another process is doing that.
+
+        The pause is renewed first: of many processes one then takes a message, and one that dies with it leaves the
+        queue paused.
+        """
+        renewal = yield from self._pausing.renew(queue)
+        if renewal is None:
+            return NOTHING
+        claimed = yield from self.claim(replace(wanted, queues=(queue,), limit=1), Pauses.PROBED)
+        # Those that were read can be claimed only while probing.
+        self._firsts.pop(frozenset((queue,)), None)
+        if not claimed.deliveries:
+            yield from self._pausing.put_back(renewal)
+        return claimed
+
+    def _resumed(self, wanted: Wanted, pauses: int) -> bool:
+        """Whether something was resumed: what waited there lies behind the marks."""
+        more = self._pausing.changed(wanted.queues, pauses)
+        if more:
+            self._marks.drop(wanted.queues)
+            self._firsts.clear()
+        return more < 0
+
     def _goes_on(self, wanted: Wanted, started: float) -> Verb[bool]:
         """After a look that the server canceled: whether to try again, looking less far behind the marks."""
         took = self._seconds() - started
@@ -189,17 +227,16 @@ class Claims:
         self._marks.gave_up(wanted.queues, started, started + took, (row["looked_at"], 0))
         return True
 
-    def _learn(self, wanted: Wanted, found: Sequence[Any], started: float, *, full: bool) -> bool:
+    def _learn(self, wanted: Wanted, told: Any, taken: int, started: float, *, full: bool) -> bool:
         """Record what a look cost; return whether the database clock was set back before it.
 
         If so, what is due now may lie behind marks of a later time.
         """
-        told = found[0]
         before, self._looked_at = self._looked_at, told["looked_at"]
         if self._looked_at < before:
             self.look_everywhere()
             return True
-        allowed = SECONDS_PER_QUEUE * len(wanted.queues) + SECONDS_PER_MESSAGE * len(found)
+        allowed = SECONDS_PER_QUEUE * len(wanted.queues) + SECONDS_PER_MESSAGE * taken
         # With a manual clock nothing takes any time.
         cost = max(told["seconds"] - allowed, 0.0) if self._clock.now() is None else 0.0
         self._marks.took(wanted.queues, started, started + cost, came_back_short=not full)
@@ -229,7 +266,7 @@ class Claims:
             self._cut[frozenset(wanted.queues)] = left - 1
         return left > 0
 
-    def _firsts_for(self, wanted: Wanted, now: float) -> Verb[Firsts | None]:
+    def _firsts_for(self, wanted: Wanted, now: float, pauses: Pauses) -> Verb[Firsts | None]:
         """The first messages of more ordering keys than a window shows, if the window is likely not to show enough."""
         known = self._firsts.get(frozenset(wanted.queues))
         if known is not None and known.serve(now):
@@ -237,16 +274,18 @@ class Claims:
         self._firsts.pop(frozenset(wanted.queues), None)
         if not self._cuts_short(wanted):
             return None
-        firsts = self._firsts[frozenset(wanted.queues)] = yield from self._ask_for_firsts(wanted, now)
+        firsts = yield from self._ask_for_firsts(wanted, now, pauses)
+        self._firsts[frozenset(wanted.queues)] = firsts
         return firsts
 
-    def _ask_for_firsts(self, wanted: Wanted, now: float) -> Verb[Firsts]:
+    def _ask_for_firsts(self, wanted: Wanted, now: float, pauses: Pauses) -> Verb[Firsts]:
         """The first messages of some ordering keys: one page, and the next call reads the next page."""
         asked = [queue for queue in wanted.queues if queue not in self._asked] or list(wanted.queues)
         values = {
             "queues": asked,
             "afters": [self._keys.get(queue, "") for queue in asked],
             "most": max(KEYS // len(asked), 1),
+            "probing": pauses is Pauses.PROBED,
             "now": self._clock.now(),
         }
         found = yield self._ask("firsts", values)
@@ -284,7 +323,14 @@ class Claims:
         self._turns[key] += 1
         return queues[first:] + queues[:first]
 
-    def _values(self, wanted: Wanted, followers: Sequence[Range[Place]], started: float) -> dict[str, Any]:
+    def _values(
+        self,
+        wanted: Wanted,
+        given: Sequence[Any] | None,
+        followers: Sequence[Range[Place]],
+        started: float,
+        pauses: Pauses,
+    ) -> dict[str, Any]:
         ranges: list[Range[Place]] = []
         firsts: list[int] = []
         lasts: list[int] = []
@@ -298,8 +344,11 @@ class Claims:
             lasts.append(len(ranges))
         return {
             "now": self._clock.now(),
+            "heeding": pauses is Pauses.HEEDED,
+            "probing": pauses is Pauses.PROBED,
             "limit": wanted.limit,
-            "window": WINDOW + WINDOW_PER_MESSAGE * wanted.limit,
+            # With the first messages of many keys given, a larger window is known to be of little use.
+            "window": WINDOW + WINDOW_PER_MESSAGE * wanted.limit if given is None else wanted.limit,
             "max_bytes": min(wanted.max_bytes, MOST_BYTES),
             "max_body_bytes": self._max_body_bytes,
             "max_header_bytes": MAX_STORED_HEADERS_BYTES,
@@ -314,46 +363,28 @@ class Claims:
             "from_id": [(entry.start or BEGINNING)[1] for entry in ranges],
             "to_at": [(entry.end or END)[0] for entry in ranges],
             "to_id": [(entry.end or END)[1] for entry in ranges],
+            "has_extra": given is not None,
+            **_extra(given or ()),
         }
 
-    def _handed_out(
-        self, found: Sequence[Any], wanted: Wanted, until: float | None, *, full: bool
-    ) -> Claimed:
-        next_in: timedelta | None = None if full else found[0]["next_in"]
-        if until is not None:
-            # Rounded up: a look just before its time would skip it once more.
-            look_behind = timedelta(seconds=until) + MILLISECOND
-            next_in = look_behind if next_in is None else min(next_in, look_behind)
-        if found[0]["id"] is None:
-            self._looked(wanted, full=full)
-            return Claimed((), next_in, full)
-        by_queue: defaultdict[str, list[Delivery]] = defaultdict(list)
-        for row in found:
-            delivery = rows.delivery(row, wanted.token)
-            by_queue[delivery.queue].append(delivery)
-        handed_out: list[Delivery] = []
-        for queue in wanted.queues:
-            if taken := by_queue.get(queue):
-                # The share of the oldest first, then by priority. The sort is stable.
-                taken.sort(key=_AGE)
-                share = self._shares.reserved(queue, len(taken))
-                self._shares.claimed(queue, len(taken))
-                handed_out += taken[:share]
-                handed_out += sorted(taken[share:], key=_PRIORITY, reverse=True)
-        self._marks.found((taken.queue, taken.priority, (taken.due_at, taken.id)) for taken in handed_out)
-        self._looked(wanted, full=full)
-        if full:
-            return Claimed(handed_out, None, full=True)
-        # The statement does not see its own leases.
-        return Claimed(handed_out, wanted.lease if next_in is None else min(next_in, wanted.lease))
-
-    def _looked(self, wanted: Wanted, *, full: bool) -> None:
+    def _mark(self, wanted: Wanted, claimed: Sequence[Delivery], *, full: bool) -> None:
+        """Have the next claim start at the first of these."""
+        self._marks.found((each.queue, each.priority, (each.due_at, each.id)) for each in claimed)
         if not full:
             self._marks.looked(wanted.queues, (self._looked_at, 0))
 
     def _seconds(self) -> float:
         now = self._clock.now()
         return time.monotonic() if now is None else now.timestamp()
+
+
+def _next_in(told: Any, until: float | None, lease: timedelta | None) -> timedelta | None:
+    """When something more may be due: as told, when marks are next ignored, or when a lease taken just now ends."""
+    moments: list[timedelta | None] = [told["next_in"], lease]
+    if until is not None:
+        # Rounded up: a look just before its time would skip it once more.
+        moments.append(timedelta(seconds=until) + MILLISECOND)
+    return min((each for each in moments if each is not None), default=None)
 
 
 def _extra(firsts: Sequence[Any]) -> dict[str, Any]:

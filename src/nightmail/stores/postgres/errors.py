@@ -7,7 +7,14 @@ from typing import Final
 
 import asyncpg
 
-from nightmail.errors import NightmailError, Refused, SchemaMissing, StoreError, StoreUnavailable
+from nightmail.errors import (
+    NightmailError,
+    NotAllowed,
+    Refused,
+    SchemaMissing,
+    StoreError,
+    StoreUnavailable,
+)
 from nightmail.stores.shared.driver_errors import Broken, below
 from nightmail.stores.sql.lane import Locked
 
@@ -93,6 +100,8 @@ def _meaning(error: asyncpg.PostgresError, lost: type[StoreUnavailable]) -> Nigh
         return StoreUnavailable(f"Postgres refused for now: {said}")
     if state.startswith(_LOST) or not _is_answer(error):
         return lost(f"the connection to Postgres was lost: {said}")
+    if state == _FORBIDDEN:
+        return NotAllowed(f"this Postgres account may not do that: {_sentence(error)}")
     return StoreError(f"Postgres refused the statement: {_sentence(error)}")
 
 

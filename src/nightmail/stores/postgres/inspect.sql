@@ -37,6 +37,7 @@ lateral (
         where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
           and m.queue = queues.queue and m.priority = l.level
           and m.due_at < coalesce(:due_before::timestamptz, 'infinity')
+          and (m.due_at, m.id) > (coalesce(:after::timestamptz, '-infinity'), coalesce(:after_id::bigint, 0))
           and not m.superseded
           and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
         order by m.due_at, m.id
@@ -51,6 +52,7 @@ lateral (
         where m.priority >= 0 and m.ordering_key is not null and m.head_key is null
           and m.queue = queues.queue and m.priority = l.level
           and m.due_at < coalesce(:due_before::timestamptz, 'infinity')
+          and (m.due_at, m.id) > (coalesce(:after::timestamptz, '-infinity'), coalesce(:after_id::bigint, 0))
           and not m.superseded
           and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
         order by m.due_at, m.id
@@ -67,9 +69,20 @@ select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.publis
 from nightmail_messages as m
 where m.timer_key = :timer_id and (:queue::text is null or m.queue = :queue)
   and m.due_at < coalesce(:due_before::timestamptz, 'infinity')
+  and (m.due_at, m.id) > (coalesce(:after::timestamptz, '-infinity'), coalesce(:after_id::bigint, 0))
   and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
 order by m.due_at, m.id
 limit :limit::integer;
+
+-- name: find
+-- The messages with these ids, whatever their state.
+select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
+       m.attempts, m.body, m.headers, m.deliveries, m.superseded, m.claimed_at, m.lease_until,
+       coalesce(m.lease_until > coalesce(:now::timestamptz, statement_timestamp()), false) as running,
+       m.first_attempt_at, m.last_attempt_at
+from nightmail_messages as m
+where m.id = any(:ids::bigint[])
+order by m.id;
 
 -- name: dead
 -- Dead letters that match every given condition, newest first, at most :max_bytes in total. The first always fits.
@@ -95,6 +108,28 @@ select d.id, d.message_id, d.queue, d.reason, d.error, d.timer_id, d.ordering_ke
 from nightmail_dead as d
 where d.id = any(array(select sized.id from sized where sized.total <= :max_bytes::bigint or sized.place = 1))
 order by d.id desc;
+
+-- name: summarize_dead
+-- Dead letters that match every given condition, counted by queue, reason and fingerprint (see `fingerprint` in
+-- records.py), the largest group first.
+select letters.queue, letters.reason, letters.fingerprint, count(*) as letters,
+       min(letters.died_at) as first_died_at, max(letters.died_at) as last_died_at, max(letters.id) as newest,
+       (sum(count(*)) over ())::bigint as total
+from (
+    select d.id, d.queue, d.reason, d.died_at,
+           regexp_replace(left(split_part(d.error, chr(10), 1), 200),
+               '[A-Za-z_-]*[0-9][A-Za-z0-9_-]*', '#', 'g') as fingerprint
+    from nightmail_dead as d
+    where (:queue::text is null or d.queue = :queue)
+      and (:reason::text is null or d.reason = :reason)
+      and (:error::text is null or position(:error in d.error) > 0)
+      and (:older_than::interval is null or d.died_at < (
+          coalesce(:now::timestamptz, statement_timestamp()) at time zone 'UTC' - :older_than) at time zone 'UTC')
+      and (:ids::bigint[] is null or d.id = any(:ids))
+) as letters
+group by letters.queue, letters.reason, letters.fingerprint
+order by count(*) desc, newest desc
+limit :limit::integer;
 
 -- name: stats
 -- The counts of each queue that has messages or dead letters.

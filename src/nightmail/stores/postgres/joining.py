@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -15,6 +15,7 @@ from nightmail.stores.postgres.errors import chain, is_undefined, without_data
 from nightmail.stores.postgres.identity import TableIdentity
 from nightmail.stores.postgres.requests import CustomPlan, FirstAsk
 from nightmail.stores.postgres.runtime import Runtime
+from nightmail.stores.sql.callers_objects import asynchronous_sqlalchemy
 from nightmail.stores.sql.verbs import MakeVerb, carry_out, carry_out_blocking
 
 T = TypeVar("T")
@@ -39,14 +40,19 @@ class Joining:
         if isinstance(transaction, Blocking):
             return self._join_blocking(transaction.session, make)
         runtime = self._runtime()
-        session = await joined(transaction, self._tables)
+        sqlalchemy = asynchronous_sqlalchemy(transaction)
+        attempt: Callable[[], Awaitable[T]]
+        if sqlalchemy is None:
+            attempt = partial(self._join, joined(transaction, self._tables), make)
+        else:
+            # Its asynchronous side calls the synchronous one, each time in a greenlet. One greenlet is enough.
+            attempt = partial(sqlalchemy.run_sync, self._join_blocking, make)
         known = self._tables.identity
         if known is None:
             await runtime.learn_identity()
-        seen = session.connection in self._seen_from
         while True:
             try:
-                return await carry_out(make(), session.send if seen else partial(self._send, session))
+                return await attempt()
             except Exception as error:
                 better = _meaning(error)
                 # The tables may have been recreated since we read their identity.
@@ -61,8 +67,13 @@ class Joining:
                     raise better from error
                 raise
 
+    def _join(self, session: AsyncJoined, make: MakeVerb[T]) -> Awaitable[T]:
+        """Carry out a verb in a transaction of an asynchronous driver."""
+        seen = session.connection in self._seen_from
+        return carry_out(make(), session.send if seen else partial(self._send, session))
+
     def _join_blocking(self, session: object, make: MakeVerb[T]) -> T:
-        """Carry out a verb in the transaction of synchronous code."""
+        """Carry out a verb in the transaction of synchronous code, or in one of SQLAlchemy's."""
         own = joined_blocking(session, self._tables)
         seen = own.connection in self._seen_from
         try:

@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -26,13 +27,14 @@ from nightmail.stores.sql.verbs import Ask, Change, Verb
 
 logger = logging.getLogger(__name__)
 
+_ID: Final = attrgetter("id")
 PASSED_OVER: Final = 10_000
 """How many waiting messages of a level a recall passes over."""
 
 
 def lease_values(deliveries: Sequence[Delivery]) -> dict[str, Any]:
     """Ids and tokens as the statements need them: sorted by id. Each id may be there once."""
-    ordered = sorted(deliveries, key=lambda delivery: delivery.id)
+    ordered = sorted(deliveries, key=_ID)
     return {
         "ids": [delivery.id for delivery in ordered],
         "tokens": [delivery.token for delivery in ordered],
@@ -77,6 +79,8 @@ class UnderLease(ABC):
                 raise
             return (yield from self._settle_halves(batch, error))
         missing = [settlement.delivery for settlement in batch if settlement.delivery.id not in settled]
+        if not missing:
+            return Change([WriteResult.WRITTEN] * len(batch))
         leased = yield from self._still_leased(missing)
         return Change([_result(settlement, settled, leased) for settlement in batch])
 
@@ -142,12 +146,12 @@ class UnderLease(ABC):
 
     def _extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Verb[list[WriteResult]]:
         values = {**lease_values(deliveries), "lease": duration(lease), "now": self._clock.now()}
-        held = {row["id"] for row in (yield self._ask("extend", values))}
+        held = {row["id"]: row["stop"] for row in (yield self._ask("extend", values))}
         leased = yield from self._still_leased(
             [delivery for delivery in deliveries if delivery.id not in held]
         )
         return [
-            WriteResult.WRITTEN
+            (WriteResult.STOP if held[delivery.id] else WriteResult.WRITTEN)
             if delivery.id in held
             else WriteResult.BUSY
             if delivery.id in leased

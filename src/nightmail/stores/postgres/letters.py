@@ -13,7 +13,7 @@ from nightmail.stores.postgres import rows
 from nightmail.stores.postgres.leases import UnderLease
 from nightmail.stores.postgres.settling import brought_back
 from nightmail.stores.postgres.times import MOST_BYTES, duration
-from nightmail.stores.sql.store import Wanted
+from nightmail.stores.shared.wanted import Wanted
 from nightmail.stores.sql.verbs import Ask, Verb
 
 _AGE: Final = attrgetter("due_at", "id")

@@ -177,6 +177,21 @@ select array(select id from gone union all select id from back) as ids,
            ) as awake
        ) as rung;
 
+-- name: extend_dead
+-- Extend these leases to :lease from now, never shortening one, skipping locked rows. Nothing stops these.
+with held as materialized (
+    select d.id from nightmail_dead as d
+    where d.id = any(:ids::bigint[]) and d.token = (:tokens::uuid[])[width_bucket(d.id, :ids::bigint[])]
+    order by d.id
+    for update skip locked
+)
+update nightmail_dead as d
+set lease_until = greatest(
+        d.lease_until,
+        (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval) at time zone 'UTC')
+where d.id = any(array(select held.id from held))
+returning d.id, false as stop;
+
 -- name: ack_dead
 -- Delete these dead letters in a caller's transaction: all of them, or none.
 with meta as materialized (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import asyncpg
@@ -10,43 +11,43 @@ import asyncpg
 from nightmail.errors import NotAllowed
 from nightmail.stores.postgres.link import Link
 from nightmail.stores.postgres.place import Place
+from nightmail.stores.shared.meta import TablesVersion
 from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.migrations import Step, steps
+from nightmail.stores.sql.schema import read_schema
 from nightmail.stores.sql.statements import load_script
 
 PACKAGE: Final = "nightmail.stores.postgres"
 VERSION: Final = 1
-STEPS: Final[dict[int, str]] = {1: "schema.sql"}
-"""For each version, the file that migrates to it from the one before."""
-
 LOCK_SECONDS: Final = 10
-_INDEX: Final = re.compile(r'^create (unique )?index ("\w+") on ([^;]+);', re.MULTILINE)
 
 
-async def version(link: Link, names: TableNames) -> int:
-    """The version of the tables; 0 when there are none."""
+async def version(link: Link, names: TableNames) -> TablesVersion | None:
+    """The version of the tables; `None` when there are none."""
+    query = f"select array[version, serves] from {names.quoted('meta')}"  # noqa: S608 - our own names
     try:
-        found = await link.fetchval(f"select version from {names.quoted('meta')}")  # noqa: S608 - our own names
+        found = await link.fetchval(query)
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
-        return 0
-    return int(found) if found is not None else await _adopt(link, names)
+        return None
+    return await _adopt(link, names) if found is None else TablesVersion(*found)
 
 
-async def _adopt(link: Link, names: TableNames) -> int:
+async def _adopt(link: Link, names: TableNames) -> TablesVersion:
     """Record this version for tables created by other tools, such as Alembic: `check` verifies them."""
     await link.execute(
         f"insert into {names.quoted('meta')} (version) values ({VERSION}) on conflict do nothing"  # noqa: S608
     )
-    return VERSION
+    return TablesVersion(VERSION, VERSION)
 
 
 def script(names: TableNames) -> str:
     """The statements that create the tables in an empty database."""
     schema = "" if names.schema is None else f'create schema if not exists "{names.schema}";\n\n'
-    return schema + "\n".join(load_script(PACKAGE, file, names) for file in STEPS.values()).rstrip()
+    return schema + load_script(PACKAGE, "schema.sql", names).rstrip()
 
 
 async def migrate(link: Link, names: TableNames, place: Place) -> None:
-    """Bring the tables up to this version: all steps in one transaction, by one process at a time."""
+    """Create the tables, or bring them up to this version: each step in one transaction, by one process at a time."""
     try:
         await _migrate(link, names, place)
     except asyncpg.InsufficientPrivilegeError as error:
@@ -61,30 +62,65 @@ async def migrate(link: Link, names: TableNames, place: Place) -> None:
 
 async def repair(link: Link, names: TableNames, place: Place) -> None:
     """Recreate indexes that were dropped, or that a failed attempt left unusable, without blocking writes."""
-    for unique, index, rest in _INDEX.findall(script(names)):
-        name = place.qualified_index(index)
-        usable = await link.fetchval(
-            "select i.indisvalid and i.indisready from pg_catalog.pg_index as i "
-            "where i.indexrelid = pg_catalog.to_regclass($1)",
-            name,
-        )
-        if usable is False:
-            await link.execute_alone(f"drop index concurrently {name}")
-        if not usable:
-            await link.execute_alone(f"create {unique}index concurrently {index} on {rest}")
+    for table in read_schema("postgres"):
+        for index in table.indexes:
+            quoted = names.quoted(index.name)
+            name = place.qualified_index(quoted)
+            usable = await link.fetchval(
+                "select i.indisvalid and i.indisready from pg_catalog.pg_index as i "
+                "where i.indexrelid = pg_catalog.to_regclass($1)",
+                name,
+            )
+            if usable is False:
+                await link.execute_alone(f"drop index concurrently {name}")
+            if not usable:
+                unique = "unique " if index.unique else ""
+                where = f" where {index.where}" if index.where else ""
+                await link.execute_alone(
+                    f"create {unique}index concurrently {quoted} on {names.quoted(table.name)} "
+                    f"({', '.join(index.columns)}){where}"
+                )
 
 
 async def _migrate(link: Link, names: TableNames, place: Place) -> None:
+    async with _by_one_process(link, names):
+        await _make_schema(link, names)
+        found = await _version_in_transaction(link, names, place)
+        if found is None:
+            await link.execute(load_script(PACKAGE, "schema.sql", names))
+    if found is not None:
+        for step in steps(PACKAGE, names, found=found.version, needed=VERSION):
+            await _take(link, names, place, step)
+
+
+async def _take(link: Link, names: TableNames, place: Place, step: Step) -> None:
+    if step.alone:
+        for statement in step.statements:
+            await link.execute_alone(statement)
+    async with _by_one_process(link, names):
+        before = await _version_in_transaction(link, names, place)
+        if before is None or before.version != step.version - 1:
+            return  # Another process has taken this step meanwhile.
+        if not step.alone:
+            if place.schema is not None:
+                # What the step creates belongs beside the tables. The server's own schema is still searched first.
+                await link.execute(f"set local search_path to {place.schema}")
+            await link.execute(step.script)
+        await link.execute(
+            f"update {names.quoted('meta')} set version = {step.version}, serves = {step.serves}"  # noqa: S608 - ours
+        )
+
+
+@asynccontextmanager
+async def _by_one_process(link: Link, names: TableNames) -> AsyncIterator[None]:
+    """A transaction, which others that migrate wait for."""
     async with link.transaction():
         # A waiting migration blocks all others from the tables: better to give up, and try again later.
         await link.execute(f"set local lock_timeout = '{LOCK_SECONDS}s'; set local statement_timeout = 0")
         await link.execute(
             "select pg_advisory_xact_lock(hashtext('nightmail migrate'), hashtext($1))", names.quoted("meta")
         )
-        await _make_schema(link, names)
-        found = await _version_in_transaction(link, names, place)
-        for step in range(found + 1, VERSION + 1):
-            await link.execute(load_script(PACKAGE, STEPS[step], names))
+        yield
 
 
 async def _make_schema(link: Link, names: TableNames) -> None:
@@ -94,7 +130,7 @@ async def _make_schema(link: Link, names: TableNames) -> None:
     await link.execute(f'create schema "{names.schema}"')
 
 
-async def _version_in_transaction(link: Link, names: TableNames, place: Place) -> int:
+async def _version_in_transaction(link: Link, names: TableNames, place: Place) -> TablesVersion | None:
     if await link.fetchval("select to_regclass($1)", place.quoted("meta")) is None:
-        return 0
+        return None
     return await version(link, names)

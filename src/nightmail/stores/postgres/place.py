@@ -46,10 +46,15 @@ class Place:
         """Our table of this name, with its schema if known."""
         return self.qualified(self._names.quoted(table))
 
+    @property
+    def schema(self) -> str | None:
+        """The schema, quoted, if known."""
+        schema = self._names.schema or self._schema
+        return None if schema is None else _quoted(schema)
+
     def qualified_index(self, index: str) -> str:
         """An index of ours, already quoted, with the schema of its table if known."""
-        schema = self._names.schema or self._schema
-        return index if schema is None else f"{_quoted(schema)}.{index}"
+        return index if self.schema is None else f"{self.schema}.{index}"
 
     def qualified(self, text: str) -> str:
         """This text with the schema before each of our tables. Cached by text."""

@@ -6,6 +6,52 @@
 -- have one of the same name for exactly our types, and would call that. (`unnest` of several arrays is always the
 -- server's own.)
 
+-- name: publish
+-- Store one message without a timer id, and ring its queue if it is due soon. No answer: these are not our tables, or a
+-- trigger left the message out. `publish_batch` tells which.
+insert into nightmail_messages as m
+    (queue, priority, due_at, published_at, expires_at, ordering_key, headers, body)
+select :queue, :priority::smallint,
+       greatest(coalesce(:due_at::timestamptz, (now at time zone 'UTC' + :delay::interval) at time zone 'UTC'), now),
+       now, (now at time zone 'UTC' + :expires_in::interval) at time zone 'UTC', :ordering_key, :headers, :body::bytea
+from (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+    from nightmail_meta where identity = coalesce(:identity::uuid, identity) limit 1
+) as moment
+returning m.id, (
+    select pg_notify(:metas_channel, m.queue)::text from nightmail_meta
+    where m.due_at < m.published_at + notice_horizon limit 1
+) as rung;
+
+-- name: publish_bodies
+-- Store messages that differ in their bodies alone, in the order given; otherwise as `publish_batch`.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon from nightmail_meta limit 1
+), moment as materialized (
+    select now, greatest(coalesce(:due_at::timestamptz, (utc + :delay::interval) at time zone 'UTC'), now) as due_at,
+           (utc + :expires_in::interval) at time zone 'UTC' as expires_at
+    from (select now, now at time zone 'UTC' from (select coalesce(:now::timestamptz, clock_timestamp())) as t(now))
+        as t(now, utc)
+), stored as (
+    insert into nightmail_messages
+        (queue, priority, due_at, published_at, expires_at, ordering_key, headers, body)
+    select :queue, :priority::smallint, moment.due_at, now, moment.expires_at, :ordering_key, :headers, given.body
+    from unnest(:bodies::bytea[]) with ordinality as given(body, place), moment, meta
+    where meta.ours
+    order by given.place
+    returning id
+)
+select meta.ours,
+       array(select id from stored order by id) as ids,
+       case when meta.ours and (select count(*) from stored) < pg_catalog.cardinality(:bodies::bytea[])
+            then (select pg_catalog.concat('a trigger left out ', pg_catalog.cardinality(:bodies::bytea[]) - count(*))
+                  from stored)::integer
+       end as kept_out,
+       case when exists (select from stored) and moment.due_at < moment.now + meta.notice_horizon
+            then pg_notify(:channel, :queue)::text
+       end as rung
+from meta, moment;
+
 -- name: publish_batch
 -- Store messages without timer ids, in the order given, and ring the queues that get something due soon.
 with meta as materialized (
@@ -43,6 +89,33 @@ select meta.ours,
 from meta;
 
 -- name: publish_timer
+-- Store a message unless its timer id is taken (skip, raise): the usual case of `publish_own_timer`, without a dedup
+-- window to open and outside the timer's own handler.
+with meta as materialized (
+    select identity = coalesce(:identity::uuid, identity) as ours, notice_horizon, :metas_channel as channel
+    from nightmail_meta limit 1
+), stored as (
+    insert into nightmail_messages
+        (queue, priority, due_at, published_at, expires_at, timer_id, timer_key, ordering_key, headers, body)
+    select :queue, :priority::smallint,
+           greatest(coalesce(:due_at::timestamptz, (now at time zone 'UTC' + :delay::interval) at time zone 'UTC'), now),
+           now, (now at time zone 'UTC' + :expires_in::interval) at time zone 'UTC',
+           :timer_id, :timer_id, :ordering_key, :headers, :body::bytea
+    from (select coalesce(:now::timestamptz, clock_timestamp()) as now from meta where ours limit 1) as moment
+    where not exists (
+        select from nightmail_dedup as d
+        where d.queue = :queue and d.timer_id = :timer_id
+          and d.until > coalesce(:now::timestamptz, statement_timestamp()))
+    on conflict (queue, timer_key) where timer_key is not null do nothing
+    returning id, due_at, published_at
+)
+select meta.ours, true as held, stored.id, false as opened,
+       case when stored.due_at < stored.published_at + meta.notice_horizon
+            then pg_notify(meta.channel, :queue)::text
+       end as rung
+from meta left join stored on true;
+
+-- name: publish_own_timer
 -- Store a message unless its timer id is taken (skip, raise). Under the publisher's own timer id it is always stored.
 -- The owner of a taken timer id is never locked: claims would skip it until the caller's transaction ends.
 -- The dedup window is written first. Of two publishers one waits there for the other, and then sees its row.
@@ -142,7 +215,7 @@ with meta as materialized (
         -- It is at the head of its key's line; with another key it joins another line.
         head_key = case when m.ordering_key = excluded.ordering_key then m.head_key end,
         attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
-        token = null, lease_until = null, claimed_at = null
+        token = null, lease_until = null, claimed_at = null, stop_requested_by = null
     where (m.token is null or m.lease_until <= (select asked from moment)) and (
         :policy::text = 'replace'
         or :policy::text = 'earliest' and excluded.due_at < m.due_at

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost, StoreUnavailable, TimerExists
-from nightmail.message import DeadDelivery, Delivery, Message
+from nightmail.message import DeadDelivery, Delivery, Message, differ_in_bodies_only
 from nightmail.stores.postgres.letters import Letters
 from nightmail.stores.postgres.requests import InTransaction
 from nightmail.stores.postgres.rows import answer
@@ -23,8 +23,11 @@ class Publishing:
     """The verbs of publish."""
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock, letters: Letters) -> None:
+        self._one = statements["publish"]
+        self._bodies = statements["publish_bodies"]
         self._batch = statements["publish_batch"]
         self._timer = statements["publish_timer"]
+        self._own_timer = statements["publish_own_timer"]
         self._overwrite = statements["overwrite"]
         self._close_window = statements["close_window"]
         self._clock = clock
@@ -33,8 +36,8 @@ class Publishing:
     def publish(self, message: Message, own: Delivery | None) -> Verb[Change[int | None]]:
         """See `Store.publish`."""
         if own is None and message.timer_id is None:
-            row = answer((yield Ask(self._batch, self._batch_values([message]))))
-            return Change(row["ids"][0])
+            rows = yield Ask(self._one, self._values_of_one(message))
+            return Change(rows[0]["id"] if rows else (yield from self._refused(message)))
         verb = self._fenced(message, own)
         if message.dedup_for is None and not isinstance(own, DeadDelivery):
             return Change((yield from verb))
@@ -43,8 +46,19 @@ class Publishing:
 
     def publish_batch(self, messages: Sequence[Message]) -> Verb[Change[list[int]]]:
         """See `Store.publish_batch`."""
-        row = answer((yield Ask(self._batch, self._batch_values(messages))))
-        return Change(row["ids"])
+        if len(messages) == 1:
+            rows = yield Ask(self._one, self._values_of_one(messages[0]))
+            return Change([rows[0]["id"] if rows else (yield from self._refused(messages[0]))])
+        if differ_in_bodies_only(messages):
+            ask = Ask(self._bodies, self._values_of_bodies(messages))
+        else:
+            ask = Ask(self._batch, self._batch_values(messages))
+        return Change(answer((yield ask))["ids"])
+
+    def _refused(self, message: Message) -> Verb[int]:
+        """A message of which nothing was written: this statement tells why, by its answer or by failing."""
+        ids: list[int] = answer((yield Ask(self._batch, self._batch_values([message]))))["ids"]
+        return ids[0]
 
     def _fenced(self, message: Message, own: Delivery | None) -> Verb[int | None]:
         if isinstance(own, DeadDelivery):
@@ -61,7 +75,8 @@ class Publishing:
     def _store_unless_taken(
         self, message: Message, own: Delivery | None, values: dict[str, Any]
     ) -> Verb[int | None]:
-        row = _held(answer((yield Ask(self._timer, values))), own)
+        usual = own is None and message.dedup_for is None
+        row = _held(answer((yield Ask(self._timer if usual else self._own_timer, values))), own)
         id_: int | None = row["id"]
         if id_ is not None:
             return id_
@@ -82,20 +97,41 @@ class Publishing:
 
     def _values(self, message: Message, own: Delivery | None) -> dict[str, Any]:
         return {
-            "now": self._clock.now(),
-            "queue": message.queue,
-            "priority": message.priority,
-            **due_values(message.due),
-            "expires_in": duration(message.expires_in),
+            **self._values_of_one(message),
             "dedup_for": duration(message.dedup_for),
             "timer_id": message.timer_id,
             "policy": message.on_conflict,
-            "ordering_key": message.ordering_key,
-            "headers": message.encoded_headers,
-            "body": message.body,
             "own_id": None if own is None else own.id,
             "own_token": None if own is None else own.token,
         }
+
+    def _values_of_one(self, message: Message) -> dict[str, Any]:
+        values = self._shared_values(message)
+        values["body"] = message.body
+        return values
+
+    def _values_of_bodies(self, messages: Sequence[Message]) -> dict[str, Any]:
+        values = self._shared_values(messages[0])
+        values["bodies"] = [message.body for message in messages]
+        return values
+
+    def _shared_values(self, message: Message) -> dict[str, Any]:
+        """What a message without a timer id is stored with, except its body."""
+        values: dict[str, Any] = {
+            "now": self._clock.now(),
+            "queue": message.queue,
+            "priority": message.priority,
+            "due_at": None,
+            "delay": None,
+            "expires_in": None,
+            "ordering_key": message.ordering_key,
+            "headers": message.encoded_headers,
+        }
+        if message.due is not None:
+            values.update(due_values(message.due))
+        if message.expires_in is not None:
+            values["expires_in"] = duration(message.expires_in)
+        return values
 
     def _batch_values(self, messages: Sequence[Message]) -> dict[str, Any]:
         times = [due_values(message.due) for message in messages]

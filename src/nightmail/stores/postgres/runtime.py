@@ -32,11 +32,12 @@ from nightmail.stores.postgres.identity import TableIdentity
 from nightmail.stores.postgres.lane import CLAIM, KEEPER, PUBLISH, SETTLE, TIMERS, Lane
 from nightmail.stores.postgres.letters import Letters
 from nightmail.stores.postgres.link import Link
-from nightmail.stores.postgres.wakeups import Listener
+from nightmail.stores.postgres.listen import Listener
 from nightmail.stores.shared.coalescing import PublishCoalescer
 from nightmail.stores.shared.keeper_thread import KeeperThread
+from nightmail.stores.shared.wanted import Wanted
 from nightmail.stores.sql.statements import Statement
-from nightmail.stores.sql.store import Verbs, Wanted
+from nightmail.stores.sql.store import Verbs
 from nightmail.stores.sql.verbs import Ask, Change, MakeVerb, Verb, carry_out
 
 T = TypeVar("T")
@@ -123,16 +124,18 @@ class Runtime:
             self.claims.look_everywhere()
         return many
 
-    async def settle(
+    def settle(
         self,
         batch: Sequence[Settlement],
         settle: Callable[[Sequence[Settlement]], Verb[Change[list[WriteResult]]]],
-    ) -> list[WriteResult]:
+    ) -> Awaitable[Change[list[WriteResult]]]:
         """See `Runtime.settle`."""
-        change = await self.lanes.settle.carry_out(partial(settle, batch))
+        return self.lanes.settle.carry_out(partial(settle, batch))
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        """See `Runtime.settled`."""
         if not isinstance(batch[0].delivery, DeadDelivery):
             self.claims.settled(batch)
-        return change.result
 
     async def extend(self, make: MakeVerb[list[WriteResult]], count: int) -> list[WriteResult]:
         """See `Runtime.extend`."""

@@ -82,6 +82,22 @@ select array(select id from gone union all select id from back) as ids,
            ) as awake
        ) as rung;
 
+-- name: extend
+-- Extend these leases to :lease from now, never shortening one, skipping locked rows. `stop`: an operator wants it
+-- stopped.
+with held as materialized (
+    select m.id from nightmail_messages as m
+    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
+    order by m.id
+    for update skip locked
+)
+update nightmail_messages as m
+set lease_until = greatest(
+        m.lease_until,
+        (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval) at time zone 'UTC')
+where m.id = any(array(select held.id from held))
+returning m.id, m.stop_requested_by is not null as stop;
+
 -- name: ack
 -- End these deliveries as done in a caller's transaction: all of them, or none.
 with meta as materialized (

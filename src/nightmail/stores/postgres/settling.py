@@ -28,7 +28,7 @@ class Settling(UnderLease):
         self._keep_delivered = keep_delivered
 
     def _ending(self, batch: Sequence[Settlement]) -> Ask:
-        if not self._keep_delivered and all(isinstance(settlement.outcome, Done) for settlement in batch):
+        if not self._keep_delivered and {type(settlement.outcome) for settlement in batch} == {Done}:
             leases = lease_values([settlement.delivery for settlement in batch])
             return self._ask("settle_done", {**leases, "now": self._clock.now()})
         return self._ask("settle", self._mixed(batch))

@@ -1,10 +1,10 @@
--- The actual schema, for `check` to compare with the expected one. Names come without our prefix.
+-- The actual schema, for `check` to compare with the expected one. Tables come without our prefix.
 
 -- name: columns
--- Every column of our tables: its type, whether it may be null, and its collation.
+-- Every column of our tables: its type, its collation, whether it may be null, and whether it has a default.
 select substr(c.relname, length(:prefix::text) + 2) as "table", a.attname::text as name,
        concat_ws(' ',
-           format_type(a.atttypid, a.atttypmod),
+           replace(format_type(a.atttypid, a.atttypmod), 'timestamp with time zone', 'timestamptz'),
            case when a.attcollation <> t.typcollation then 'collate ' || quote_ident(l.collname) end,
            case when a.attnotnull then 'not null' end,
            case when a.attidentity = 'a' then 'identity' end,
@@ -13,34 +13,35 @@ from pg_class as c
 join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
 join pg_type as t on t.oid = a.atttypid
 left join pg_collation as l on l.oid = a.attcollation
-where c.oid = any(:tables::text[]::regclass[])
+where c.oid in (select to_regclass(named) from unnest(:tables::text[]) as named)
 order by 1, 2;
 
 -- name: indexes
 -- Every usable index of our tables, with its definition.
-select substr(c.relname, length(:prefix::text) + 2) as name,
-       substr(n.relname, length(:prefix::text) + 2) as "table",
-       i.indisunique as is_unique,
+select substr(n.relname, length(:prefix::text) + 2) as "table", c.relname::text as name,
        concat(case when i.indisunique then 'unique ' end, substring(pg_get_indexdef(i.indexrelid) from ' USING (.*)$'))
            as definition
 from pg_index as i
 join pg_class as c on c.oid = i.indexrelid
 join pg_class as n on n.oid = i.indrelid
-where i.indrelid = any(:tables::text[]::regclass[]) and i.indisvalid and i.indisready
-order by 1;
+where i.indrelid in (select to_regclass(named) from unnest(:tables::text[]) as named)
+      and i.indisvalid and i.indisready
+order by 1, 2;
 
 -- name: constraints
 -- Every check constraint of our tables.
-select substr(k.conname, length(:prefix::text) + 2) as name, pg_get_constraintdef(k.oid) as definition
+select substr(c.relname, length(:prefix::text) + 2) as "table", k.conname::text as name,
+       pg_get_constraintdef(k.oid) as definition
 from pg_constraint as k
-where k.conrelid = any(:tables::text[]::regclass[]) and k.contype = 'c'
-order by 1;
+join pg_class as c on c.oid = k.conrelid
+where k.conrelid in (select to_regclass(named) from unnest(:tables::text[]) as named) and k.contype = 'c'
+order by 1, 2;
 
 -- name: options
 -- The storage options of the messages table, such as fillfactor.
 select coalesce(array_to_string(c.reloptions, ' '), '') as options from pg_class as c
-where c.oid = :messages::text::regclass;
+where c.oid = to_regclass(:messages::text);
 
 -- name: meta
 -- What every process must agree on.
-select version, look_interval, notice_horizon from nightmail_meta;
+select look_interval, notice_horizon from nightmail_meta;

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from nightmail.clock import Clock, StoreClock
+from nightmail.findings import Finding
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import Capabilities
-from nightmail.stores.postgres import migrate
-from nightmail.stores.postgres.check import LOOK_INTERVAL, check
+from nightmail.stores.postgres import examining, migrate
+from nightmail.stores.postgres.check import check
 from nightmail.stores.postgres.connect import Connect, connector
+from nightmail.stores.postgres.controlling import Controlling
 from nightmail.stores.postgres.identity import TableIdentity
 from nightmail.stores.postgres.inspecting import Inspecting
 from nightmail.stores.postgres.joining import Joining
@@ -24,7 +25,7 @@ from nightmail.stores.postgres.runtime import Runtime
 from nightmail.stores.postgres.settling import Settling
 from nightmail.stores.postgres.sweeping import Sweeping
 from nightmail.stores.postgres.timers import Timers
-from nightmail.stores.shared.opening import Opening
+from nightmail.stores.shared.server_store import ServerStore
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.statements import Statement, load
 from nightmail.stores.sql.store import SQLStore, Verbs
@@ -41,18 +42,22 @@ FILES: Final = (
     "letters.sql",
     "inspect.sql",
     "redrive.sql",
+    "controls.sql",
     "sweep.sql",
     "shape.sql",
+    "examine.sql",
 )
-CHANNEL: Final = """(
-    select pg_catalog.concat('nightmail_', pg_catalog.replace(identity::text, '-', '')) from nightmail_meta limit 1
-)"""
-"""Replaces `:channel` in statements: wake-ups belong to the tables, whatever name a store knows them by."""
-WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
+METAS_CHANNEL: Final = "pg_catalog.concat('nightmail_', pg_catalog.replace(identity::text, '-', ''))"
+CHANNEL: Final = f"""(
+    select {METAS_CHANNEL} from nightmail_meta limit 1
+)"""  # noqa: S608 - our own words
+"""Replaces `:channel` in statements: wake-ups belong to the tables, whatever name a store knows them by. Where a row of
+`nightmail_meta` is at hand, `:metas_channel` reads it from there."""
+PARTS: Final = {"channel": CHANNEL, "metas_channel": METAS_CHANNEL}
 STORE_CLOCK: Final = StoreClock()
 
 
-class PostgresStore(SQLStore):
+class PostgresStore(ServerStore[Runtime], SQLStore):
     """Messages in Postgres, in the tables `nightmail_...` or as `tables` names them: `prefix` or `schema.prefix`."""
 
     capabilities: Final = Capabilities(
@@ -90,32 +95,18 @@ class PostgresStore(SQLStore):
             Inspecting(self._statements, clock),
             Redriving(self._statements, clock),
             Sweeping(self._statements, clock),
+            Controlling(self._statements, clock),
         )
-        self._opening = Opening(self._make)
-        super().__init__(verbs, Joining(self._tables, self._opening.here), max_body_bytes=max_body_bytes)
+        ServerStore.__init__(self)
+        joining = Joining(self._tables, self._opening.here)
+        SQLStore.__init__(self, verbs, joining, max_body_bytes=max_body_bytes)
 
     # ------------------------------------------------------------------------------------ its life
-
-    @property
-    def look_interval(self) -> timedelta:
-        """See `Store.look_interval`."""
-        deaf = self._opened is not None and self._opened.listener.deaf
-        return WITHOUT_WAKEUPS if deaf else LOOK_INTERVAL
 
     @property
     def listening(self) -> bool:
         """Whether wake-ups from other processes arrive."""
         return self._opened is not None and self._opened.listener.listening
-
-    async def open(self) -> None:
-        """See `Store.open`. Connections open when they are needed."""
-        self._opening.open()
-
-    async def close(self) -> None:
-        """See `Store.close`."""
-        opened = self._opening.end()
-        if opened is not None:
-            await opened.close()
 
     async def ping(self) -> None:
         """See `Store.ping`."""
@@ -150,7 +141,23 @@ class PostgresStore(SQLStore):
 
         await self._runtime.lanes.publish.run(work)
 
+    async def examine(self) -> list[Finding]:
+        """See `Examined.examine`."""
+
+        async def work(link: Link) -> tuple[list[Finding], bool]:
+            return await examining.examine(link, self._statements, self._tables.place), link.pooled
+
+        found, pooled = await self._runtime.lanes.publish.run(work)
+        if pooled or not await self._is_woken():
+            found.append(examining.no_wakeups(pooled=pooled))
+        return found
+
     # ------------------------------------------------------------------------------------- inside
+
+    async def _is_woken(self) -> bool:
+        """Whether wake-ups arrive. Every bell rings as soon as the listener has heard an echo of its own."""
+        with self.listen(["nightmail"]) as bell:
+            return self.listening or await bell.wait(examining.WAKEUP_SECONDS)
 
     def _make(self) -> Runtime:
         return Runtime(
@@ -163,19 +170,11 @@ class PostgresStore(SQLStore):
             max_body_bytes=self._max_body_bytes,
         )
 
-    @property
-    def _opened(self) -> Runtime | None:
-        return self._opening.now
-
-    @property
-    def _runtime(self) -> Runtime:
-        return self._opening.here()
-
 
 def _load(names: TableNames) -> dict[str, Statement]:
     statements: dict[str, Statement] = {}
     for file in FILES:
-        statements |= load(migrate.PACKAGE, file, names, numbered=True, parts={"channel": CHANNEL})
+        statements |= load(migrate.PACKAGE, file, names, numbered=True, parts=PARTS)
     for name, statement in load(migrate.PACKAGE, "under_lease.sql", names, numbered=True).items():
         text = statement.text.replace(names.quoted("messages"), names.quoted("dead"))
         statements[f"{name}_dead"] = replace(statement, text=text)

@@ -13,21 +13,6 @@ for update skip locked;
 select m.id from nightmail_messages as m
 where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])];
 
--- name: extend
--- Extend these leases to :lease from now, never shortening one, skipping locked rows.
-with held as materialized (
-    select m.id from nightmail_messages as m
-    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]
-    order by m.id
-    for update skip locked
-)
-update nightmail_messages as m
-set lease_until = greatest(
-        m.lease_until,
-        (coalesce(:now::timestamptz, clock_timestamp()) at time zone 'UTC' + :lease::interval) at time zone 'UTC')
-where m.id = any(array(select held.id from held))
-returning m.id;
-
 -- name: hold
 -- Lock these in a caller's transaction, and return those still leased under these tokens.
 with meta as materialized (

@@ -2,16 +2,20 @@
 --
 -- KEYS     the queues' tags, in the order in which they are served
 -- ARGV[5]  how many; ARGV[6] the lease in microseconds; ARGV[7] the token
--- ARGV[8]  how many bytes of bodies and headers; ARGV[9] 1: the first message always fits
+-- ARGV[8]  how many bytes of bodies and headers
+-- ARGV[9]  1: nothing was taken before, so that the first message always fits, and a queue may be probed
 -- ARGV[10] the largest body that is read; ARGV[11] the largest headers
 -- then for each queue which of its next messages is the oldest, whatever its priority: 1 to 8
 --
--- Answers the microseconds until the next message is due or the next lease ends (nothing: never), the messages, and 1
--- if there may be more. A token that was recalled takes nothing.
+-- Answers the microseconds until the next message is due, or the next lease or pause ends (nothing: never); the
+-- messages; and a number: 1 if there may be more; 2 if the only message is a probe; 3 if nothing was taken because a
+-- queue is to be probed, and a probe must come alone. A token that was recalled takes nothing.
 
 local ONE_IN = 8
 local limit, lease, token = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local MORE, PROBE, PROBE_FIRST = 1, 2, 3
 local bytes_left, first_fits = tonumber(ARGV[8]), ARGV[9] == '1'
+local may_probe = first_fits
 local largest, largest_headers = tonumber(ARGV[10]), tonumber(ARGV[11])
 local CONTENT = { 'body', 'state', 'headers', 'timer', 'key' }
 
@@ -23,6 +27,46 @@ local budget = MANY
 -- The same for the ordering keys about to be claimed, so that they need not wait for all others to line up.
 local on_demand = MANY
 local more = false
+-- When it is worth looking again: here the ends of pauses, at the end all the rest.
+local following = math.huge
+
+-- Find out what is paused in a queue, and remove what no longer is: sets q.closed, q.probe and q.paused_keys.
+local function heed_pauses(q)
+  local person, automatic
+  local over = each_pause(q, function(field, pause)
+    if pause.till > now then
+      following = math.min(following, pause.till)
+    end
+    if field == PERSON then
+      person = pause
+    elseif field == AUTOMATIC then
+      automatic = pause
+    elseif field:sub(1, 1) == KEY then
+      table.insert(q.paused_keys, field:sub(2))
+      q.is_paused[field:sub(2)] = true
+    end
+  end)
+  in_parts('HDEL', q.controls, over)
+  q.closed = person or automatic and (automatic.till == 0 or automatic.till > now)
+  q.probe = not q.closed and automatic
+end
+
+-- Do not take this message in this call.
+local function pass_over(q, id)
+  q.passed[id], q.held_back = true, q.held_back + 1
+end
+
+-- The heads of paused keys are known beforehand, so that a claim does not come upon them one after the other.
+local function pass_over_paused(q)
+  for first = 1, #q.paused_keys, MANY do
+    local last = math.min(first + MANY - 1, #q.paused_keys)
+    for _, head in ipairs(redis.call('HMGET', q.heads, unpack(q.paused_keys, first, last))) do
+      if head then
+        pass_over(q, head)
+      end
+    end
+  end
+end
 
 -- Expired leases: their messages are available again, ordered by their due times.
 local function take_back(q)
@@ -184,11 +228,13 @@ end
 
 -- Whether this may be taken: the head of a line only once all due messages are in the line.
 local function may_be_taken(q, id, s, key)
-  if not key or s.started == 1 then
+  if not key then
     return true
-  elseif not lined_up(q, key) then
-    q.passed[id], q.held_back = true, q.held_back + 1
+  elseif q.is_paused[key] or s.started == 0 and not lined_up(q, key) then
+    pass_over(q, id)
     return false
+  elseif s.started == 1 then
+    return true
   end
   -- One with a lower id may have become the head.
   return not q.unlined or redis.call('HGET', q.heads, key) == id
@@ -265,12 +311,17 @@ local function take(q, place, chosen)
   return count
 end
 
-local function claim(q, place, room)
-  local until_oldest = tonumber(ARGV[11 + place])
-  local count, missed = 0, 0
+local function make_ready(q)
   q.passed, q.held_back = {}, 0
   take_back(q)
   line_up(q)
+  pass_over_paused(q)
+end
+
+local function claim(q, place, room)
+  local until_oldest = tonumber(ARGV[11 + place])
+  local count, missed = 0, 0
+  make_ready(q)
   while count < room do
     local next_oldest = (until_oldest - count - 1) % ONE_IN + 1
     local share = room - count >= next_oldest and 1 + math.floor((room - count - next_oldest) / ONE_IN) or 0
@@ -291,13 +342,42 @@ local function claim(q, place, room)
   return count
 end
 
+-- Take one message of a queue that is paused automatically; returns whether there was one.
+local function probe(q, place)
+  if claim(q, place, 1) == 0 then
+    return false
+  end
+  q.probe.till = after(q.probe.length)
+  redis.call('HSET', q.controls, AUTOMATIC, pack_pause(q.probe))
+  return true
+end
+
+-- Whether there is something to probe a queue with.
+local function could_be_probed(q)
+  make_ready(q)
+  return #choose(q, 1, 0, 1) > 0
+end
+
 local function first_score(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or math.huge)
+end
+
+-- When the first message of a level is due that was not passed over.
+local function first_due(q, level)
+  local found = redis.call('ZRANGE', q.due .. level, 0, q.held_back, 'WITHSCORES')
+  for place = 1, #found, 2 do
+    if not q.passed[found[place]] then
+      return tonumber(found[place + 1])
+    end
+  end
+  return math.huge
 end
 
 need({ 'ZRANGEBYSCORE', 'ZRANGE' })
 for _, q in ipairs(queues) do
   guard_lines(q)
+  q.paused_keys, q.is_paused = {}, {}
+  q.controlled = redis.call('HLEN', q.controls) > 0
 end
 for _, q in ipairs(queues) do
   if redis.call('ZSCORE', q.claims, token) then
@@ -305,25 +385,45 @@ for _, q in ipairs(queues) do
   end
 end
 
+for _, q in ipairs(queues) do
+  if q.controlled then
+    heed_pauses(q)
+  end
+end
+for place, q in ipairs(queues) do
+  if q.probe then
+    if not may_probe then
+      if could_be_probed(q) then
+        ring()
+        return { '', '', PROBE_FIRST }
+      end
+    elseif probe(q, place) then
+      ring()
+      return { '', table.concat(records), PROBE }
+    end
+  end
+end
+
 local left = limit
 for place, q in ipairs(queues) do
-  if left > 0 and not full then
+  if left > 0 and not full and not q.closed and not q.probe then
     left = left - claim(q, place, left)
   end
 end
 ring()
 
-local following = math.huge
 full = full or left == 0 or more
 if not full then
   for _, q in ipairs(queues) do
-    following = math.min(following, first_score(q.run), first_score(q.later))
-    for level = 0, 9 do
-      if q.sizes[level] > 0 or q.grown then
-        following = math.min(following, first_score(q.due .. level))
+    if not q.closed then
+      following = math.min(following, first_score(q.run), first_score(q.later))
+      for level = 0, 9 do
+        if q.sizes[level] > 0 or q.grown then
+          following = math.min(following, first_due(q, level))
+        end
       end
     end
   end
 end
 local wait = following < math.huge and string.format('%.0f', math.max(following - now, 0)) or ''
-return { wait, table.concat(records), full and 1 or 0 }
+return { wait, table.concat(records), full and MORE or 0 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from operator import attrgetter
-from typing import ClassVar, Final
+from enum import IntEnum
+from typing import ClassVar
 from uuid import UUID
 
 from nightmail.limits import MAX_STORED_HEADERS_BYTES
@@ -20,11 +21,20 @@ from nightmail.stores.redis.requests import Call
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.times import micros
 from nightmail.stores.shared.fairness import ONE_IN, FairShare
+from nightmail.stores.shared.wanted import Wanted
 
-NOTHING: Final = Claimed((), None)
 
-_AGE: Final = attrgetter("due_at", "id")
-_PRIORITY: Final = attrgetter("priority")
+class End(IntEnum):
+    """How a claim's script ended."""
+
+    ALL = 0
+    """It took all there was."""
+    MORE = 1
+    """There may be more."""
+    PROBE = 2
+    """It took one message, as the probe of a paused queue."""
+    PROBE_FIRST = 3
+    """It took nothing: a queue is to be probed, but the claim has messages of another slot already."""
 
 
 class QueueRotation:
@@ -33,12 +43,13 @@ class QueueRotation:
     def __init__(self) -> None:
         self._claims: defaultdict[frozenset[str], int] = defaultdict(int)
 
-    def next(self, queues: tuple[str, ...]) -> tuple[str, ...]:
-        """These queues, beginning with another one each time."""
+    def next(self, wanted: Wanted) -> Wanted:
+        """The same, its queues beginning with another one each time."""
+        queues = wanted.queues
         key = frozenset(queues)
         first = self._claims[key] % len(queues)
         self._claims[key] += 1
-        return queues[first:] + queues[:first]
+        return replace(wanted, queues=queues[first:] + queues[:first])
 
 
 class Claiming(ABC):
@@ -55,20 +66,14 @@ class Claiming(ABC):
         """What was claimed, from the answer of the script, the queues and the token."""
         self.rotation = QueueRotation()
 
-    async def claim(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
-    ) -> Claimed:
+    async def claim(self, wanted: Wanted) -> Claimed:
         """See `Store.claim`."""
-        wanted = tuple(dict.fromkeys(queues))
-        if not wanted or limit <= 0:
-            return NOTHING
         wanted = self.rotation.next(wanted)
-        call = await self.prepared(wanted, limit, lease, token, max_bytes, first_fits=True)
-        ((wait, found, more),) = await self.lane.run(call)
-        claimed = self.read(found, wanted, token)
-        self.put_in_order(claimed, wanted)
-        next_in = timedelta(microseconds=int(wait)) if wait and not more else None
-        return Claimed(claimed, next_in, bool(more))
+        ((wait, found, end),) = await self.lane.run(await self.prepared(wanted, first=True))
+        claimed = self.read(found, wanted.queues, wanted.token)
+        self.put_in_order(claimed, wanted.queues)
+        next_in = timedelta(microseconds=int(wait)) if wait and not end else None
+        return Claimed(claimed, next_in, end != End.ALL, end == End.PROBE)
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
@@ -92,21 +97,19 @@ class Claiming(ABC):
         """An id for the first dead letter that a call makes."""
 
     @abstractmethod
-    async def prepared(
-        self,
-        queues: Sequence[str],
-        limit: int,
-        lease: timedelta,
-        token: UUID,
-        max_bytes: int,
-        *,
-        first_fits: bool,
-    ) -> Call:
-        """The call that claims from these queues. `first_fits`: the first one is taken whatever its size."""
+    async def prepared(self, wanted: Wanted, *, first: bool) -> Call:
+        """The call that claims this. `first`: nothing was claimed before it, so that the first message is taken
+        whatever its size, and a queue may be probed.
+        """
 
     @abstractmethod
     def put_in_order(self, claimed: list[Delivery], queues: Sequence[str]) -> None:
         """Sort them as they are to be delivered."""
+
+
+def limits(wanted: Wanted, *, first: bool) -> tuple[int | bytes, ...]:
+    """The arguments that every claim has."""
+    return wanted.limit, micros(wanted.lease), wanted.token.bytes, wanted.max_bytes, int(first)
 
 
 class Claims(Claiming):
@@ -124,45 +127,21 @@ class Claims(Claiming):
         """See `Claiming`. Unreadable messages become dead letters, under our ids."""
         return (await self._registry.ids()).next()
 
-    async def prepared(
-        self,
-        queues: Sequence[str],
-        limit: int,
-        lease: timedelta,
-        token: UUID,
-        max_bytes: int,
-        *,
-        first_fits: bool,
-    ) -> Call:
+    async def prepared(self, wanted: Wanted, *, first: bool) -> Call:
         """See `Claiming`."""
         return self.calls.call(
             "claim",
-            self.tags(queues),
-            limit,
-            micros(lease),
-            token.bytes,
-            max_bytes,
-            int(first_fits),
+            self.tags(wanted.queues),
+            *limits(wanted, first=first),
             self._max_body_bytes,
             MAX_STORED_HEADERS_BYTES,
-            *(self._until_oldest(queue) for queue in queues),
+            *(self._until_oldest(queue) for queue in wanted.queues),
             letter=await self.first_letter(),
         )
 
     def put_in_order(self, claimed: list[Delivery], queues: Sequence[str]) -> None:
         """Queue by queue; of each the share of the oldest first, then by priority."""
-        by_queue: defaultdict[str, list[Delivery]] = defaultdict(list)
-        for delivery in claimed:
-            by_queue[delivery.queue].append(delivery)
-        claimed.clear()
-        for queue in queues:
-            if taken := by_queue.get(queue):
-                # The sort is stable.
-                taken.sort(key=_AGE)
-                share = self._shares.reserved(queue, len(taken))
-                self._shares.claimed(queue, len(taken))
-                claimed += taken[:share]
-                claimed += sorted(taken[share:], key=_PRIORITY, reverse=True)
+        self._shares.put_in_order(claimed, queues)
 
     def _until_oldest(self, queue: str) -> int:
         """Which of the next messages is the oldest, whatever its priority."""

@@ -23,7 +23,7 @@ class _Sender:
         self.send = send
 
     async def run_patiently(
-        self, work: Callable[[Send], Awaitable[list[int]]], *, lost: type[StoreUnavailable]
+        self, work: Callable[[Send], Awaitable[list[int]]], *, lost: type[StoreUnavailable], here: bool
     ) -> list[int]:
         return await work(self.send)
 

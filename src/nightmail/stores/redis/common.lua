@@ -15,6 +15,8 @@
 --   B:windows     zset  timer id by the end of its dedup window
 --   B:superseded  zset  id: replaced while they ran
 --   B:claims      zset  the tokens of recalled claims, by time: a claim that arrives late takes nothing
+--   B:controls    hash  pauses, see pauses.lua
+--   B:stops       hash  id to who asked for it to be stopped; a sweep removes those of messages that are gone
 --   B:last        the highest id
 --   B:d:<id>      hash  a dead letter: a message, and why it died; lease, token once it has been claimed
 --   B:dead        zset  id of a dead letter
@@ -104,7 +106,8 @@ for place, tag in ipairs(KEYS) do
     later = tag .. ':later', waits = tag .. ':waits', lines = tag .. ':lines', blocked = tag .. ':blocked',
     heads = tag .. ':heads',
     run = tag .. ':run', expired = tag .. ':expired', timers = tag .. ':timers', windows = tag .. ':windows',
-    superseded = tag .. ':superseded', claims = tag .. ':claims', last = tag .. ':last', dead = tag .. ':dead',
+    superseded = tag .. ':superseded', claims = tag .. ':claims', controls = tag .. ':controls',
+    stops = tag .. ':stops', last = tag .. ':last', dead = tag .. ':dead',
     died = tag .. ':died', dead_due = tag .. ':dead:due', dead_run = tag .. ':dead:run',
     dead_expired = tag .. ':dead:expired',
     moved = tag .. ':moved', delivered = tag .. ':delivered', bell = tag .. ARGV[3],

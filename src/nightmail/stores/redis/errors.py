@@ -22,7 +22,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from nightmail.errors import NightmailError, SchemaDrift, StoreUnavailable
+from nightmail.errors import Forbidden, NightmailError, SchemaDrift, StoreUnavailable
 from nightmail.stores.shared.driver_errors import Broken, below
 
 OF_THE_DRIVER: Final = (RedisError, OSError, EOFError)
@@ -123,7 +123,7 @@ def _refused(error: Exception) -> Exception:
     if type(error).__name__ in _CANNOT_CLASSES or _says(error, _CANNOT):
         return StoreUnavailable(f"Redis refused for now: {_word(error)}")
     if _says(error, _FORBIDDEN) or any(words in str(error) for words in _FORBIDDEN_IN_A_SCRIPT):
-        return StoreUnavailable(f"Redis forbids it: {_sentence(error)}")
+        return Forbidden(f"Redis forbids it: {_sentence(error)}")
     return StoreUnavailable(f"Redis refused it: {_word(error)}")
 
 

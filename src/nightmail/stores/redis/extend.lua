@@ -4,7 +4,7 @@
 -- ARGV[5]  the lease in microseconds
 -- ARGV[6]  the deliveries, concatenated: the place of the queue, the id, the token
 --
--- Answers a byte for each: h for held, l for lost.
+-- Answers a byte for each: h for held, s for held and to be stopped, l for lost.
 
 local answers = {}
 local till = after(tonumber(ARGV[5]))
@@ -22,11 +22,12 @@ local function extend(q, id, token)
     before = 0
   end
   redis.call('ZADD', q.run, math.max(tonumber(before), till), id)
-  return 'h'
+  return q.has_stops and redis.call('HGET', q.stops, id) and 's' or 'h'
 end
 
 for _, q in ipairs(queues) do
   guard_lines(q)
+  q.has_stops = redis.call('HLEN', q.stops) > 0
 end
 local from = 1
 while from <= #ARGV[6] do

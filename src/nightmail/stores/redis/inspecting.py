@@ -7,15 +7,24 @@ from datetime import datetime, timedelta
 from heapq import nlargest, nsmallest
 
 from nightmail.limits import ByteBudget
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.records import (
+    DeadFilter,
+    DeadLetter,
+    DeadSummary,
+    PendingMessage,
+    QueueStats,
+    StoredMessage,
+)
 from nightmail.stores.redis.ids import digits
 from nightmail.stores.redis.lane import Lane, call_each
 from nightmail.stores.redis.letter_records import letter_records
 from nightmail.stores.redis.nodes import Nodes
-from nightmail.stores.redis.records import records
+from nightmail.stores.redis.records import records, stored_messages, text
 from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.requests import Argument
 from nightmail.stores.redis.script_calls import ScriptCalls
-from nightmail.stores.redis.times import micros, time_micros
+from nightmail.stores.redis.times import micros, time_micros, time_of
+from nightmail.stores.shared.dead_groups import DeadGroups
 
 
 class Inspecting:
@@ -28,21 +37,40 @@ class Inspecting:
         self._nodes = nodes
 
     async def peek(
-        self, queue: str | None, *, timer_id: str | None, due_before: datetime | None, limit: int
+        self,
+        queue: str | None,
+        *,
+        timer_id: str | None,
+        due_before: datetime | None,
+        limit: int,
+        cursor: tuple[datetime, int] | None,
     ) -> list[PendingMessage]:
         """See `Inspection.peek`."""
         if limit <= 0:
             return []
         before = "" if due_before is None else str(time_micros(due_before))
+        after = ("", "") if cursor is None else (time_micros(cursor[0]), digits(cursor[1]))
         waiting: list[PendingMessage] = []
         names = await self._queues(queue)
         calls = [
-            self._calls.call("peek", [self._calls.keys.tag(name)], limit, before, timer_id or "")
+            self._calls.call("peek", [self._calls.keys.tag(name)], limit, before, timer_id or "", *after)
             for name in names
         ]
         for name, found in zip(names, await call_each(self._lane, self._nodes, calls), strict=True):
             waiting += [record.pending(name) for record in records(found)]
         return nsmallest(limit, waiting, key=lambda message: (message.due_at, message.id))
+
+    async def find(self, ids: Sequence[int]) -> list[StoredMessage]:
+        """See `Inspection.find`. An id does not say in which queue the message is: each is asked."""
+        if not ids:
+            return []
+        names = await self._registry.queues()
+        wanted = [digits(id_) for id_ in dict.fromkeys(ids)]
+        calls = [self._calls.call("find", [self._calls.keys.tag(name)], *wanted) for name in names]
+        found: list[StoredMessage] = []
+        for name, reply in zip(names, await call_each(self._lane, self._nodes, calls), strict=True):
+            found += stored_messages(reply, name)
+        return sorted(found, key=lambda message: message.id)
 
     async def dead(
         self, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
@@ -77,11 +105,9 @@ class Inspecting:
                 [self._calls.keys.tag(queue)],
                 limit - len(found),
                 below,
-                "" if which.older_than is None else micros(which.older_than),
-                "" if which.reason is None else f"!{which.reason}",
-                "" if which.error is None else f"!{which.error}",
+                *_filters(which),
                 left,
-                *sorted({digits(id_) for id_ in which.ids or ()}, reverse=True),
+                *_ids(which),
             )
             ((below, part, cut_short),) = await self._lane.run(call)
             letters = [record.letter(queue) for record in letter_records(part)]
@@ -91,6 +117,31 @@ class Inspecting:
                 return found, True
             if not below or len(found) >= limit:
                 return found, False
+
+    async def summarize_dead(self, which: DeadFilter, *, limit: int) -> DeadSummary:
+        """See `Inspection.summarize_dead`. In steps of a thousand, so that no script runs for long."""
+        groups = DeadGroups(time_of)
+        if which.ids != ():
+            for name in await self._queues(which.queue):
+                await self._group_errors(name, which, groups)
+        return groups.summary(limit)
+
+    async def _group_errors(self, queue: str, which: DeadFilter, groups: DeadGroups) -> None:
+        below: bytes | None = b""
+        while below is not None:
+            call = self._calls.call(
+                "dead_errors",
+                [self._calls.keys.tag(queue)],
+                below,
+                *_filters(which),
+                *_ids(which),
+            )
+            ((go_on, *found),) = await self._lane.run(call)
+            for at in range(0, len(found), 6):
+                reason, error, count, first, last, newest = found[at : at + 6]
+                why = text(error[1:]) if error else None
+                groups.add(queue, text(reason), why, int(count), float(first), float(last), int(newest, 16))
+            below = go_on or None
 
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""
@@ -111,3 +162,17 @@ class Inspecting:
 
     async def _queues(self, queue: str | None) -> Sequence[str]:
         return await self._registry.queues() if queue is None else [queue]
+
+
+def _filters(which: DeadFilter) -> tuple[Argument, ...]:
+    """The conditions on age, reason and error, as the scripts take them."""
+    return (
+        "" if which.older_than is None else micros(which.older_than),
+        "" if which.reason is None else f"!{which.reason}",
+        "" if which.error is None else f"!{which.error}",
+    )
+
+
+def _ids(which: DeadFilter) -> list[bytes]:
+    """The only ids to look at, newest first."""
+    return sorted({digits(id_) for id_ in which.ids or ()}, reverse=True)

@@ -32,6 +32,10 @@ class Lane(Protocol):
         """
         ...
 
+    async def run_here(self, request: Request[T], *, lost: type[StoreUnavailable]) -> T:
+        """Like `run`, for a caller whose task is never cancelled."""
+        ...
+
     async def run_at(self, address: Address | None, work: Callable[[Link], Awaitable[T]]) -> T:
         """Run this on one server."""
         ...
@@ -90,7 +94,7 @@ class ServerLane(lane.Lane[Link]):
 
 
 async def call_each(lane: Lane, nodes: Nodes, calls: Sequence[Call]) -> list[Reply]:
-    """The answer of each of these calls of one read-only script, many pipelined at once."""
+    """The answer of each of these calls of one script that may run twice, many pipelined at once."""
     by_address: dict[Address | None, list[int]] = {}
     for at, call in enumerate(calls):
         by_address.setdefault(await nodes.holder(call.key), []).append(at)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from operator import attrgetter
 from typing import Final
-from uuid import UUID
 
 from nightmail.message import Delivery
-from nightmail.stores.redis.claiming import Claiming
+from nightmail.stores.redis.claiming import Claiming, limits
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.letter_records import dead_deliveries
 from nightmail.stores.redis.requests import Call
 from nightmail.stores.redis.script_calls import NO_LETTER, ScriptCalls
-from nightmail.stores.redis.times import micros
+from nightmail.stores.shared.wanted import Wanted
 
 _AGE: Final = attrgetter("due_at", "id")
 
@@ -31,20 +29,9 @@ class Letters(Claiming):
         """See `Claiming`. These calls make none."""
         return NO_LETTER
 
-    async def prepared(
-        self,
-        queues: Sequence[str],
-        limit: int,
-        lease: timedelta,
-        token: UUID,
-        max_bytes: int,
-        *,
-        first_fits: bool,
-    ) -> Call:
+    async def prepared(self, wanted: Wanted, *, first: bool) -> Call:
         """See `Claiming`."""
-        return self.calls.call(
-            "claim_dead", self.tags(queues), limit, micros(lease), token.bytes, max_bytes, int(first_fits)
-        )
+        return self.calls.call("claim_dead", self.tags(wanted.queues), *limits(wanted, first=first))
 
     def put_in_order(self, claimed: list[Delivery], queues: Sequence[str]) -> None:
         """The longest due first."""

@@ -16,6 +16,13 @@ from nightmail.stores.redis.errors import OF_THE_DRIVER, is_unknown_script, is_u
 from nightmail.stores.redis.requests import Call, Command, Reply
 from nightmail.stores.shared.driver_errors import Broken, driven
 
+try:
+    import hiredis
+except ImportError:  # The driver does without it too, in Python.
+    _pack: Any = None
+else:
+    _pack = getattr(hiredis, "pack_command", None)
+
 
 class Link:
     """A driver connection that is ours alone."""
@@ -38,7 +45,7 @@ class Link:
 
     async def send(self, *commands: Command) -> None:
         """Send these without waiting for answers."""
-        packed = self.connection.pack_commands(commands)
+        packed = self._packed(commands)
         await driven(self.connection.send_packed_command(packed, check_health=False), *OF_THE_DRIVER)
 
     async def read(self) -> Reply:
@@ -51,7 +58,7 @@ class Link:
         connection = self.connection
         # As `send` and `read` do, but every verb comes through here: without two more coroutines for each command.
         try:
-            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            await connection.send_packed_command(self._packed(commands), check_health=False)
             for _ in commands:
                 try:
                     answers.append(await connection.read_response())
@@ -62,6 +69,12 @@ class Link:
         except Exception as error:
             raise Broken from error
         return answers
+
+    def _packed(self, commands: Sequence[Command]) -> Any:
+        """These commands as bytes. The asynchronous side of the driver would make a call for each argument."""
+        if _pack is None:
+            return self.connection.pack_commands(commands)
+        return [_pack(tuple(command)) for command in commands]
 
     async def ask_or_raise(self, *commands: Command) -> list[Reply]:
         """The same; raises the first error among the answers."""
@@ -91,7 +104,7 @@ class Link:
         return answers
 
     async def call_each(self, calls: Sequence[Call]) -> list[Reply]:
-        """Run one read-only script several times, pipelined; returns the answers, errors among them, not raised."""
+        """Run one script many times, pipelined; the answers, errors among them, not raised. Each may run twice."""
         # The first answer shows whether the server knows the script, which is the same for all.
         try:
             (first,) = await self.call(calls[0])

@@ -11,12 +11,13 @@ import random
 from collections import Counter
 from typing import Final
 
-from nightmail.bell import Bell, Bells
+from nightmail.bell import Bell
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.redis.connect import Address, Connector
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.nodes import Nodes
+from nightmail.stores.shared.listening import ListeningBells
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class _Lost(Exception):
     """A connection was lost, or the server stopped telling us about a queue."""
 
 
-class Listener(Bells):
+class Listener(ListeningBells):
     """Bells that the server rings. Starts listening when the first bell is added."""
 
     def __init__(self, connector: Connector, nodes: Nodes, keys: Keys) -> None:
@@ -47,9 +48,7 @@ class Listener(Bells):
         """The queues whose subscription the server has confirmed."""
         self._links: dict[Address | None, Link] = {}
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._warned = False
-        self._closed = False
         self._fresh: set[str] = set()
         """Those confirmed since their bells last rang."""
         self._channels: dict[bytes, str] = {}
@@ -76,8 +75,6 @@ class Listener(Bells):
         super().hang(bell)
         self._wanted.update(bell.queues)
         self._changed.set()
-        if self._task is None and not self._closed:
-            self._task = asyncio.create_task(self._listen())
 
     def take_down(self, bell: Bell) -> None:
         """Stop ringing this bell."""
@@ -85,14 +82,6 @@ class Listener(Bells):
         self._wanted.subtract(bell.queues)
         self._wanted += Counter()  # Drops counts of zero.
         self._changed.set()
-
-    async def close(self) -> None:
-        """Stop listening for good. Remaining bells no longer ring."""
-        self._closed = True
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
 
     async def _listen(self) -> None:
         pause = SHORTEST_PAUSE

@@ -2,6 +2,7 @@
 --
 -- KEYS     the queue's tag
 -- ARGV[5]  how many; ARGV[6] only those due before this moment, or nothing; ARGV[7] only the owner of this timer id
+-- ARGV[8]  only those after this due time, or nothing; ARGV[9] and after this id, where they are due at that time
 --
 -- Answers the messages.
 
@@ -16,30 +17,30 @@ local function add(list)
   end
 end
 
-local function due_early(due)
-  return ARGV[6] == '' or due < tonumber(ARGV[6])
+local after, after_id = tonumber(ARGV[8]), ARGV[9]
+
+local function wanted(id, due)
+  return (ARGV[6] == '' or due < tonumber(ARGV[6]))
+    and (not after or due > after or (due == after and id > after_id))
 end
 
 q.replaced = redis.call('ZCARD', q.superseded)
 if timer ~= '' then
   local id = redis.call('HGET', q.timers, timer)
   local s = id and not running(q, id) and state_of(q, id)
-  if s and due_early(s.due) then
+  if s and wanted(id, s.due) then
     add({ id, s.due })
   end
 else
   -- Enough even without the superseded ones.
   local count = room + q.replaced
-  local places = { q.later, q.blocked }
-  for level = 0, 9 do
-    places[#places + 1] = q.due .. level
-  end
-  for _, place in ipairs(places) do
-    add(redis.call('ZRANGEBYSCORE', place, '-inf', before, 'WITHSCORES', 'LIMIT', 0, count))
+  for _, place in ipairs(places_of(q)) do
+    local from, passed = after and ARGV[8] or '-inf', after and ties_up_to(place, ARGV[8], after_id) or 0
+    add(redis.call('ZRANGEBYSCORE', place, from, before, 'WITHSCORES', 'LIMIT', passed, count))
   end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.run, '-inf', now)) do
     local s = state_of(q, id)
-    if s and due_early(s.due) then
+    if s and wanted(id, s.due) then
       add({ id, s.due })
     end
   end

@@ -126,6 +126,8 @@ local function overwrite(m, id, s, key)
     free(q, id, key)
   end
   redis.call('ZREM', q.superseded, id)
+  -- A key of a foreign type there holds no request.
+  redis.pcall('HDEL', q.stops, id)
   redis.call('DEL', q.message .. id)
   write(m, id, fresh_state(m, started))
   return id

@@ -16,7 +16,7 @@ from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.records import facts
 from nightmail.stores.redis.registry import Registry
-from nightmail.stores.redis.requests import Argument, Call, Command, Commands
+from nightmail.stores.redis.requests import Argument, Call, Commands
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.times import micros
 
@@ -44,14 +44,14 @@ class Publishing:
             raise TimerExists(message.queue, message.timer_id)
         return id_
 
-    async def publish_batch(self, messages: Sequence[Message]) -> list[int]:
-        """Store messages without timer ids; returns their ids, in order."""
-        ids = await self._registry.enter(message.queue for message in messages)
-        return await self._stored_batch(messages, ids)
+    async def publish_batch(self, messages: Sequence[Message], *, here: bool = False) -> list[int]:
+        """Store messages without timer ids; returns their ids, in order. `here`: in this task, never cancelled."""
+        ids = await self._registry.enter([message.queue for message in messages])
+        return await self._stored_batch(messages, ids, here=here)
 
-    async def _stored_batch(self, messages: Sequence[Message], ids: Ids) -> list[int]:
+    async def _stored_batch(self, messages: Sequence[Message], ids: Ids, *, here: bool = False) -> list[int]:
         call = self.prepared(messages, None, ids.next(len(messages)), final=False)
-        return [id_ for id_ in await self._stored(call, None) if id_ is not None]
+        return [id_ for id_ in await self._stored(call, None, here=here) if id_ is not None]
 
     async def fence(self, queue: str, own: Delivery | None) -> Delivery | None:
         """The delivery that the script is to fence with.
@@ -76,7 +76,7 @@ class Publishing:
 
     def prepared(self, messages: Sequence[Message], own: Delivery | None, first: int, *, final: bool) -> Call:
         """The call that stores these, all in one slot, under ids from `first` on."""
-        queues = dict.fromkeys(message.queue for message in messages)
+        queues: dict[str, None] = dict.fromkeys([message.queue for message in messages])
         fence: tuple[Argument, ...] = (b"", b"", b"")
         if own is not None:
             queues[own.queue] = None
@@ -88,15 +88,16 @@ class Publishing:
             arguments.append(facts(message, following(first, at), place_of[message.queue]))
             arguments.append(message.body)
         tags = [self._calls.keys.tag(queue) for queue in queues]
-        return self._calls.call("publish", tags, *arguments, letter=first)
-
-    async def _stored(self, call: Call, own: Delivery | None) -> list[int | None]:
-        then: tuple[Command, ...] = ()
-        if self._waiting.replicas:
-            then = (("WAIT", self._waiting.replicas, micros(self._waiting.patience) // 1000),)
         # Two arguments for each message: a batch of fifty thousand takes seconds on a busy server.
-        call = replace(call, then=then, more_seconds=len(call.arguments) / _ARGUMENTS_A_SECOND)
-        answers = await self._lane.run(call, lost=PublishUncertain)
+        more_seconds = len(arguments) / _ARGUMENTS_A_SECOND
+        return self._calls.call("publish", tags, *arguments, letter=first, more_seconds=more_seconds)
+
+    async def _stored(self, call: Call, own: Delivery | None, *, here: bool = False) -> list[int | None]:
+        if self._waiting.replicas:
+            wait = ("WAIT", self._waiting.replicas, micros(self._waiting.patience) // 1000)
+            call = replace(call, then=(wait,))
+        run = self._lane.run_here if here else self._lane.run
+        answers = await run(call, lost=PublishUncertain)
         if answers[0] == b"lost":
             raise LeaseLost(() if own is None else (own.id,))
         ids = stored_ids(answers[0])

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from nightmail.message import Delivery, Due, Message
-from nightmail.records import PendingMessage
+from nightmail.records import PendingMessage, StoredMessage
 from nightmail.stores.redis.ids import digits
 from nightmail.stores.redis.times import micros, time_micros, time_of, time_or_none
 
@@ -21,6 +21,8 @@ _FACTS: Final = Struct(">16sHBBBdddHH")
 _POLICIES: Final = {"skip": 0, "raise": 0, "replace": 1, "earliest": 2, "latest": 3}
 # As in common.lua: queue, id, the state, sizes of timer id, ordering key, headers and body.
 _RECORD: Final = Struct(">H16s6dIIBBBIIII")
+# As in find.lua: when the lease ends, whether it runs.
+_LEASE: Final = Struct(">dB")
 
 
 def facts(message: Message, id_: int, place: int) -> bytes:
@@ -87,6 +89,35 @@ class Record(NamedTuple):
             attempts=self.attempts,
             body=self.body,
             encoded_headers=self.headers,
+        )
+
+
+def stored_messages(reply: bytes, queue: str) -> Iterator[StoredMessage]:
+    """The messages of a reply, each followed by its lease, as an operator sees them."""
+    at = 0
+    while at < len(reply):
+        record, at = read_record(reply, at)
+        until, running = _LEASE.unpack_from(reply, at)
+        at += _LEASE.size
+        yield StoredMessage(
+            id=record.id,
+            queue=queue,
+            timer_id=record.timer_id,
+            ordering_key=record.ordering_key,
+            priority=record.priority,
+            due_at=time_of(record.due),
+            published_at=time_of(record.published),
+            expires_at=time_or_none(record.expires),
+            attempts=record.attempts,
+            body=record.body,
+            encoded_headers=record.headers,
+            deliveries=record.deliveries,
+            superseded=bool(record.superseded),
+            claimed_at=time_or_none(record.claimed),
+            lease_until=time_or_none(until),
+            running=bool(running),
+            first_attempt_at=time_or_none(record.first),
+            last_attempt_at=time_or_none(record.last),
         )
 
 

@@ -67,7 +67,7 @@ class Registry:
 
     async def enter(self, queues: Iterable[str]) -> Ids:
         """List these queues, and return the ids of this store. Calls the server only for stale entries."""
-        ids = await self.ids()
+        ids = self._ids or await self.ids()
         now = self._now()
         losses = await self._lane.losses(self._keys.queues)
         if self._losses != losses:

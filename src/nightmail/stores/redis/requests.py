@@ -93,7 +93,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
-    """Calls of one read-only script, all to one server. Errors are among the answers."""
+    """Calls of one script that may run twice, all to one server. Errors are among the answers."""
 
     calls: Sequence[Call]
     more_seconds: ClassVar[float] = 0

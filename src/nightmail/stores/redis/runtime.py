@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from nightmail.stores.redis.acking import Acking
 from nightmail.stores.redis.claiming import Claiming, Claims
@@ -13,6 +14,7 @@ from nightmail.stores.redis.cluster.publishing import ClusterPublishing
 from nightmail.stores.redis.cluster.settling import ClusterSettling
 from nightmail.stores.redis.coalescing import CoalescerBySlot
 from nightmail.stores.redis.connect import Connector
+from nightmail.stores.redis.controlling import Controlling
 from nightmail.stores.redis.inspecting import Inspecting
 from nightmail.stores.redis.joining import Joining
 from nightmail.stores.redis.keys import Keys
@@ -62,7 +64,8 @@ class Runtime:
             self.publishing = ClusterPublishing(
                 self.publish, self.registry, calls, self.nodes, connector.waiting, self.to_the_end
             )
-        self.coalescer = CoalescerBySlot(self.publishing.publish_batch, self.nodes, keys)
+        send = partial(self.publishing.publish_batch, here=True)
+        self.coalescer = CoalescerBySlot(send, self.nodes, keys)
         self.joining = Joining(self.publish, self.registry, self.publishing, self.nodes, keys)
         self.acking = Acking(
             self.settle,
@@ -75,6 +78,7 @@ class Runtime:
         )
         self.timers = Timers(self.publish, self.registry, calls)
         self.inspecting = Inspecting(self.publish, self.registry, calls, self.nodes)
+        self.controlling = Controlling(self.publish, self.registry, calls, self.nodes)
         self.redriving = Redriving(self.publish, self.registry, calls, self.nodes)
         self.sweeping = Sweeping(self.publish, self.registry, calls)
         self.listener = Listener(connector, self.nodes, keys)

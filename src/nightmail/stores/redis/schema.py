@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from datetime import timedelta
 from typing import Final
 
-from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.errors import SchemaDrift, SchemaMissing
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.requests import Commands
+from nightmail.stores.shared.meta import LOOK_INTERVAL, NOTICE_HORIZON, TablesVersion
 
 VERSION: Final = 1
-LOOK_INTERVAL: Final = timedelta(seconds=5)
-NOTICE_HORIZON: Final = timedelta(seconds=60)
-"""The scripts have it too: `HORIZON`."""
 
 
 async def migrate(lane: Lane, keys: Keys) -> None:
     """Record the version, unless one is recorded. Keys are created by the first message."""
     constants: dict[str, str | int] = {
         "version": VERSION,
+        "serves": VERSION,
         "identity": secrets.token_hex(16),
         "look_interval": int(LOOK_INTERVAL.total_seconds()),
         "notice_horizon": int(NOTICE_HORIZON.total_seconds()),
@@ -41,18 +39,20 @@ async def check(lane: Lane, keys: Keys) -> None:
     if kind != b"hash":
         raise SchemaDrift([f"{keys.meta} is a {kind.decode()} and not a hash"])
     (found,) = await lane.run(
-        Commands(keys.meta, ("HMGET", keys.meta, "version", "identity", "look_interval", "notice_horizon"))
+        Commands(
+            keys.meta,
+            ("HMGET", keys.meta, "version", "serves", "identity", "look_interval", "notice_horizon"),
+        )
     )
-    version, identity, look_interval, horizon = found
-    number = _number(version)
-    if number is None or identity is None:
-        raise SchemaDrift([f"{keys.meta} lacks version or identity"])
-    if number < VERSION:
-        raise SchemaOutdated(number, VERSION)
+    version, serves, identity, look_interval, horizon = found
+    number, oldest = _number(version), _number(serves)
+    if number is None or oldest is None or identity is None:
+        raise SchemaDrift([f"{keys.meta} lacks version, serves or identity"])
+    if problem := TablesVersion(number, oldest).problem(VERSION):
+        raise problem
     differences = [
         f"{name} is {_shown(value)} and not {wanted}"
         for name, value, wanted in (
-            ("version", version, VERSION),
             ("look_interval", look_interval, int(LOOK_INTERVAL.total_seconds())),
             ("notice_horizon", horizon, int(NOTICE_HORIZON.total_seconds())),
         )

@@ -23,7 +23,14 @@ class ScriptCalls:
         self.clock = clock
         self._ring = "SPUBLISH" if sharded else "PUBLISH"
 
-    def call(self, name: str, tags: Sequence[str], *arguments: Argument, letter: int = NO_LETTER) -> Call:
+    def call(
+        self,
+        name: str,
+        tags: Sequence[str],
+        *arguments: Argument,
+        letter: int = NO_LETTER,
+        more_seconds: float = 0,
+    ) -> Call:
         """A call of this script for the queues with these tags; `letter` is the id of the first dead letter."""
         common = (now_argument(self.clock), self._ring, self.keys.channel_suffix, digits(letter))
-        return Call(script(name), tuple(tags), (*common, *arguments))
+        return Call(script(name), tuple(tags), (*common, *arguments), more_seconds=more_seconds)

@@ -1,4 +1,4 @@
-"""The scripts: each a file, after the prelude that all share, and the one that dead letter scripts share."""
+"""The scripts: each a file, after the prelude that all share, and what those on the same subject share."""
 
 from __future__ import annotations
 
@@ -11,28 +11,33 @@ from typing import Final
 
 PACKAGE: Final = "nightmail.stores.redis"
 COMMON: Final = "common.lua"
-LETTERS: Final = "letters.lua"
 _COMMANDS: Final = re.compile(r"(?:redis\.p?call|in_parts)\('([A-Z]+)'")
-_ABOUT_LETTERS: Final = frozenset(
-    {
+_SHARED: Final = {
+    "letters.lua": {
         "claim_dead",
         "cross_end",
         "cross_hold",
         "dead",
+        "dead_errors",
         "extend_dead",
+        "find_letter",
         "purge",
         "purge_find",
         "recall_dead",
         "redrive",
         "settle_dead",
         "sweep",
-    }
-)
+    },
+    "pauses.lua": {"claim", "facts", "list_pauses", "pause", "resume", "sweep"},
+    "stored.lua": {"facts", "find"},
+    "waiting.lua": {"facts", "peek"},
+}
+"""What some of the scripts share, by the file it is in."""
 
 
-# Scripts that store more than they free are refused when the server's memory is full. All others still run, or a worker
-# could neither keep its leases nor make room.
-_STORING: Final = frozenset({"publish", "cross_store", "enlist"})
+# Scripts that store messages are refused when the server's memory is full. All others still run, or a worker could
+# neither keep its leases nor make room, and no queue could be paused.
+_STORING: Final = frozenset({"publish", "cross_store"})
 _FLAGS: Final = "#!lua flags=allow-oom\n"
 """Supported since 7.0. An older server is sent the script without them."""
 
@@ -56,7 +61,7 @@ class Script:
 def script(name: str, *, flags: bool = True) -> Script:
     """The script in the file of this name."""
     files = resources.files(PACKAGE)
-    parts = [COMMON, *([LETTERS] if name in _ABOUT_LETTERS else []), f"{name}.lua"]
+    parts = [COMMON, *(part for part, users in _SHARED.items() if name in users), f"{name}.lua"]
     first = _FLAGS if flags and name not in _STORING else ""
     text = first + "".join(files.joinpath(part).read_text("utf-8") for part in parts)
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), first)

@@ -20,13 +20,13 @@ OLDEST_IN_A_CLUSTER: Final = (7, 0)
 async def check_server(link: Link, *, cluster: bool) -> None:
     """Raise `UnsuitableServer` unless messages are safe here."""
     info, policy = await link.ask(("INFO",), ("CONFIG", "GET", "maxmemory-policy"))
-    facts = _facts(info)
+    facts = facts_of(info)
     _check_version(facts.get("redis_version", ""), cluster=cluster)
     _check_role(facts, cluster=cluster)
     _check_policy(policy, facts)
 
 
-def _facts(info: object) -> dict[str, str]:
+def facts_of(info: object) -> dict[str, str]:
     """The fields of INFO; empty where it is forbidden."""
     if not isinstance(info, bytes):
         return {}

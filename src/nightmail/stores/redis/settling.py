@@ -21,7 +21,7 @@ from nightmail.stores.redis.times import micros
 # As in settle.lua: queue, kind, delay, id, token; and in extend.lua and held.lua: queue, id, token.
 _SETTLEMENT: Final = Struct(">HBd16s16s")
 _LEASE: Final = Struct(">H16s16s")
-_HELD: Final = ord("h")
+_RESULTS: Final = {ord("h"): WriteResult.WRITTEN, ord("s"): WriteResult.STOP, ord("l"): WriteResult.LOST}
 
 
 class Settling:
@@ -35,14 +35,14 @@ class Settling:
         """See `Store.settle`."""
         call = self.prepared(batch, await registry.ids())
         (answer,) = await lane.run(call)
-        return [written(settlement, held) for settlement, held in zip(batch, held_of(answer), strict=True)]
+        return [settled(each, result) for each, result in zip(batch, results_of(answer), strict=True)]
 
     async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
         if not deliveries:
             return []
         (answer,) = await lane.run(self.prepared_extension(deliveries, lease))
-        return [WriteResult.WRITTEN if held else WriteResult.LOST for held in held_of(answer)]
+        return results_of(answer)
 
     def prepared(self, batch: Sequence[Settlement], ids: Ids) -> Call:
         """The call that settles these, all of one kind and in one slot."""
@@ -81,16 +81,15 @@ class Settling:
         return [self._calls.keys.tag(queue) for queue in place_of], places
 
 
-def held_of(answer: Reply) -> list[bool]:
-    """Whether each lease held."""
-    return [letter == _HELD for letter in answer]
+def results_of(answer: Reply) -> list[WriteResult]:
+    """What became of each delivery."""
+    return [_RESULTS[letter] for letter in answer]
 
 
-def written(settlement: Settlement, held: bool) -> WriteResult:
+def settled(settlement: Settlement, result: WriteResult) -> WriteResult:
     """The result of writing this one."""
-    if held:
-        return WriteResult.WRITTEN
-    return WriteResult.UNKNOWN if settlement.repeated else WriteResult.LOST
+    lost_again = settlement.repeated and result is WriteResult.LOST
+    return WriteResult.UNKNOWN if lost_again else result
 
 
 def _leases(places: Sequence[int], deliveries: Sequence[Delivery]) -> bytes:

@@ -15,27 +15,49 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
+from nightmail.controls import (
+    LeasedMessage,
+    MessageFacts,
+    Pause,
+    WorkerRecord,
+    WorkerReport,
+    check_pausable,
+    check_pause,
+    storable_reason,
+)
 from nightmail.errors import CannotJoin
+from nightmail.findings import Finding
 from nightmail.limits import CLAIM_BYTES, MAX_BODY_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import Delivery, Message, check_due, check_name, check_queue
 from nightmail.outcome import WriteResult
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+from nightmail.records import (
+    DeadFilter,
+    DeadLetter,
+    DeadSummary,
+    PendingMessage,
+    QueueStats,
+    StoredMessage,
+    Swept,
+)
 from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
 from nightmail.stores.redis import schema
 from nightmail.stores.redis.callers import refuse_synchronous
 from nightmail.stores.redis.connect import Waiting, connector_of
+from nightmail.stores.redis.examining import examine
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.requests import Commands
 from nightmail.stores.redis.rights import check_rights
 from nightmail.stores.redis.runtime import Runtime
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.server import check_server
-from nightmail.stores.shared.opening import Opening
+from nightmail.stores.shared.server_store import ServerStore
+from nightmail.stores.shared.wanted import NOTHING, wanted_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
@@ -43,11 +65,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WITHOUT_WAKEUPS: Final = timedelta(seconds=1)
 STORE_CLOCK: Final = StoreClock()
 
 
-class RedisStore:
+class RedisStore(ServerStore[Runtime]):
     """Messages in Redis, under keys that begin with `{nightmail:` or as `tables` names them.
 
     With `wait_replicas` a publish returns once that many replicas have it, and raises `PublishUncertain` when that
@@ -78,6 +99,7 @@ class RedisStore:
         wait_replicas: int | None = None,
         wait_timeout: timedelta | None = None,
     ) -> None:
+        super().__init__()
         self._max_body_bytes = check_max_body_bytes(max_body_bytes)
         found = connector_of(source)
         self._connector = replace(
@@ -90,7 +112,6 @@ class RedisStore:
         self._keys = Keys.named(tables, self._connector.database)
         self._calls = ScriptCalls(self._keys, clock, sharded=self._connector.cluster is not None)
         self._keep_delivered = keep_delivered
-        self._opening = Opening(self._make)
 
     def tag(self, queue: str) -> str:
         """What this queue's keys begin with: in a cluster, your keys that begin with it can join its MULTI."""
@@ -105,25 +126,9 @@ class RedisStore:
         return self._max_body_bytes
 
     @property
-    def look_interval(self) -> timedelta:
-        """See `Store.look_interval`."""
-        deaf = self._opened is not None and self._opened.listener.deaf
-        return WITHOUT_WAKEUPS if deaf else schema.LOOK_INTERVAL
-
-    @property
     def listening(self) -> bool:
         """Whether wake-ups from other processes arrive."""
         return self._opened is not None and self._opened.listener.listening
-
-    async def open(self) -> None:
-        """See `Store.open`. Connections are made when they are needed."""
-        self._opening.open()
-
-    async def close(self) -> None:
-        """See `Store.close`. A client that was given stays open: it was never used."""
-        opened = self._opening.end()
-        if opened is not None:
-            await opened.close()
 
     async def ping(self) -> None:
         """See `Store.ping`."""
@@ -143,6 +148,15 @@ class RedisStore:
         await self._check_servers()
         await schema.check(self._runtime.publish, self._keys)
         await check_rights(self._runtime.publish, self._calls, wait=self._connector.waiting.replicas > 0)
+
+    async def examine(self) -> list[Finding]:
+        """See `Examined.examine`. In a cluster, of every primary."""
+        waits = self._connector.waiting.replicas > 0
+        found: list[Finding] = []
+        for address in await self._runtime.nodes.all():
+            at = partial(examine, address=address, waits=waits)
+            found += await self._runtime.publish.run_at(address, at)
+        return found
 
     async def _check_servers(self) -> None:
         cluster = self._connector.cluster is not None
@@ -188,9 +202,8 @@ class RedisStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim`. In a cluster, a node that does not answer stops no queue of the others."""
-        return await self._runtime.claims.claim(
-            queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes
-        )
+        wanted = wanted_of(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
+        return NOTHING if wanted is None else await self._runtime.claims.claim(wanted)
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
@@ -206,9 +219,8 @@ class RedisStore:
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim_dead`. In a cluster, the longest due of one slot first."""
-        return await self._runtime.letters.claim(
-            queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes
-        )
+        wanted = wanted_of(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
+        return NOTHING if wanted is None else await self._runtime.letters.claim(wanted)
 
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
@@ -290,13 +302,18 @@ class RedisStore:
         timer_id: str | None = None,
         due_before: datetime | None = None,
         limit: int = 100,
+        cursor: tuple[datetime, int] | None = None,
         transaction: object | None = None,
     ) -> list[PendingMessage]:
         """See `Inspection.peek`."""
         _refuse(transaction, "peek")
         return await self._runtime.inspecting.peek(
-            queue, timer_id=timer_id, due_before=due_before, limit=limit
+            queue, timer_id=timer_id, due_before=due_before, limit=limit, cursor=cursor
         )
+
+    async def find(self, ids: Sequence[int]) -> list[StoredMessage]:
+        """See `Inspection.find`."""
+        return await self._runtime.inspecting.find(ids)
 
     async def dead(
         self,
@@ -308,6 +325,10 @@ class RedisStore:
     ) -> list[DeadLetter]:
         """See `Inspection.dead`."""
         return await self._runtime.inspecting.dead(which, limit=limit, cursor=cursor, max_bytes=max_bytes)
+
+    async def summarize_dead(self, which: DeadFilter, *, limit: int = 100) -> DeadSummary:
+        """See `Inspection.summarize_dead`."""
+        return await self._runtime.inspecting.summarize_dead(which, limit=limit)
 
     async def redrive(
         self, letters: Sequence[DeadLetter], *, to: str | None = None, keep_timer_ids: bool = True
@@ -337,6 +358,60 @@ class RedisStore:
         """See `Inspection.stats`."""
         return await self._runtime.inspecting.stats()
 
+    # ------------------------------------------------------------------------------------- steering
+
+    async def pause(
+        self,
+        queue: str,
+        *,
+        ordering_key: str | None = None,
+        until: datetime | timedelta | None = None,
+        by: str,
+        reason: str | None = None,
+        automatic: bool = False,
+    ) -> None:
+        """See `Control.pause`."""
+        check_pause(queue, ordering_key, until, by, automatic=automatic)
+        await self._to_the_end(
+            self._runtime.controlling.pause(
+                queue, ordering_key, until, by, storable_reason(reason), automatic=automatic
+            )
+        )
+
+    async def resume(self, queue: str, *, ordering_key: str | None = None, automatic: bool = False) -> bool:
+        """See `Control.resume`."""
+        check_pausable(queue, ordering_key)
+        return await self._runtime.controlling.resume(queue, ordering_key, automatic=automatic)
+
+    async def pauses(self, queue: str | None = None) -> list[Pause]:
+        """See `Control.pauses`."""
+        return await self._runtime.controlling.pauses(queue)
+
+    async def request_stop(self, id_: int, *, by: str) -> bool:
+        """See `Control.request_stop`."""
+        check_name("by", by)
+        return await self._to_the_end(self._runtime.controlling.request_stop(id_, by))
+
+    async def report(self, worker: WorkerReport) -> None:
+        """See `Control.report`."""
+        await self._runtime.controlling.report(worker)
+
+    async def sign_off(self, worker_id: str) -> None:
+        """See `Control.sign_off`."""
+        await self._runtime.controlling.sign_off(worker_id)
+
+    async def workers(self) -> list[WorkerRecord]:
+        """See `Control.workers`."""
+        return await self._runtime.controlling.workers()
+
+    async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
+        """See `Control.leases`."""
+        return await self._runtime.controlling.leases(limit)
+
+    async def facts(self, id_: int) -> MessageFacts:
+        """See `Control.facts`. Nothing is ever locked here."""
+        return await self._runtime.controlling.facts(id_)
+
     # ------------------------------------------------------------------------------------- inside
 
     async def _to_the_end(self, verb: Coroutine[Any, Any, T]) -> T:
@@ -350,14 +425,6 @@ class RedisStore:
             keep_delivered=self._keep_delivered,
             max_body_bytes=self._max_body_bytes,
         )
-
-    @property
-    def _opened(self) -> Runtime | None:
-        return self._opening.now
-
-    @property
-    def _runtime(self) -> Runtime:
-        return self._opening.here()
 
 
 def _check_named(queue: str, timer_id: str) -> None:

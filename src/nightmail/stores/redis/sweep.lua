@@ -1,4 +1,5 @@
--- Delete what is no longer needed: old delivered history, old unleased dead letters, expired dedup windows.
+-- Delete what is no longer needed: old delivered history, old unleased dead letters, expired dedup windows, pauses that
+-- are over, and requests to stop messages that are gone.
 --
 -- KEYS     the queue's tag
 -- ARGV[5]  older than this many microseconds
@@ -43,9 +44,20 @@ local function sweep_windows(room)
   return #over
 end
 
+local function sweep_controls()
+  in_parts('HDEL', q.controls, each_pause(q, function() end))
+  local stops, over = redis.call('HGETALL', q.stops), {}
+  for place = 1, #stops, 2 do
+    if redis.call('EXISTS', q.message .. stops[place]) == 0 then
+      over[#over + 1] = stops[place]
+    end
+  end
+  in_parts('HDEL', q.stops, over)
+end
+
 -- How many entries the queue holds. Its other keys are only of use while it holds any of these.
 local function holds()
-  local count = redis.call('HLEN', q.timers) + redis.call('HLEN', q.heads)
+  local count = redis.call('HLEN', q.timers) + redis.call('HLEN', q.heads) + redis.call('HLEN', q.controls)
   local places = { q.later, q.lines, q.blocked, q.run, q.expired, q.dead, q.delivered, q.windows, q.moved }
   for level = 0, 9 do
     places[#places + 1] = q.due .. level
@@ -60,16 +72,18 @@ local function forget_if_idle()
   if holds() > 0 or (redis.call('GET', q.last) or '') >= ARGV[10] then
     return 0
   end
-  redis.call('UNLINK', q.last, q.claims, q.waits, q.superseded, q.died, q.dead_due, q.dead_run, q.dead_expired)
+  redis.call('UNLINK', q.last, q.claims, q.stops, q.waits, q.superseded, q.died, q.dead_due, q.dead_run, q.dead_expired)
   return 1
 end
 
-need({ 'ZREMRANGEBYLEX' })
+need({ 'ZREMRANGEBYLEX', 'HGETALL', 'EXISTS' })
 guard_letters(q)
 -- Whatever is read after the first write is also read before it, so that a failure comes before any write.
 holds()
 redis.call('GET', q.last)
+redis.call('HLEN', q.stops)
 redis.call('ZREMRANGEBYLEX', q.moved, '-', '(' .. ARGV[9])
 local delivered, dead = sweep_delivered(tonumber(ARGV[6])), sweep_dead(tonumber(ARGV[7]))
 local windows = sweep_windows(tonumber(ARGV[8]))
+sweep_controls()
 return { delivered, dead, windows, forget_if_idle() }

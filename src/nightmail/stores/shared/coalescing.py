@@ -28,9 +28,9 @@ class Lane(Protocol[C_co]):
     """The connection that publishes."""
 
     async def run_patiently(
-        self, work: Callable[[C_co], Awaitable[list[int]]], *, lost: type[StoreUnavailable]
+        self, work: Callable[[C_co], Awaitable[list[int]]], *, lost: type[StoreUnavailable], here: bool
     ) -> list[int]:
-        """Run `work` when its turn comes; raise `lost` if the connection is lost meanwhile."""
+        """Run `work` when its turn comes; raise `lost` if the connection is lost meanwhile. `here`: in this task."""
         ...
 
 
@@ -83,7 +83,8 @@ class PublishCoalescer(Generic[C]):
 
     async def _answer(self, batch: list[_Waiting], send: Callable[[C], Awaitable[list[int]]]) -> None:
         try:
-            ids = await self._lane.run_patiently(send, lost=PublishUncertain)
+            # This task is ours: what cancels a publisher does not reach it, so it needs no other around the work.
+            ids = await self._lane.run_patiently(send, lost=PublishUncertain, here=True)
             if len(ids) != len(batch):
                 # Should never happen. Which id is whose is unknown, and a message must not get another's id.
                 raise PublishUncertain(f"the store answered with {len(ids)} ids for {len(batch)} messages")

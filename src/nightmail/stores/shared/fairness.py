@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
+from nightmail.message import Delivery
+
 ONE_IN: Final = 8
+
+_AGE: Final = attrgetter("due_at", "id")
+_PRIORITY: Final = attrgetter("priority")
 
 
 class FairShare:
@@ -29,3 +36,18 @@ class FairShare:
     def claimed(self, queue: str, count: int) -> None:
         """Record that `count` messages were claimed from this queue."""
         self._claimed[queue] += count
+
+    def put_in_order(self, claimed: list[Delivery], queues: Sequence[str]) -> None:
+        """Sort what was claimed: queue by queue, of each the share of the oldest first, then by priority."""
+        by_queue: defaultdict[str, list[Delivery]] = defaultdict(list)
+        for delivery in claimed:
+            by_queue[delivery.queue].append(delivery)
+        claimed.clear()
+        for queue in queues:
+            if taken := by_queue.get(queue):
+                # The sort is stable.
+                taken.sort(key=_AGE)
+                share = self.reserved(queue, len(taken))
+                self.claimed(queue, len(taken))
+                claimed += taken[:share]
+                claimed += sorted(taken[share:], key=_PRIORITY, reverse=True)

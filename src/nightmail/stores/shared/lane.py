@@ -100,6 +100,11 @@ class Lane(ABC, Generic[L]):
         self._task = task
         return await asyncio.shield(task)
 
+    async def run_here(self, work: Callable[[L], Awaitable[T]], *, lost: type[StoreUnavailable]) -> T:
+        """Like `run`, in the task of the caller, which must be one that is never cancelled."""
+        await self._free.acquire()
+        return await self._run(work, lost)
+
     async def close(self) -> None:
         """Finish the current work, for a limited time, and close the connection for good."""
         self._closed = True

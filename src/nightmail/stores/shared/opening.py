@@ -66,6 +66,8 @@ class Opening(Generic[Runtime]):
         if self._opened is None:
             raise NotOpen
         self._origin.refuse_elsewhere()
+        if self._loop is not None and self._loop is _running_loop():
+            return self._opened
         if self._loop_has_ended():
             # As after `asyncio.run`: the connections ended with their event loop.
             self.open()

@@ -12,37 +12,48 @@ from nightmail.errors import CannotJoin, NotInTransaction
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 
-async def sqlalchemy_connection(transaction: object) -> AsyncConnection | None:
-    """The connection of an `AsyncSession` or `AsyncConnection`; `None` for what is neither SQLAlchemy's nor Django's.
+def asynchronous_sqlalchemy(transaction: object) -> AsyncSession | AsyncConnection | None:
+    """This `AsyncSession` or `AsyncConnection`; `None` for what is neither SQLAlchemy's nor Django's.
 
     Statements must go through it and not through the driver below: SQLAlchemy begins the driver's transaction only
     with the first statement it sends itself, and a message that bypasses it would commit on its own.
     """
     asyncio_side: Any = sys.modules.get("sqlalchemy.ext.asyncio")
     if asyncio_side is not None:
-        connection: AsyncConnection | None = None
+        if isinstance(transaction, asyncio_side.AsyncSession):
+            session: AsyncSession = transaction
+            return session
         if isinstance(transaction, asyncio_side.AsyncConnection):
-            connection = transaction
-        elif isinstance(transaction, asyncio_side.AsyncSession | asyncio_side.async_scoped_session):
-            connection = await transaction.connection()
-        elif isinstance(transaction, asyncio_side.AsyncEngine):
+            connection: AsyncConnection = transaction
+            if connection.sync_connection is None:
+                raise NotInTransaction("this connection is not open: publish inside its transaction")
+            return connection
+        if isinstance(transaction, asyncio_side.async_scoped_session):
+            current: AsyncSession = transaction()
+            return current
+        if isinstance(transaction, asyncio_side.AsyncEngine):
             raise CannotJoin(
                 "an AsyncEngine is not a transaction: pass a session or connection of it that is in one"
             )
-        if connection is not None:
-            _refuse_unless_usable(
-                closed=connection.closed,
-                options=connection.sync_connection.get_execution_options()
-                if connection.sync_connection
-                else {},
-            )
-            return connection
     if _is_of("sqlalchemy", transaction) or _django_wrapper(transaction) is not None:
         raise synchronous(transaction)
     return None
+
+
+async def sqlalchemy_connection(transaction: object) -> AsyncConnection | None:
+    """The connection of an `AsyncSession` or `AsyncConnection`; `None` as above."""
+    found: Any = asynchronous_sqlalchemy(transaction)
+    if found is None:
+        return None
+    connection: AsyncConnection = await found.connection() if hasattr(found, "sync_session") else found
+    _refuse_unless_usable(
+        closed=connection.closed,
+        options=connection.sync_connection.get_execution_options() if connection.sync_connection else {},
+    )
+    return connection
 
 
 def blocking_connection(session: object) -> Connection | None:

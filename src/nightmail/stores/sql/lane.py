@@ -65,14 +65,19 @@ class Lane(lane.Lane[L]):
         return run(lambda link: carry_out(make(), link.send), lost=lost)
 
     async def run_patiently(
-        self, work: Callable[[L], Awaitable[T]], *, lost: type[StoreUnavailable] = StoreUnavailable
+        self,
+        work: Callable[[L], Awaitable[T]],
+        *,
+        lost: type[StoreUnavailable] = StoreUnavailable,
+        here: bool = False,
     ) -> T:
-        """Like `run`, retrying while a row is locked, and letting other callers go first."""
+        """Like `run`, or `run_here`, retrying while a row is locked, and letting other callers go first."""
+        run = self.run_here if here else self.run
         pause = SHORTEST_PAUSE
         deadline = asyncio.get_running_loop().time() + self._role.statement_seconds
         while True:
             try:
-                return await self.run(work, lost=lost)
+                return await run(work, lost=lost)
             except Locked:
                 if asyncio.get_running_loop().time() > deadline:
                     raise

@@ -53,7 +53,7 @@ def load(
 @cache
 def load_script(package: str, file: str, names: TableNames) -> str:
     """A whole file, such as a schema, with our table names."""
-    return _named(resources.files(package).joinpath(file).read_text("utf-8"), names)
+    return with_names(resources.files(package).joinpath(file).read_text("utf-8"), names)
 
 
 @cache
@@ -75,7 +75,7 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 def _prepared(name: str, body: str, names: TableNames, *, numbered: bool) -> Statement:
     # Without indentation: drivers cache prepared statements only up to a certain length (asyncpg: 15 KB).
     lines = [line.strip() for line in body.splitlines() if not line.lstrip().startswith("--")]
-    text = _named("\n".join(lines).strip().removesuffix(";"), names)
+    text = with_names("\n".join(lines).strip().removesuffix(";"), names)
     order = tuple(dict.fromkeys(_PARAMETER.findall(text)))
     if numbered:
         text = _PARAMETER.sub(lambda match: f"${order.index(match[1]) + 1}", text)
@@ -88,5 +88,6 @@ def _formatted(text: str, parameters: tuple[str, ...]) -> str:
     return _NUMBER.sub(lambda match: f"%({parameters[int(match[1]) - 1]})s", text.replace("%", "%%"))
 
 
-def _named(text: str, names: TableNames) -> str:
+def with_names(text: str, names: TableNames) -> str:
+    """This SQL with our table names in place of the default ones."""
     return _OURS.sub(lambda match: names.quoted(match[1]), text)

@@ -17,28 +17,35 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from nightmail.bell import Bell
+from nightmail.controls import (
+    LeasedMessage,
+    MessageFacts,
+    Pause,
+    WorkerRecord,
+    WorkerReport,
+    check_pausable,
+    check_pause,
+    storable_reason,
+)
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.limits import CLAIM_BYTES, check_batch, check_max_body_bytes, check_size
 from nightmail.message import DeadDelivery, Delivery, Due, Message, check_due, check_name, check_queue
 from nightmail.outcome import WriteResult
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats, Swept
+from nightmail.records import (
+    DeadFilter,
+    DeadLetter,
+    DeadSummary,
+    PendingMessage,
+    QueueStats,
+    StoredMessage,
+    Swept,
+)
 from nightmail.store import Claimed, Extend, Lingers, Settlement
 from nightmail.stores.shared.keeper_thread import KeeperThread
+from nightmail.stores.shared.wanted import NOTHING, Wanted, wanted_of
 from nightmail.stores.sql.verbs import Change, MakeVerb, Verb
 
 T = TypeVar("T")
-NOTHING = Claimed((), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a claim asks for: each queue once, and at least one message."""
-
-    queues: tuple[str, ...]
-    limit: int
-    lease: timedelta
-    token: UUID
-    max_bytes: int
 
 
 class Publishing(Protocol):
@@ -97,15 +104,29 @@ class Inspecting(Protocol):
     """Queries for operators."""
 
     def peek(
-        self, queue: str | None, *, timer_id: str | None, due_before: datetime | None, limit: int
+        self,
+        queue: str | None,
+        *,
+        timer_id: str | None,
+        due_before: datetime | None,
+        limit: int,
+        cursor: tuple[datetime, int] | None,
     ) -> Verb[list[PendingMessage]]:
         """Waiting messages by due time."""
+        ...
+
+    def find(self, ids: Sequence[int]) -> Verb[list[StoredMessage]]:
+        """The messages with these ids."""
         ...
 
     def dead(
         self, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
     ) -> Verb[list[DeadLetter]]:
         """Dead letters, newest first."""
+        ...
+
+    def summarize_dead(self, which: DeadFilter, *, limit: int) -> Verb[DeadSummary]:
+        """Dead letters, counted by group."""
         ...
 
     def stats(self) -> Verb[dict[str, QueueStats]]:
@@ -135,6 +156,55 @@ class Sweeping(Protocol):
         ...
 
 
+class Controlling(Protocol):
+    """What steers a store, and what says why."""
+
+    def pause(
+        self,
+        queue: str,
+        *,
+        ordering_key: str | None,
+        until: Due,
+        by: str,
+        reason: str | None,
+        automatic: bool,
+    ) -> Verb[Change[None]]:
+        """Claim nothing of this queue, or of this ordering key in it."""
+        ...
+
+    def resume(self, queue: str, *, ordering_key: str | None, automatic: bool) -> Verb[Change[bool]]:
+        """End this pause; returns whether it was in force."""
+        ...
+
+    def pauses(self, queue: str | None) -> Verb[list[Pause]]:
+        """The pauses in force, in order."""
+        ...
+
+    def request_stop(self, id_: int, by: str) -> Verb[bool]:
+        """Ask the holder of this message to stop it; returns whether it runs."""
+        ...
+
+    def report(self, worker: WorkerReport) -> Verb[None]:
+        """Note this worker, and forget those that were not seen for a day."""
+        ...
+
+    def sign_off(self, worker_id: str) -> Verb[None]:
+        """Forget this worker."""
+        ...
+
+    def workers(self) -> Verb[list[WorkerRecord]]:
+        """Those seen within the last day, in order."""
+        ...
+
+    def leases(self, limit: int) -> Verb[list[LeasedMessage]]:
+        """Running messages, the longest running first."""
+        ...
+
+    def facts(self, id_: int) -> Verb[MessageFacts]:
+        """What is known about this message."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Verbs:
     """The verbs of one store."""
@@ -146,6 +216,7 @@ class Verbs:
     inspecting: Inspecting
     redriving: Redriving
     sweeping: Sweeping
+    controlling: Controlling
 
     def of(self, deliveries: Sequence[Delivery]) -> UnderLease:
         """The verbs for these deliveries: a batch is all of one kind, so its first decides."""
@@ -186,12 +257,16 @@ class Runtime(Protocol):
         """Hand back what a claim leased whose reply was lost."""
         ...
 
-    async def settle(
+    def settle(
         self,
         batch: Sequence[Settlement],
         settle: Callable[[Sequence[Settlement]], Verb[Change[list[WriteResult]]]],
-    ) -> list[WriteResult]:
-        """Write outcomes. A row that the database refuses does not fail the others."""
+    ) -> Awaitable[Change[list[WriteResult]]]:
+        """Write outcomes, and ring. A row that the database refuses does not fail the others."""
+        ...
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        """These outcomes were written: have the next claim look where that makes a difference."""
         ...
 
     async def extend(self, make: MakeVerb[list[WriteResult]], count: int) -> list[WriteResult]:
@@ -272,10 +347,8 @@ class SQLStore(ABC):
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim`."""
-        wanted = Wanted(tuple(dict.fromkeys(queues)), limit, lease, token, max_bytes)
-        if not wanted.queues or limit <= 0:
-            return NOTHING
-        return await self._runtime.claim(wanted)
+        wanted = wanted_of(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
+        return NOTHING if wanted is None else await self._runtime.claim(wanted)
 
     async def claim_dead(
         self,
@@ -287,10 +360,8 @@ class SQLStore(ABC):
         max_bytes: int = CLAIM_BYTES,
     ) -> Claimed:
         """See `Store.claim_dead`."""
-        wanted = Wanted(tuple(dict.fromkeys(queues)), limit, lease, token, max_bytes)
-        if not wanted.queues or limit <= 0:
-            return NOTHING
-        return await self._runtime.claim_dead(wanted)
+        wanted = wanted_of(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
+        return NOTHING if wanted is None else await self._runtime.claim_dead(wanted)
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
@@ -306,7 +377,10 @@ class SQLStore(ABC):
         """See `Store.settle`."""
         if not batch:
             return []
-        return await self._runtime.settle(batch, self._verbs.of([batch[0].delivery]).settle)
+        runtime = self._runtime
+        change = await runtime.settle(batch, self._verbs.of([batch[0].delivery]).settle)
+        runtime.settled(batch)
+        return change.result
 
     async def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`."""
@@ -365,13 +439,25 @@ class SQLStore(ABC):
         timer_id: str | None = None,
         due_before: datetime | None = None,
         limit: int = 100,
+        cursor: tuple[datetime, int] | None = None,
         transaction: object | None = None,
     ) -> list[PendingMessage]:
         """See `Inspection.peek`."""
         verb = partial(
-            self._verbs.inspecting.peek, queue, timer_id=timer_id, due_before=due_before, limit=limit
+            self._verbs.inspecting.peek,
+            queue,
+            timer_id=timer_id,
+            due_before=due_before,
+            limit=limit,
+            cursor=cursor,
         )
         return await self._read(verb, transaction)
+
+    async def find(self, ids: Sequence[int]) -> list[StoredMessage]:
+        """See `Inspection.find`."""
+        if not ids:
+            return []
+        return await self._runtime.read(partial(self._verbs.inspecting.find, ids))
 
     async def dead(
         self,
@@ -384,6 +470,10 @@ class SQLStore(ABC):
         """See `Inspection.dead`."""
         verb = partial(self._verbs.inspecting.dead, which, limit=limit, cursor=cursor, max_bytes=max_bytes)
         return await self._runtime.read(verb)
+
+    async def summarize_dead(self, which: DeadFilter, *, limit: int = 100) -> DeadSummary:
+        """See `Inspection.summarize_dead`."""
+        return await self._runtime.read(partial(self._verbs.inspecting.summarize_dead, which, limit=limit))
 
     async def stats(self) -> dict[str, QueueStats]:
         """See `Inspection.stats`."""
@@ -409,6 +499,67 @@ class SQLStore(ABC):
         return await self._runtime.write(
             partial(self._verbs.sweeping.sweep, older_than=older_than, limit=limit)
         )
+
+    # ------------------------------------------------------------------------ steering, and asking why
+
+    async def pause(
+        self,
+        queue: str,
+        *,
+        ordering_key: str | None = None,
+        until: datetime | timedelta | None = None,
+        by: str,
+        reason: str | None = None,
+        automatic: bool = False,
+    ) -> None:
+        """See `Control.pause`."""
+        check_pause(queue, ordering_key, until, by, automatic=automatic)
+        verb = partial(
+            self._verbs.controlling.pause,
+            queue,
+            ordering_key=ordering_key,
+            until=until,
+            by=by,
+            reason=storable_reason(reason),
+            automatic=automatic,
+        )
+        await self._write(verb, None)
+
+    async def resume(self, queue: str, *, ordering_key: str | None = None, automatic: bool = False) -> bool:
+        """See `Control.resume`."""
+        # The row of a whole queue has an empty ordering key: resuming that would end another pause.
+        check_pausable(queue, ordering_key)
+        verb = partial(self._verbs.controlling.resume, queue, ordering_key=ordering_key, automatic=automatic)
+        return await self._write(verb, None)
+
+    async def pauses(self, queue: str | None = None) -> list[Pause]:
+        """See `Control.pauses`."""
+        return await self._runtime.read(partial(self._verbs.controlling.pauses, queue))
+
+    async def request_stop(self, id_: int, *, by: str) -> bool:
+        """See `Control.request_stop`."""
+        check_name("by", by)
+        return await self._runtime.write(partial(self._verbs.controlling.request_stop, id_, by), timer=True)
+
+    async def report(self, worker: WorkerReport) -> None:
+        """See `Control.report`."""
+        await self._runtime.write(partial(self._verbs.controlling.report, worker))
+
+    async def sign_off(self, worker_id: str) -> None:
+        """See `Control.sign_off`."""
+        await self._runtime.write(partial(self._verbs.controlling.sign_off, worker_id))
+
+    async def workers(self) -> list[WorkerRecord]:
+        """See `Control.workers`."""
+        return await self._runtime.read(self._verbs.controlling.workers)
+
+    async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
+        """See `Control.leases`."""
+        return await self._runtime.read(partial(self._verbs.controlling.leases, limit))
+
+    async def facts(self, id_: int) -> MessageFacts:
+        """See `Control.facts`."""
+        return await self._runtime.read(partial(self._verbs.controlling.facts, id_))
 
     # ------------------------------------------------------------------------- on whose connection
 

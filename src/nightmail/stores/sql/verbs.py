@@ -71,3 +71,20 @@ def carry_out_blocking(verb: Verb[T], send: Callable[[Any], Any]) -> T:
         return result
     finally:
         verb.close()
+
+
+def preceded(verb: Verb[T], before: Callable[[Any], Verb[None]]) -> Verb[T]:
+    """The same verb, after another that depends on its first request."""
+    try:
+        request = next(verb)
+        yield from before(request)
+        while True:
+            try:
+                reply = yield request
+            except Exception as error:  # noqa: BLE001 - the verb decides what it means
+                request = verb.throw(error)
+            else:
+                request = verb.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result

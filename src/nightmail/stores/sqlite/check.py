@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
-from nightmail.errors import NightmailError, SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.errors import NightmailError, SchemaDrift, SchemaMissing
+from nightmail.stores.shared.meta import LOOK_INTERVAL, NOTICE_HORIZON, OTHER_INTERVALS, TablesVersion
 from nightmail.stores.shared.table_names import TableNames
+from nightmail.stores.sql.check import Difference, compared
+from nightmail.stores.sql.migrations import steps
 from nightmail.stores.sql.statements import load_script
 from nightmail.stores.sql.verbs import Ask
 from nightmail.stores.sqlite.queries import Queries, Row
 from nightmail.stores.sqlite.shape import definitions
 from nightmail.stores.sqlite.times import in_microseconds
-from nightmail.stores.sqlite.wakeups import LOOK_INTERVAL, NOTICE_HORIZON
 
 VERSION: Final = 1
-_MISSING: Final = "is missing"
+_PACKAGE: Final = "nightmail.stores.sqlite"
 _TIMES: Final = (in_microseconds(LOOK_INTERVAL), in_microseconds(NOTICE_HORIZON))
 
 
@@ -27,7 +29,7 @@ class Schema:
     def __init__(self, names: TableNames, sql: Queries) -> None:
         self._names = names
         self._sql = sql
-        self._script = load_script(__package__, "schema.sql", names)
+        self._script = load_script(_PACKAGE, "schema.sql", names)
 
     @property
     def script(self) -> str:
@@ -43,33 +45,38 @@ class Schema:
         return True if self.problem(connection) is None else None
 
     def migrate(self, connection: sqlite3.Connection) -> bool:
-        """Create what is missing. Tables of a later version are left alone."""
+        """Bring the tables up to this version, or create what is missing. Tables of a later version are left alone."""
         meta = self._meta(connection)
+        if meta is not None:
+            for step in steps(_PACKAGE, self._names, found=meta[0], needed=VERSION):
+                for statement in _statements(step.script):
+                    connection.execute(statement)
+                self._note(connection, self._sql("note_step", version=step.version, serves=step.serves))
         if meta is None or meta[0] <= VERSION:
             for statement in _statements(self._script):
                 connection.execute(statement)
-            note = self._version()
-            connection.execute(note.statement.text, note.values)
+            self._note(connection, self._version())
         return True
+
+    def _note(self, connection: sqlite3.Connection, note: Ask) -> None:
+        connection.execute(note.statement.text, note.values)
 
     def problem(self, connection: sqlite3.Connection) -> NightmailError | None:
         """What is wrong with the tables, if anything is."""
         meta = self._meta(connection)
         if meta is None:
             # `migrate` creates what is missing.
-            changed = [each for each in self._differences(connection) if not each.endswith(_MISSING)]
-            return SchemaDrift(changed) if changed else SchemaMissing()
-        version, *times = meta
-        if version < VERSION:
-            return SchemaOutdated(version, VERSION)
+            changed = [each for each in self._differences(connection) if each.found is not None]
+            return SchemaDrift([_told(each) for each in changed]) if changed else SchemaMissing()
+        version, serves, *times = meta
+        if problem := TablesVersion(version, serves).problem(VERSION):
+            return problem
         if version > VERSION:
-            return SchemaDrift(
-                [f"the tables are at version {version}, this code knows {VERSION}: update nightmail"]
-            )
-        differences = list(self._differences(connection))
+            return None  # Newer tables that serve this code. What they must look like, newer code knows.
+        told = [_told(each) for each in self._differences(connection)]
         if tuple(times) != _TIMES:
-            differences.append("look interval and notice horizon are not those of this version")
-        return SchemaDrift(differences) if differences else None
+            told.append(OTHER_INTERVALS)
+        return SchemaDrift(told) if told else None
 
     def is_adoptable(self, connection: sqlite3.Connection) -> bool:
         """Whether these tables lack only what Alembic cannot create: the triggers, and the row with the version."""
@@ -78,15 +85,9 @@ class Schema:
         made = {name: text for name, text in self._expected().items() if not name.startswith("trigger ")}
         return definitions(connection, made) == made
 
-    def _differences(self, connection: sqlite3.Connection) -> Iterator[str]:
-        """What the database lacks or has changed. Additions by others are ignored."""
+    def _differences(self, connection: sqlite3.Connection) -> Iterator[Difference]:
         made = self._expected()
-        found = definitions(connection, made)
-        for name, expected in made.items():
-            if name not in found:
-                yield f"{name} {_MISSING}"
-            elif found[name] != expected:
-                yield f"{name} was changed"
+        return compared(made, definitions(connection, made))
 
     def _expected(self) -> dict[str, str]:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
@@ -109,6 +110,11 @@ class Schema:
         return self._sql(
             "note_version", version=VERSION, look_interval=look_interval, notice_horizon=notice_horizon
         )
+
+
+def _told(difference: Difference) -> str:
+    """A definition is a whole statement here, too long to quote."""
+    return str(difference) if difference.found is None else f"the {difference.thing} was changed"
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -2,8 +2,21 @@
 -- Statements that find many rows return them as one row: see `gathered`.
 
 -- name: levels
--- Queues and priorities at which something is due, highest first. All of it may be running.
-SELECT json_group_array(json_array(queue.value, level.value))
+-- Queues and priorities at which something is due, highest first. All of it may be running. And the pauses of these
+-- queues; NULL, for one look at an empty table, while there is not one pause. An end that cannot be read is none.
+SELECT
+    json_group_array(json_array(queue.value, level.value)),
+    CASE WHEN EXISTS (SELECT 1 FROM nightmail_controls) THEN (
+        SELECT json_group_array(json_array(
+            pause.queue,
+            cast(pause.ordering_key AS TEXT),
+            pause.automatic,
+            CASE WHEN typeof(pause.until) = 'integer' THEN pause.until END
+        ))
+        FROM json_each(:queues) AS paused
+        CROSS JOIN nightmail_controls AS pause
+        WHERE pause.queue = paused.value
+    ) END
 FROM json_each(:queues) AS queue
 CROSS JOIN json_each('[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]') AS level
 WHERE EXISTS (
@@ -12,10 +25,10 @@ WHERE EXISTS (
     WHERE m.queue = queue.value AND m.follows = 0 AND m.priority = level.value AND m.due_at <= :now
 );
 
--- name: available
+-- name: candidates
 -- Claimable messages at one priority of a queue, due between two times, in order: a JSON list of their values, and their
 -- headers and bodies in hexadecimal, with commas between. Of an ordering key, only the message that holds it, or the
--- first due one if none does.
+-- first due one if none does; of a paused one (a JSON list, NULL while there are none), nothing.
 -- A row that cannot be delivered has only its id and a reason. Other software wrote it, and neither its values nor its
 -- size may fail the claim of the other rows. What is too large to be read with the others is a dash.
 SELECT '[' || coalesce(group_concat(entry), '') || ']', group_concat(headers), group_concat(body)
@@ -59,22 +72,27 @@ FROM (
         AND (lease_until IS NULL OR lease_until <= :expired)
         AND (
             ordering_key IS NULL
-            OR head_key IS NOT NULL
             OR (
-                NOT EXISTS (
-                    SELECT 1
-                    FROM nightmail_messages AS head
-                    WHERE head.queue = m.queue AND head.head_key = m.ordering_key
-                )
-                AND NOT EXISTS (
-                    SELECT 1
-                    FROM nightmail_messages AS earlier
-                    WHERE
-                        earlier.queue = m.queue
-                        AND earlier.ordering_key = m.ordering_key
-                        AND earlier.follows = 0
-                        AND earlier.due_at <= :now
-                        AND earlier.id < m.id
+                (:paused_keys IS NULL OR ordering_key NOT IN (SELECT value FROM json_each(:paused_keys)))
+                AND (
+                    head_key IS NOT NULL
+                    OR (
+                        NOT EXISTS (
+                            SELECT 1
+                            FROM nightmail_messages AS head
+                            WHERE head.queue = m.queue AND head.head_key = m.ordering_key
+                        )
+                        AND NOT EXISTS (
+                            SELECT 1
+                            FROM nightmail_messages AS earlier
+                            WHERE
+                                earlier.queue = m.queue
+                                AND earlier.ordering_key = m.ordering_key
+                                AND earlier.follows = 0
+                                AND earlier.due_at <= :now
+                                AND earlier.id < m.id
+                        )
+                    )
                 )
             )
         )

@@ -6,7 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
 from operator import itemgetter
@@ -17,11 +17,13 @@ from nightmail.message import Delivery
 from nightmail.store import Claimed
 from nightmail.stores.shared.fairness import FairShare
 from nightmail.stores.shared.marks import Marks, Range
-from nightmail.stores.sql.store import Wanted
+from nightmail.stores.shared.wanted import Wanted
 from nightmail.stores.sql.verbs import Verb
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.blobs import copy_body
+from nightmail.stores.sqlite.pausing import NOTHING_PAUSED, Paused
 from nightmail.stores.sqlite.queries import Queries, gathered
+from nightmail.stores.sqlite.ringing import ring
 from nightmail.stores.sqlite.times import (
     BEGINNING_OF_TIME,
     END_OF_TIME,
@@ -30,7 +32,6 @@ from nightmail.stores.sqlite.times import (
     in_microseconds,
     moment_of,
 )
-from nightmail.stores.sqlite.wakeups import ring
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +74,11 @@ _EVER: Final = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The times a claim compares with: messages are due up to `now`, leases have expired up to `expired`."""
+    """What a claim compares with: messages are due up to `now`, leases have expired up to `expired`."""
 
     now: int
     expired: int
+    paused: Paused = NOTHING_PAUSED
 
     @classmethod
     def after_lock_out(cls, now: int, locked_out: float, waited_lately: float, lease: timedelta) -> Moment:
@@ -129,7 +131,8 @@ class Claims:
         """The result of a claim that finds nothing to take; `None` when there is something."""
         at = Moment(now := self._time.now(), now)
         try:
-            for queue, levels in (yield from self._levels(wanted.queues, at)).items():
+            due, at = yield from self._due(wanted.queues, at)
+            for queue, levels in due.items():
                 for level in levels:
                     if (yield from self._available(Range(queue, level), 1, at)):
                         return None
@@ -143,30 +146,59 @@ class Claims:
         """Lease what is available, up to the limits, after waiting for the lock for so many seconds."""
         at = Moment.after_lock_out(self._time.now(), locked_out, waited_lately, wanted.lease)
         yield from self._give_up_strays(wanted.queues, at)
-        claim = next(self._claims)
-        budget = ByteBudget(wanted.max_bytes)
+        due, at = yield from self._due(wanted.queues, at)
+        if at.paused.left_over:
+            yield self._sql("end_pauses", queues=json.dumps(wanted.queues), now=at.now)
+        taken, full = yield from self._probe(due, wanted, at)
+        is_probe = bool(taken)
+        if not full:
+            taken, full = yield from self._gather(due, wanted.limit, wanted.max_bytes, at)
+        deliveries = (yield from self._lease(taken, wanted, at.now)) if taken else []
+        self.is_busy = full
+        next_in = None if full else (yield from self._next_in(wanted.queues, at))
+        return Claimed(deliveries, next_in, full, is_probe)
+
+    def look_from_the_start(self, queues: Iterable[str]) -> None:
+        """Forget the marks of these queues: a message came back to its old place."""
+        self._marks.drop(queues)
+
+    def _probe(self, due: dict[str, list[int]], wanted: Wanted, at: Moment) -> Verb[tuple[list[Found], bool]]:
+        """One message of a queue that may be probed, if there is one, and whether there may be more.
+
+        That queue is then paused for as long again. All such queues are taken out of `due`.
+        """
         taken: list[Found] = []
-        due = yield from self._levels(wanted.queues, at)
+        full = False
+        for queue in at.paused.to_probe:
+            levels = due.pop(queue, None)
+            if levels is None or full:
+                continue
+            taken, full = yield from self._gather({queue: levels}, 1, wanted.max_bytes, at)
+            if taken:
+                yield self._sql("renew_pause", queue=queue, now=at.now, end=END_OF_TIME)
+        return taken, full
+
+    def _gather(
+        self, due: Mapping[str, list[int]], limit: int, max_bytes: int, at: Moment
+    ) -> Verb[tuple[list[Found], bool]]:
+        """What is available, up to the limits, and whether there may be more."""
+        claim = next(self._claims)
+        budget = ByteBudget(max_bytes)
+        taken: list[Found] = []
         full = False
         # The queue that was served longest ago comes first.
         for queue in sorted(due, key=self._served.__getitem__):
-            room = wanted.limit - len(taken)
+            room = limit - len(taken)
             chosen, more = yield from self._choose_fit(queue, due[queue], room, budget, at)
             fitting = [found for found in chosen if budget.take(found[_SIZE])]
             if fitting:
                 self._share.claimed(queue, len(fitting))
                 self._served[queue] = claim
                 taken += fitting
-            full = full or more or budget.spent or len(taken) == wanted.limit
+            full = full or more or budget.spent or len(taken) == limit
             if full:
                 break
-        deliveries = (yield from self._lease(taken, wanted, at.now)) if taken else []
-        self.is_busy = full
-        return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, at)), full)
-
-    def look_from_the_start(self, queues: Iterable[str]) -> None:
-        """Forget the marks of these queues: a message came back to its old place."""
-        self._marks.drop(queues)
+        return taken, full
 
     def _lease(self, taken: Sequence[Found], wanted: Wanted, now: int) -> Verb[list[Delivery]]:
         token, lease_until = wanted.token.bytes, after(now, wanted.lease)
@@ -232,16 +264,23 @@ class Claims:
                 found += yield from self._available(each, room - len(found), at)
         return found
 
-    def _levels(self, queues: Sequence[str], at: Moment) -> Verb[Mapping[str, list[int]]]:
-        """Those of these queues in which something is due, and at which priorities, highest first."""
+    def _due(self, queues: Sequence[str], at: Moment) -> Verb[tuple[dict[str, list[int]], Moment]]:
+        """Those of these queues in which something is due and not paused, at which priorities, highest first.
+
+        And the same moment, with what is paused then.
+        """
+        ((found, pauses),) = yield self._sql("levels", queues=json.dumps(queues), now=at.now)
         due: dict[str, list[int]] = {}
-        for queue, level in (yield from gathered(self._sql("levels", queues=json.dumps(queues), now=at.now))):
+        for queue, level in json.loads(found):
             due.setdefault(queue, []).append(level)
-        return due
+        if pauses is None:
+            return due, at
+        paused = Paused.at(at.now, json.loads(pauses), queues)
+        return {queue: due[queue] for queue in paused.open(list(due))}, replace(at, paused=paused)
 
     def _available(self, within: Range[int], limit: int, at: Moment) -> Verb[list[Found]]:
         ask = self._sql(
-            "available",
+            "candidates",
             queue=within.queue,
             priority=within.level,
             first=_EVER if within.start is None else within.start,
@@ -249,6 +288,7 @@ class Claims:
             limit=limit,
             now=at.now,
             expired=at.expired,
+            paused_keys=at.paused.keys.get(within.queue),
             small=SMALL,
             max_body=self._max_body_bytes,
             max_headers=MAX_STORED_HEADERS_BYTES,
@@ -274,9 +314,13 @@ class Claims:
 
     def _next_in(self, queues: Sequence[str], at: Moment) -> Verb[timedelta | None]:
         ((moment,),) = yield self._sql(
-            "upcoming", queues=json.dumps(queues), now=at.now, expired=at.expired, end=END_OF_TIME
+            "upcoming",
+            queues=json.dumps(at.paused.open(queues)),
+            now=at.now,
+            expired=at.expired,
+            end=END_OF_TIME,
         )
-        return at.until(moment)
+        return at.until(at.paused.next_look(moment))
 
     # -------------------------------------------------------------------------------- what is unfit
 

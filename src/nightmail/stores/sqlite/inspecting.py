@@ -3,31 +3,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from nightmail.limits import ByteBudget
-from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
+from nightmail.records import (
+    DeadFilter,
+    DeadLetter,
+    DeadSummary,
+    PendingMessage,
+    QueueStats,
+    StoredMessage,
+)
+from nightmail.stores.shared.dead_groups import DeadGroups
 from nightmail.stores.sql.verbs import Verb
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.queries import Queries
-from nightmail.stores.sqlite.times import BEGINNING_OF_TIME, StoreTime, before, stored_moment
+from nightmail.stores.sqlite.times import (
+    BEGINNING_OF_TIME,
+    StoreTime,
+    before,
+    readable_moment,
+    stored_moment,
+)
+
+_PAGE: Final = 10_000
+"""How many dead letters are counted at a time."""
 
 
 class Inspecting:
-    """The verbs `peek`, `dead` and `stats`."""
+    """The verbs that only read."""
 
     def __init__(self, sql: Queries, time: StoreTime) -> None:
         self._sql = sql
         self._time = time
 
     def peek(
-        self, queue: str | None, *, timer_id: str | None, due_before: datetime | None, limit: int
+        self,
+        queue: str | None,
+        *,
+        timer_id: str | None,
+        due_before: datetime | None,
+        limit: int,
+        cursor: tuple[datetime, int] | None,
     ) -> Verb[list[PendingMessage]]:
         """Waiting messages by due time."""
         narrowed: Mapping[str, Any] = {
             "due_before": None if due_before is None else stored_moment(due_before),
+            "after": None if cursor is None else stored_moment(cursor[0]),
+            "after_id": None if cursor is None else cursor[1],
             "limit": max(limit, 0),
             "now": self._time.now(),
         }
@@ -39,6 +65,11 @@ class Inspecting:
             found = yield self._sql("peek_timer", queue=queue, timer_id=timer_id, **narrowed)
         return [rows.pending_message(row) for row in found]
 
+    def find(self, ids: Sequence[int]) -> Verb[list[StoredMessage]]:
+        """The messages with these ids."""
+        found = yield self._sql("find", ids=json.dumps(list(ids)), now=self._time.now())
+        return [rows.stored_message(row) for row in found]
+
     def dead(
         self, which: DeadFilter, *, limit: int, cursor: int | None, max_bytes: int
     ) -> Verb[list[DeadLetter]]:
@@ -47,13 +78,25 @@ class Inspecting:
         sizes = yield self._sql(narrowed("dead", which), cursor=cursor, limit=max(limit, 0), **wanted)
         budget = ByteBudget(max_bytes)
         ids = [id_ for id_, size in sizes if budget.take(size)]
-        found = (yield self._sql("dead_letters", ids=json.dumps(ids))) if ids else []
+        found = (yield self._sql("read_dead", ids=json.dumps(ids))) if ids else []
         return [rows.dead_letter(row) for row in found]
+
+    def summarize_dead(self, which: DeadFilter, *, limit: int) -> Verb[DeadSummary]:
+        """Dead letters, counted by group: page by page, so that memory holds no more than one."""
+        wanted = conditions(which, self._time.now())
+        groups = DeadGroups(readable_moment)
+        cursor: int | None = None
+        while page := (yield self._sql(narrowed("dead_errors", which), cursor=cursor, limit=_PAGE, **wanted)):
+            for id_, queue, reason, error, died in page:
+                why = None if error is None else error.decode("utf-8", "replace")
+                groups.add(_text(queue), _text(reason), why, 1, died, died, id_)
+            cursor = page[-1][0]
+        return groups.summary(limit)
 
     def stats(self) -> Verb[dict[str, QueueStats]]:
         """Statistics for each queue that is not empty."""
         now = self._time.now()
-        dead: dict[str, int] = dict((yield self._sql("dead_counts")))
+        dead: dict[str, int] = dict((yield self._sql("dead_stats")))
         stats = {queue: QueueStats(dead=letters) for queue, letters in dead.items()}
         for queue, ready, scheduled, running, superseded, oldest in (yield self._sql("stats", now=now)):
             stats[queue] = QueueStats(
@@ -67,6 +110,12 @@ class Inspecting:
                 else timedelta(microseconds=now - max(oldest, BEGINNING_OF_TIME)),
             )
         return stats
+
+
+@lru_cache(maxsize=1024)
+def _text(name: bytes) -> str:
+    """A name or reason. Read as bytes, for Python is called for each text that SQLite returns, and these are many."""
+    return name.decode("utf-8", "replace")
 
 
 def narrowed(statement: str, which: DeadFilter) -> str:

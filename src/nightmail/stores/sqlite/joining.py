@@ -16,7 +16,7 @@ from weakref import WeakSet
 from nightmail.errors import OtherDatabase
 from nightmail.store import Blocking
 from nightmail.stores.sql.statements import Statement
-from nightmail.stores.sql.verbs import Ask, MakeVerb, Verb, carry_out, carry_out_blocking
+from nightmail.stores.sql.verbs import Ask, MakeVerb, Verb, carry_out, carry_out_blocking, preceded
 from nightmail.stores.sqlite.blocking import BlockingCaller, blocking_caller
 from nightmail.stores.sqlite.callers import Caller, caller_of
 from nightmail.stores.sqlite.queries import Queries
@@ -105,20 +105,12 @@ class Joining:
 
     def _locking(self, verb: Verb[T], *, locked: bool) -> Verb[T]:
         """The verb, after taking the write lock if it begins by reading."""
-        try:
-            request = next(verb)
-            if not locked and request.statement.text.startswith("SELECT"):
+
+        def lock(first: Ask) -> Verb[None]:
+            if not locked and first.statement.text.startswith("SELECT"):
                 yield self._lock
-            while True:
-                try:
-                    reply = yield request
-                except Exception as error:  # noqa: BLE001 - the verb decides what it means
-                    request = verb.throw(error)
-                else:
-                    request = verb.send(reply)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+
+        return preceded(verb, lock)
 
 
 def _begin(caller: Caller | BlockingCaller) -> Verb[bool]:

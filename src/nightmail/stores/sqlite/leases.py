@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
@@ -20,6 +20,8 @@ class Leases:
 
     suffix: ClassVar[str] = ""
     """At the end of the names of the statements."""
+    asked_to_stop: ClassVar[str] = "still_wanted"
+    """The statement that tells which leases are held, and which of them an operator wants stopped."""
 
     def __init__(self, sql: Queries, time: StoreTime) -> None:
         self._sql = sql
@@ -27,9 +29,7 @@ class Leases:
 
     def held(self, deliveries: Sequence[Delivery]) -> Verb[dict[int, int]]:
         """The positions of deliveries whose leases are held, and whether each is superseded."""
-        found = yield from gathered(self._sql(f"still_leased{self.suffix}", leases=_listed(deliveries)))
-        held: dict[int, int] = dict(found)
-        return held
+        return (yield from self._held(f"still_leased{self.suffix}", deliveries))
 
     def hold(self, deliveries: Sequence[Delivery]) -> Verb[Change[None]]:
         """Make sure that all these leases are held. The write lock keeps them so."""
@@ -41,13 +41,19 @@ class Leases:
 
     def extend(self, deliveries: Sequence[Delivery], lease: timedelta) -> Verb[list[WriteResult]]:
         """Extend these leases. Returns the write result of each."""
-        held = yield from self.held(deliveries)
+        held = yield from self._held(self.asked_to_stop, deliveries)
         if held:
             ids = json.dumps([deliveries[place].id for place in held])
             yield self._sql(f"extend{self.suffix}", ids=ids, until=after(self._time.stamp(), lease))
         return [
-            WriteResult.WRITTEN if place in held else WriteResult.LOST for place in range(len(deliveries))
+            (WriteResult.STOP if held[place] else WriteResult.WRITTEN) if place in held else WriteResult.LOST
+            for place in range(len(deliveries))
         ]
+
+    def _held(self, statement: str, deliveries: Sequence[Delivery]) -> Verb[dict[int, Any]]:
+        found = yield from gathered(self._sql(statement, leases=_listed(deliveries)))
+        held: dict[int, Any] = dict(found)
+        return held
 
 
 def _listed(deliveries: Sequence[Delivery]) -> str:

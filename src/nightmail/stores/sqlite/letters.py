@@ -12,14 +12,14 @@ from nightmail.limits import ByteBudget
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import Claimed, Settlement
-from nightmail.stores.sql.store import Wanted
+from nightmail.stores.shared.wanted import Wanted
 from nightmail.stores.sql.verbs import Change, Verb
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.claiming import Moment
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.outcome_groups import OutcomeGroups, due_again
+from nightmail.stores.sqlite.ringing import NO_QUEUES, if_soon, ring
 from nightmail.stores.sqlite.times import END_OF_TIME, after
-from nightmail.stores.sqlite.wakeups import NO_QUEUES, if_soon, ring
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ class Letters(Leases):
     """Claiming dead letters, and what is written under a lease on one."""
 
     suffix = "_dead"
+    asked_to_stop = "still_leased_dead"  # None ever is.
 
     def look(self, wanted: Wanted) -> Verb[Claimed | None]:
         """The result of a claim that finds nothing to take; `None` when there is something."""
@@ -79,7 +80,7 @@ class Letters(Leases):
         offered: list[tuple[int, int, int]] = []
         for queue in queues:
             offered += yield self._sql(
-                "available_dead", queue=queue, limit=limit, now=at.now, expired=at.expired
+                "candidates_dead", queue=queue, limit=limit, now=at.now, expired=at.expired
             )
         return [(id_, size) for _, id_, size in sorted(offered)[:limit]]
 

@@ -1,6 +1,6 @@
 -- Handling dead letters: claiming them, and what is written under a lease on one. The write lock is held.
 
--- name: available_dead
+-- name: candidates_dead
 -- Claimable dead letters of a queue, longest due first, with their sizes.
 SELECT due_at, id, length(body) + length(headers)
 FROM nightmail_dead

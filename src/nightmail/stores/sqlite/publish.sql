@@ -58,7 +58,8 @@ SET
     last_attempt_at = NULL,
     token = NULL,
     lease_until = NULL,
-    claimed_at = NULL
+    claimed_at = NULL,
+    stop_requested_by = NULL
 WHERE id = :id;
 
 -- name: window

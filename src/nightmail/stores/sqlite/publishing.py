@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from nightmail.errors import TimerExists
 from nightmail.message import DeadDelivery, Delivery, Message
+from nightmail.stores.shared.conflicts import replaces
 from nightmail.stores.sql.verbs import Change, Verb
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.queries import Queries
+from nightmail.stores.sqlite.ringing import NO_QUEUES, if_soon, ring
 from nightmail.stores.sqlite.times import StoreTime, after, due_moment
-from nightmail.stores.sqlite.wakeups import NO_QUEUES, if_soon, ring
 
 
 class _Owner(NamedTuple):
@@ -91,7 +92,7 @@ class Publishing:
             # Due times are not compared: a running message is no longer scheduled, and the new message must not be
             # lost when it ends.
             return (yield from self._take_timer_id(message, owner, now, superseded=True))
-        if not _wins(message, owner, now):
+        if not replaces(message.on_conflict, due_moment(message.due, now), owner.due_at):
             return Change(None)
         fields = _fields(message, now)
         yield self._sql("overwrite", id=owner.id, body=message.body, now=now, **fields)
@@ -142,14 +143,3 @@ def _joins(ends: dict[tuple[str, str], int], message: Message, due_at: int) -> b
     before = ends.get(line)
     ends[line] = due_at
     return before is not None and before <= due_at
-
-
-def _wins(message: Message, waiting: _Owner, now: int) -> bool:
-    due_at = due_moment(message.due, now)
-    match message.on_conflict:
-        case "earliest":
-            return due_at < waiting.due_at
-        case "latest":
-            return due_at > waiting.due_at
-        case _:
-            return True

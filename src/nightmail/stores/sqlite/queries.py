@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.statements import Statement, load
-from nightmail.stores.sql.verbs import Ask, Verb
+from nightmail.stores.sql.verbs import Ask, Verb, carry_out_blocking
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
@@ -21,9 +21,11 @@ _FILES: Final = (
     "letters.sql",
     "timers.sql",
     "inspect.sql",
+    "controls.sql",
     "redrive.sql",
     "sweep.sql",
-    "tables.sql",
+    "shape.sql",
+    "wakeups.sql",
 )
 _UNDER_LEASE: Final = "under_lease.sql"
 """The statements that messages and dead letters share."""
@@ -64,23 +66,11 @@ def gathered(ask: Ask) -> Verb[Any]:
 
 
 def carry_out_on(connection: sqlite3.Connection, verb: Verb[T]) -> T:
-    """Run a verb on one of our own connections, on the thread that owns it.
+    """Run a verb on one of our own connections, on the thread that owns it."""
 
-    The same as `carry_out_blocking`, but without a call of ours for each statement: next to a busy event loop the
-    thread waits for the GIL at each.
-    """
-    try:
-        request = next(verb)
-        while True:
-            try:
-                if isinstance(request, Direct):
-                    reply: Any = request.work(connection)
-                else:
-                    reply = connection.execute(request.statement.text, request.values).fetchall()
-            except Exception as error:  # noqa: BLE001 - the verb decides what it means
-                request = verb.throw(error)
-            else:
-                request = verb.send(reply)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+    def send(request: Any) -> Any:
+        if isinstance(request, Direct):
+            return request.work(connection)
+        return connection.execute(request.statement.text, request.values).fetchall()
+
+    return carry_out_blocking(verb, send)

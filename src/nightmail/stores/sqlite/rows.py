@@ -7,8 +7,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from nightmail.controls import WORKER_ID_BYTES, LeasedMessage, Pause, WorkerRecord
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.records import DeadLetter, PendingMessage
+from nightmail.records import DeadLetter, PendingMessage, StoredMessage
+from nightmail.stores.sql.controls import WHOLE_QUEUE, worker_record
 from nightmail.stores.sqlite.queries import Row
 from nightmail.stores.sqlite.times import moment_of, readable_moment
 
@@ -82,6 +84,34 @@ def pending_message(row: Row) -> PendingMessage:
     )
 
 
+def stored_message(row: Row) -> StoredMessage:
+    """A message, waiting or running, from the columns of `find`."""
+    (
+        id_, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers,
+        deliveries, superseded, claimed_at, lease_until, running, first_attempt_at, last_attempt_at,
+    ) = row  # fmt: skip
+    return StoredMessage(
+        id=id_,
+        queue=queue,
+        timer_id=timer_id,
+        ordering_key=ordering_key,
+        priority=priority,
+        due_at=readable_moment(due_at),
+        published_at=readable_moment(published_at),
+        expires_at=_readable(expires_at),
+        attempts=attempts,
+        body=body,
+        encoded_headers=headers,
+        deliveries=deliveries,
+        superseded=superseded == 1,
+        claimed_at=_readable(claimed_at),
+        lease_until=_readable(lease_until),
+        running=running == 1,
+        first_attempt_at=_readable(first_attempt_at),
+        last_attempt_at=_readable(last_attempt_at),
+    )
+
+
 def dead_letter(row: Row) -> DeadLetter:
     """A dead letter, from the columns of `dead`."""
     (
@@ -105,6 +135,48 @@ def dead_letter(row: Row) -> DeadLetter:
         died_at=readable_moment(died_at),
         body=body,
         encoded_headers=headers,
+    )
+
+
+def pause(row: Row) -> Pause:
+    """A pause, from the columns of `pauses`."""
+    queue, ordering_key, automatic, since, until, by, reason = row
+    return Pause(
+        queue=queue,
+        ordering_key=None if ordering_key == WHOLE_QUEUE else ordering_key,
+        by=by,
+        reason=reason,
+        since=readable_moment(since),
+        until=_readable(until),
+        automatic=automatic == 1,
+    )
+
+
+def worker(row: Row) -> WorkerRecord:
+    """A worker, from the columns of `workers`."""
+    *said, started_at, seen_at = row
+    names = ("id", "host", "pid", "version", "queues", "state")
+    return worker_record(
+        dict(zip(names, said, strict=True)), readable_moment(started_at), readable_moment(seen_at)
+    )
+
+
+def worker_id(token: bytes) -> str:
+    """The id of the worker that made this token."""
+    return token[:WORKER_ID_BYTES].hex()
+
+
+def leased_message(row: Row) -> LeasedMessage:
+    """A running message, from the columns of `leases`."""
+    id_, queue, token, attempts, deliveries, claimed_at, lease_until = row
+    return LeasedMessage(
+        id=id_,
+        queue=queue,
+        worker_id=worker_id(token),
+        attempts=attempts,
+        deliveries=deliveries,
+        claimed_at=readable_moment(claimed_at),
+        lease_until=readable_moment(lease_until),
     )
 
 

@@ -15,7 +15,8 @@ from nightmail.message import Message
 from nightmail.outcome import WriteResult
 from nightmail.records import Swept
 from nightmail.store import Claimed, Settlement
-from nightmail.stores.sql.store import Verbs, Wanted
+from nightmail.stores.shared.wanted import Wanted
+from nightmail.stores.sql.store import Verbs
 from nightmail.stores.sql.verbs import Change, MakeVerb, Verb
 from nightmail.stores.sqlite.claiming import Claims
 from nightmail.stores.sqlite.connect import connect, create_file, look_at_file
@@ -28,7 +29,7 @@ from nightmail.stores.sqlite.queries import carry_out_on
 from nightmail.stores.sqlite.settling import settle_apart
 from nightmail.stores.sqlite.sweeping import Sweeping
 from nightmail.stores.sqlite.thread import ConnectionThread
-from nightmail.stores.sqlite.watch import WakeupPoller
+from nightmail.stores.sqlite.wakeups import WakeupPoller
 
 T = TypeVar("T")
 _EXTEND_SECONDS: Final = 0.2
@@ -110,6 +111,22 @@ class Runtime:
         """Carry out a query."""
         return self.reader.read(lambda connection: carry_out_on(connection, make()))
 
+    def read_at_one_moment(self, make: MakeVerb[T]) -> Coroutine[Any, Any, T]:
+        """Carry out queries that must not see each other's future."""
+
+        def work(connection: sqlite3.Connection) -> T:
+            connection.execute("BEGIN")
+            try:
+                return carry_out_on(connection, make())
+            finally:
+                connection.rollback()
+
+        return self.reader.read(work)
+
+    def report(self, make: MakeVerb[None]) -> Coroutine[Any, Any, None]:
+        """Note that a worker is alive. Every process does it every few seconds, so it does not wait for the disk."""
+        return self.writer.write(lambda connection: carry_out_on(connection, make()), lasting=False)
+
     def claim(self, wanted: Wanted) -> Coroutine[Any, Any, Claimed]:
         """Lease messages. A lease need not survive a power cut, which leaves no holder."""
         writer, claims = self.writer, self._verbs.claims
@@ -140,23 +157,25 @@ class Runtime:
         self,
         batch: Sequence[Settlement],
         settle: Callable[[Sequence[Settlement]], Verb[Change[list[WriteResult]]]],
-    ) -> list[WriteResult]:
+    ) -> Change[list[WriteResult]]:
         """Write outcomes: in one go, or one by one if SQLite refuses a row."""
 
         def busy() -> Change[list[WriteResult]]:
             return Change([WriteResult.BUSY] * len(batch))
 
         try:
-            change = await self.writer.write(
+            return await self.writer.write(
                 lambda connection: carry_out_on(connection, settle(batch)),
                 then=self._ring_for,
                 when_locked_out=busy,
             )
         except Refused:
-            change = await self.writer.write(
+            return await self.writer.write(
                 partial(settle_apart, settle=settle, batch=batch), then=self._ring_for, when_locked_out=busy
             )
-        return change.result
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        """Do nothing: the verb itself tells the claims, before it commits."""
 
     def extend(self, make: MakeVerb[list[WriteResult]], count: int) -> Coroutine[Any, Any, list[WriteResult]]:
         """Extend leases."""

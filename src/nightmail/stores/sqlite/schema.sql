@@ -26,9 +26,10 @@ CREATE TABLE IF NOT EXISTS nightmail_messages (
     timer_key TEXT CHECK (timer_key IS NULL OR timer_key IS timer_id),
     ordering_key TEXT CHECK (ordering_key IS NULL OR typeof(ordering_key) = 'text'),
     head_key TEXT CHECK (head_key IS NULL OR head_key IS ordering_key),
+    stop_requested_by TEXT CHECK (stop_requested_by IS NULL OR typeof(stop_requested_by) = 'text'),
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
-    CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL))
+    CONSTRAINT nightmail_messages_lease CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL))
 );
 
 -- The order in which a claim takes messages. No lease columns: taking a lease must not move these entries.
@@ -220,8 +221,8 @@ CREATE TABLE IF NOT EXISTS nightmail_dead (
     error TEXT CHECK (error IS NULL OR typeof(error) = 'text'),
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
-    CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL)),
-    CHECK (token IS NULL OR due_at IS NOT NULL)
+    CONSTRAINT nightmail_dead_lease CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL)),
+    CONSTRAINT nightmail_dead_given_up CHECK (token IS NULL OR due_at IS NOT NULL)
 );
 
 -- One queue's dead letters, newest first.
@@ -237,6 +238,9 @@ WHERE lease_until IS NOT NULL;
 
 -- Dead letters by age, for purging and sweeping.
 CREATE INDEX IF NOT EXISTS nightmail_dead_age ON nightmail_dead (died_at);
+
+-- The dead letters of one message, to tell what became of it.
+CREATE INDEX IF NOT EXISTS nightmail_dead_message ON nightmail_dead (message_id);
 
 -- The delivered history, for stores that keep it.
 CREATE TABLE IF NOT EXISTS nightmail_delivered (
@@ -258,6 +262,9 @@ CREATE TABLE IF NOT EXISTS nightmail_delivered (
 -- The delivered history by age, for sweeping.
 CREATE INDEX IF NOT EXISTS nightmail_delivered_age ON nightmail_delivered (delivered_at);
 
+-- Delivered messages by id, to tell what became of one.
+CREATE INDEX IF NOT EXISTS nightmail_delivered_message ON nightmail_delivered (message_id);
+
 -- Deduplication windows: until when a timer id stays taken, even if its message is gone.
 CREATE TABLE IF NOT EXISTS nightmail_dedup (
     queue TEXT NOT NULL,
@@ -269,6 +276,34 @@ CREATE TABLE IF NOT EXISTS nightmail_dedup (
 -- Windows by end, for sweeping those that have ended.
 CREATE INDEX IF NOT EXISTS nightmail_dedup_until ON nightmail_dedup (until);
 
+-- Pauses: of a queue, or of one ordering key in it (empty: of the whole queue). An automatic one lasts until it is
+-- resumed: from `until` on it lets a probe through, which moves `until` on by `length`.
+CREATE TABLE IF NOT EXISTS nightmail_controls (
+    queue TEXT NOT NULL CHECK (typeof(queue) = 'text'),
+    ordering_key TEXT NOT NULL DEFAULT '' CHECK (typeof(ordering_key) = 'text'),
+    automatic INTEGER NOT NULL DEFAULT 0 CHECK (automatic IN (0, 1)),
+    since INTEGER NOT NULL CHECK (typeof(since) = 'integer' AND since BETWEEN -62135596800000000 AND 253402300799999999),
+    until INTEGER CHECK (until IS NULL OR (typeof(until) = 'integer' AND until BETWEEN -62135596800000000 AND 253402300799999999)),
+    length INTEGER CHECK (length IS NULL OR (typeof(length) = 'integer' AND length > 0)),
+    paused_by TEXT NOT NULL CHECK (typeof(paused_by) = 'text'),
+    reason TEXT CHECK (reason IS NULL OR typeof(reason) = 'text'),
+    PRIMARY KEY (queue, ordering_key, automatic),
+    CONSTRAINT nightmail_controls_probed CHECK (automatic = 0 OR (ordering_key = '' AND until IS NOT NULL AND length IS NOT NULL))
+) WITHOUT ROWID;
+
+-- The processes that consume messages, as each last reported itself. `queues` and `state` are JSON.
+CREATE TABLE IF NOT EXISTS nightmail_workers (
+    id TEXT NOT NULL CHECK (typeof(id) = 'text'),
+    host TEXT NOT NULL CHECK (typeof(host) = 'text'),
+    pid INTEGER NOT NULL CHECK (typeof(pid) = 'integer'),
+    version TEXT NOT NULL CHECK (typeof(version) = 'text'),
+    queues TEXT NOT NULL CHECK (typeof(queues) = 'text'),
+    state TEXT NOT NULL CHECK (typeof(state) = 'text'),
+    started_at INTEGER NOT NULL CHECK (typeof(started_at) = 'integer' AND started_at BETWEEN -62135596800000000 AND 253402300799999999),
+    seen_at INTEGER NOT NULL CHECK (typeof(seen_at) = 'integer' AND seen_at BETWEEN -62135596800000000 AND 253402300799999999),
+    PRIMARY KEY (id)
+) WITHOUT ROWID;
+
 -- How often a queue was rung for something other than a new message: a retry, a moved timer. SQLite tells a listener in
 -- another process only that something was written; this tells it whether its queues are affected.
 CREATE TABLE IF NOT EXISTS nightmail_bells (
@@ -277,11 +312,12 @@ CREATE TABLE IF NOT EXISTS nightmail_bells (
     PRIMARY KEY (queue)
 ) WITHOUT ROWID;
 
--- One row about these tables: their version, an identity unique to this database, and the two intervals that publishers
--- and workers of all processes must agree on.
+-- One row about these tables: their version, the oldest version of the code that they serve, an identity unique to this
+-- database, and the two intervals that publishers and workers of all processes must agree on.
 CREATE TABLE IF NOT EXISTS nightmail_meta (
     only INTEGER NOT NULL CHECK (only = 1),
     version INTEGER NOT NULL,
+    serves INTEGER NOT NULL DEFAULT 1,
     identity TEXT NOT NULL,
     look_interval INTEGER NOT NULL,
     notice_horizon INTEGER NOT NULL,

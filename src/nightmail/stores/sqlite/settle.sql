@@ -1,16 +1,25 @@
--- Writes under a lease. `still_leased` or `count_still_leased` runs first and tells which leases are held; the others
--- take their ids. The write lock is held, so nothing else writes in between.
+-- Writes under a lease. `still_leased`, `still_wanted` or `count_still_leased` runs first and tells which leases are held;
+-- the others take their ids. The write lock is held, so nothing else writes in between.
 
 -- name: count_still_leased
--- How many of these messages are still leased under this token.
+-- How many of these messages, by the hexadecimal token of their claim, are still leased under it.
 SELECT count(*)
-FROM nightmail_messages
-WHERE id IN (SELECT value FROM json_each(:ids)) AND token = :token;
+FROM json_each(:claims) AS claim
+CROSS JOIN json_each(claim.value) AS lease
+CROSS JOIN nightmail_messages AS m
+WHERE m.id = lease.value AND hex(m.token) = claim.key;
 
 -- name: still_leased
 -- The positions of those of these leases (pairs of an id and a hexadecimal token) that are still held, and whether each
 -- message is superseded.
 SELECT json_group_array(json_array(lease.key, m.superseded))
+FROM json_each(:leases) AS lease
+CROSS JOIN nightmail_messages AS m
+WHERE m.id = json_extract(lease.value, '$[0]') AND hex(m.token) = json_extract(lease.value, '$[1]');
+
+-- name: still_wanted
+-- The positions of those of these leases that are still held, and who wants each message stopped.
+SELECT json_group_array(json_array(lease.key, m.stop_requested_by))
 FROM json_each(:leases) AS lease
 CROSS JOIN nightmail_messages AS m
 WHERE m.id = json_extract(lease.value, '$[0]') AND hex(m.token) = json_extract(lease.value, '$[1]');

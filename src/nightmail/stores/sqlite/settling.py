@@ -19,8 +19,8 @@ from nightmail.stores.sqlite.jobs import Failed, Succeeded
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.outcome_groups import OutcomeGroups, due_again
 from nightmail.stores.sqlite.queries import Queries, carry_out_on
+from nightmail.stores.sqlite.ringing import NO_QUEUES, if_soon, ring
 from nightmail.stores.sqlite.times import StoreTime
-from nightmail.stores.sqlite.wakeups import NO_QUEUES, if_soon, ring
 
 logger = logging.getLogger(__name__)
 
@@ -69,13 +69,18 @@ class Settling(Leases):
         return Change(len(found), (yield from ring(self._sql, handed_back)))
 
     def _all_hold(self, deliveries: Sequence[Delivery]) -> Verb[bool]:
-        """Whether these are distinct messages, claimed together, whose leases are all held. Cheaper than `held`."""
-        ids = {delivery.id for delivery in deliveries}
-        tokens = {delivery.token for delivery in deliveries}
-        if len(ids) < len(deliveries) or len(tokens) != 1:
+        """Whether these are distinct messages whose leases are all held. Cheaper than `held`."""
+        if len({delivery.id for delivery in deliveries}) < len(deliveries):
             return False
-        ((count,),) = yield self._sql("count_still_leased", ids=json.dumps([*ids]), token=tokens.pop().bytes)
-        return bool(count == len(ids))
+        claims: dict[str, list[int]] = {}
+        token, ids = None, list[int]()
+        for delivery in deliveries:
+            if delivery.token is not token:  # Messages claimed together share it.
+                token = delivery.token
+                ids = claims.setdefault(token.hex.upper(), [])
+            ids.append(delivery.id)
+        ((count,),) = yield self._sql("count_still_leased", claims=json.dumps(claims))
+        return bool(count == len(deliveries))
 
     def _finish(self, ids: Sequence[int]) -> Verb[None]:
         """Remove handled messages; copy them to the delivered history if it is kept."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Final
 
+from nightmail.stores.sql.schema import split
+
 _CHECK: Final = re.compile(r"(?:CONSTRAINT \S+ )?CHECK \(")
+_CLOSING: Final = re.compile(r"\)")
+_COMMA: Final = re.compile(",")
 _NAME: Final = re.compile(r"CONSTRAINT \S+ ")
 
 
@@ -32,12 +36,12 @@ def _table(text: str) -> str:
     body, _, options = rest.rpartition(")")
     checks: list[str] = []
     parts: list[str] = []
-    for part in _parts(body):
+    for part in split(body, _COMMA):
         remaining = part
         while found := _CHECK.search(remaining):
-            end = _closing(remaining, found.end())
-            checks.append(remaining[found.end() : end].strip())
-            remaining = remaining[: found.start()] + remaining[end + 1 :]
+            condition = next(split(remaining[found.end() :], _CLOSING))
+            checks.append(condition.strip())
+            remaining = remaining[: found.start()] + remaining[found.end() + len(condition) + 1 :]
         if remaining.strip():
             parts.append(_clauses(_NAME.sub("", remaining)))
     checks = [f"CHECK ({condition})" for condition in sorted(checks)]
@@ -48,24 +52,3 @@ def _clauses(part: str) -> str:
     name, *words = part.split()
     # In `PRIMARY KEY (queue, timer_id)` the order matters.
     return " ".join([name, *words] if "(" in part else [name, *sorted(words)])
-
-
-def _parts(body: str) -> Iterator[str]:
-    """Split at the commas outside parentheses."""
-    start = depth = 0
-    for at, character in enumerate(body):
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            yield body[start:at]
-            start = at + 1
-    yield body[start:]
-
-
-def _closing(text: str, start: int) -> int:
-    """The position of the parenthesis that closes the one opened before `start`."""
-    depth = 1
-    for at in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[at], 0)
-        if depth == 0:
-            return at
-    return len(text)

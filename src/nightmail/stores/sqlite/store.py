@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from datetime import timedelta
@@ -9,16 +10,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nightmail.clock import Clock, StoreClock
+from nightmail.controls import MessageFacts, WorkerReport
 from nightmail.errors import NotOpen, SchemaMissing, StoreUnavailable
+from nightmail.findings import Finding
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.records import Swept
 from nightmail.store import Capabilities
+from nightmail.stores.shared.meta import LOOK_INTERVAL
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.store import SQLStore
 from nightmail.stores.sql.verbs import MakeVerb
 from nightmail.stores.sqlite.check import Schema
 from nightmail.stores.sqlite.claiming import Claims
 from nightmail.stores.sqlite.connect import database_file
+from nightmail.stores.sqlite.controlling import Controlling
+from nightmail.stores.sqlite.examining import examine
 from nightmail.stores.sqlite.inspecting import Inspecting
 from nightmail.stores.sqlite.joining import Joining
 from nightmail.stores.sqlite.letters import Letters
@@ -30,8 +36,7 @@ from nightmail.stores.sqlite.settling import Settling
 from nightmail.stores.sqlite.sweeping import Sweeping
 from nightmail.stores.sqlite.timers import Timers
 from nightmail.stores.sqlite.times import StoreTime
-from nightmail.stores.sqlite.wakeups import LOOK_INTERVAL
-from nightmail.stores.sqlite.watch import WakeupPoller
+from nightmail.stores.sqlite.wakeups import WakeupPoller
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -82,6 +87,7 @@ class SQLiteStore(SQLStore):
             inspecting=Inspecting(sql, time),
             redriving=Redriving(sql, time),
             sweeping=Sweeping(sql, time),
+            controlling=Controlling(sql, time),
             claims=claims,
         )
         self._callers = Joining(self.file, sql)
@@ -154,11 +160,23 @@ class SQLiteStore(SQLStore):
         if problem is not None:
             raise problem
 
+    async def examine(self) -> list[Finding]:
+        """See `Examined.examine`."""
+        return await asyncio.to_thread(examine, self.file)
+
     # ------------------------------------------------------------------------------- what it does alone
 
     async def sweep(self, *, older_than: timedelta, limit: int) -> Swept:
         """See `Inspection.sweep`. A sweep that finds nothing does not ask for the write lock."""
         return await self._runtime.sweep(older_than=older_than, limit=limit)
+
+    async def report(self, worker: WorkerReport) -> None:
+        """See `Control.report`."""
+        await self._runtime.report(partial(self._verbs.controlling.report, worker))
+
+    async def facts(self, id_: int) -> MessageFacts:
+        """See `Control.facts`."""
+        return await self._runtime.read_at_one_moment(partial(self._verbs.controlling.facts, id_))
 
     async def _read(self, make: MakeVerb[T], transaction: object | None) -> T:
         # A query in a caller's transaction must not take the write lock, as everything else there does.

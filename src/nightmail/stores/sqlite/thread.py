@@ -42,7 +42,7 @@ from nightmail.stores.sqlite.jobs import (
     hand_over,
 )
 from nightmail.stores.sqlite.link import SLICE_SECONDS, Link
-from nightmail.stores.sqlite.watch import WATCH_SECONDS, WakeupPoller
+from nightmail.stores.sqlite.wakeups import WATCH_SECONDS, WakeupPoller
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

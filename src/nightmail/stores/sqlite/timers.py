@@ -5,8 +5,8 @@ from __future__ import annotations
 from nightmail.message import Due
 from nightmail.stores.sql.verbs import Change, Verb
 from nightmail.stores.sqlite.queries import Queries, Row
+from nightmail.stores.sqlite.ringing import NO_QUEUES, if_soon, ring
 from nightmail.stores.sqlite.times import StoreTime, due_moment
-from nightmail.stores.sqlite.wakeups import NO_QUEUES, if_soon, ring
 
 
 class Timers:

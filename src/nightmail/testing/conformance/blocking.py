@@ -384,4 +384,4 @@ def at_once(verb: Awaitable[Result]) -> Result:
     except StopIteration as ended:
         return cast(Result, ended.value)
     coroutine.close()
-    pytest.fail("the verb waits for something, and synchronous code has nobody to wait with")
+    pytest.fail("the verb waits for something, and synchronous code cannot wait")

@@ -22,8 +22,10 @@ AT_ONCE: Final = timedelta(0)
 SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
 HOUR: Final = timedelta(hours=1)
+DAY: Final = timedelta(days=1)
 MICROSECOND: Final = timedelta(microseconds=1)
 REJECTED: Final = Dead("rejected", "ValueError: no")
+EVERYTHING: Final = DeadFilter()
 
 Capability: TypeAlias = Literal[
     "transactions", "concurrent_writers", "repeatable_read", "blocking", "pushes_wakeups"
@@ -162,6 +164,13 @@ async def bury(store: FullStore, message: Message, why: Dead = REJECTED) -> Dead
     assert await settle_one(store, delivery, why) is WriteResult.WRITTEN
     (letter,) = await store.dead(DeadFilter(queue=message.queue), limit=1)
     return letter
+
+
+async def only_letter(store: FullStore) -> DeadLetter:
+    """The one dead letter there is."""
+    letters = await store.dead(EVERYTHING)
+    assert len(letters) == 1, f"expected one dead letter, not {len(letters)}"
+    return letters[0]
 
 
 async def claim_letters(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from nightmail.records import DeadFilter
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
     AT_ONCE,
+    EVERYTHING,
     SECOND,
     bodies,
     bury,
@@ -17,8 +17,6 @@ from nightmail.testing.conformance.build import (
     message,
     timer,
 )
-
-EVERYTHING = DeadFilter()
 
 
 class ContendedDeadConformance:

@@ -11,6 +11,7 @@ from nightmail.records import DeadFilter, DeadLetter, QueueStats
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
+    EVERYTHING,
     HOUR,
     LEASE,
     MICROSECOND,
@@ -31,8 +32,6 @@ from nightmail.testing.conformance.build import (
     timer_owner,
 )
 from nightmail.testing.conformance.harness import Harness
-
-EVERYTHING = DeadFilter()
 
 
 async def buried(
@@ -136,7 +135,7 @@ class InspectConformance:
         await store.publish(message(b"refund", queue="refunds", due=HOUR))
 
         assert bodies(await store.peek("orders")) == [b"order a", b"order b"]
-        assert bodies(await store.peek("nobody")) == []
+        assert bodies(await store.peek("unused")) == []
         assert bodies(await store.peek(timer_id="a")) == [b"order a", b"refund a"]
         assert bodies(await store.peek("refunds", timer_id="a")) == [b"refund a"]
         assert bodies(await store.peek("refunds", timer_id="b")) == []
@@ -344,7 +343,7 @@ class InspectConformance:
         await three_letters(store)
 
         assert bodies(await store.dead(DeadFilter(queue="orders"))) == [b"b", b"a"]
-        assert bodies(await store.dead(DeadFilter(queue="nobody"))) == []
+        assert bodies(await store.dead(DeadFilter(queue="unused"))) == []
         assert bodies(await store.dead(DeadFilter(reason="rejected"))) == [b"c", b"a"]
         assert bodies(await store.dead(DeadFilter(reason="reject"))) == []
 

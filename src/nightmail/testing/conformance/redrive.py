@@ -13,6 +13,7 @@ from nightmail.records import DeadFilter, DeadLetter, QueueStats
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
+    EVERYTHING,
     HOUR,
     LEASE,
     MICROSECOND,
@@ -33,8 +34,6 @@ from nightmail.testing.conformance.build import (
     timer,
 )
 from nightmail.testing.conformance.wakeup import listening
-
-EVERYTHING = DeadFilter()
 
 
 class RedriveConformance:

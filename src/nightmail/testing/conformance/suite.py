@@ -4,39 +4,53 @@ from __future__ import annotations
 
 from collections import Counter
 
+from nightmail.testing.conformance.backlogs import BacklogsConformance
 from nightmail.testing.conformance.blocking import BlockingConformance
 from nightmail.testing.conformance.blocking_leases import BlockingLeasesConformance
 from nightmail.testing.conformance.cancel import CancelConformance
 from nightmail.testing.conformance.cancellation import CancellationConformance
 from nightmail.testing.conformance.claim import ClaimConformance
 from nightmail.testing.conformance.contended_dead import ContendedDeadConformance
-from nightmail.testing.conformance.dead import DeadConformance
+from nightmail.testing.conformance.dead_claim import DeadClaimConformance
+from nightmail.testing.conformance.dead_lease import DeadLeaseConformance
+from nightmail.testing.conformance.dead_not_messages import DeadNotMessagesConformance
+from nightmail.testing.conformance.dead_publish import DeadPublishConformance
+from nightmail.testing.conformance.dead_settle import DeadSettleConformance
+from nightmail.testing.conformance.dead_transaction import DeadTransactionConformance
+from nightmail.testing.conformance.dead_wakeup import DeadWakeupConformance
 from nightmail.testing.conformance.dedup import DedupConformance
 from nightmail.testing.conformance.delay import DelayConformance
+from nightmail.testing.conformance.diagnosis import DiagnosisConformance
+from nightmail.testing.conformance.event_loops import EventLoopsConformance
+from nightmail.testing.conformance.facts import FactsConformance
+from nightmail.testing.conformance.find import FindConformance
 from nightmail.testing.conformance.fixtures import StoreFixtures
 from nightmail.testing.conformance.freed_keys import FreedKeysConformance
 from nightmail.testing.conformance.inspect import InspectConformance
+from nightmail.testing.conformance.keeper import KeeperConformance
 from nightmail.testing.conformance.lease import LeaseConformance
-from nightmail.testing.conformance.lines import LinesConformance
-from nightmail.testing.conformance.lingering import LingeringConformance
 from nightmail.testing.conformance.locked import LockedConformance
-from nightmail.testing.conformance.looking import LookingConformance
-from nightmail.testing.conformance.loops import LoopsConformance
 from nightmail.testing.conformance.ordering import OrderingConformance
-from nightmail.testing.conformance.own_letter import OwnLetterConformance
+from nightmail.testing.conformance.overlooked import OverlookedConformance
+from nightmail.testing.conformance.pauses import PausesConformance
 from nightmail.testing.conformance.priority import PriorityConformance
 from nightmail.testing.conformance.publish import PublishConformance
 from nightmail.testing.conformance.rearm import RearmConformance
 from nightmail.testing.conformance.redrive import RedriveConformance
-from nightmail.testing.conformance.reserved import ReservedHeadersConformance
+from nightmail.testing.conformance.reserved_headers import ReservedHeadersConformance
 from nightmail.testing.conformance.schema import SchemaConformance
 from nightmail.testing.conformance.settle import SettleConformance
+from nightmail.testing.conformance.settle_batch import SettleBatchConformance
+from nightmail.testing.conformance.settle_dead import SettleDeadConformance
 from nightmail.testing.conformance.sizes import SizesConformance
+from nightmail.testing.conformance.stopping import StoppingConformance
 from nightmail.testing.conformance.supersede import SupersedeConformance
 from nightmail.testing.conformance.sweep import SweepConformance
 from nightmail.testing.conformance.timers import TimersConformance
 from nightmail.testing.conformance.transaction import TransactionConformance
 from nightmail.testing.conformance.wakeup import WakeupConformance
+from nightmail.testing.conformance.why import WhyConformance
+from nightmail.testing.conformance.workers import WorkersConformance
 
 
 class StoreConformance(
@@ -50,27 +64,41 @@ class StoreConformance(
     CancellationConformance,
     ClaimConformance,
     OrderingConformance,
-    LinesConformance,
+    BacklogsConformance,
     PriorityConformance,
-    LookingConformance,
+    OverlookedConformance,
     LockedConformance,
     LeaseConformance,
-    LingeringConformance,
+    KeeperConformance,
     SettleConformance,
+    SettleDeadConformance,
+    SettleBatchConformance,
     TransactionConformance,
     BlockingConformance,
     BlockingLeasesConformance,
     WakeupConformance,
     FreedKeysConformance,
     InspectConformance,
-    DeadConformance,
+    FindConformance,
+    DeadClaimConformance,
+    DeadLeaseConformance,
+    DeadSettleConformance,
+    DeadTransactionConformance,
+    DeadWakeupConformance,
+    DeadNotMessagesConformance,
     ContendedDeadConformance,
     RedriveConformance,
     ReservedHeadersConformance,
     SweepConformance,
+    PausesConformance,
+    StoppingConformance,
+    WorkersConformance,
+    FactsConformance,
+    WhyConformance,
+    DiagnosisConformance,
     SchemaConformance,
-    LoopsConformance,
-    OwnLetterConformance,
+    EventLoopsConformance,
+    DeadPublishConformance,
     SizesConformance,
     StoreFixtures,
 ):

@@ -14,6 +14,7 @@ from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
     AT_ONCE,
+    EVERYTHING,
     HOUR,
     LEASE,
     MICROSECOND,
@@ -34,8 +35,6 @@ from nightmail.testing.conformance.build import (
     timer,
 )
 from nightmail.testing.conformance.harness import Harness, RolledBack
-
-EVERYTHING = DeadFilter()
 
 
 class SweepConformance:

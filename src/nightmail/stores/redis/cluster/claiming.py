@@ -1,5 +1,8 @@
 """Claims in a cluster ask slot after slot, and one node that does not answer must not keep the others from being asked.
 
+The probe of a paused queue comes alone. Which slot has one to give is known only when it is asked: what was claimed of
+others by then is handed back.
+
 A call that is not answered in time may still lease messages, under a token that no worker has. So the token is
 remembered, and recalled before the next claim of the same queues.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -15,11 +19,12 @@ from uuid import UUID
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.store import Claimed
-from nightmail.stores.redis.claiming import NOTHING, Claiming
+from nightmail.stores.redis.claiming import Claiming, End
 from nightmail.stores.redis.connect import Address
 from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.requests import Call, Reply
 from nightmail.stores.shared.to_the_end import ToTheEnd, forget_error
+from nightmail.stores.shared.wanted import Wanted
 
 NODE_SECONDS: Final = 1.0
 """How long to wait for one node while others could be asked. Longer than a healthy one ever takes."""
@@ -43,37 +48,29 @@ class ClusterClaiming:
         self._unanswered: dict[tuple[str, ...], dict[bytes, float]] = {}
         """Tokens under which messages may be leased without any worker knowing, and until when."""
 
-    async def claim(
-        self, queues: Sequence[str], *, limit: int, lease: timedelta, token: UUID, max_bytes: int
-    ) -> Claimed:
+    async def claim(self, wanted: Wanted) -> Claimed:
         """See `Store.claim`. One call for each slot, in turn, until there are enough."""
-        wanted = tuple(dict.fromkeys(queues))
-        if not wanted or limit <= 0:
-            return NOTHING
-        return await self._to_the_end.run(
-            self._claim(self._claiming.rotation.next(wanted), limit, lease, token, max_bytes)
-        )
+        return await self._to_the_end.run(self._claim(self._claiming.rotation.next(wanted)))
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
         return await self._to_the_end.run(self._recall(queues, token))
 
-    async def _claim(
-        self, wanted: Sequence[str], limit: int, lease: timedelta, token: UUID, max_bytes: int
-    ) -> Claimed:
+    async def _claim(self, wanted: Wanted) -> Claimed:
         claimed: list[Delivery] = []
         waits: list[timedelta] = []
         failure: StoreUnavailable | None = None
-        asked = full = False
-        groups = self._groups(wanted)
+        asked = full = probe = False
+        groups = self._groups(wanted.queues)
         alone = await self._alone(groups)
         for group in groups:
-            room, left = limit - len(claimed), max_bytes - _size_of(claimed)
+            room, left = wanted.limit - len(claimed), wanted.max_bytes - _size_of(claimed)
             if full := full or room <= 0 or (left <= 0 and bool(claimed)):
                 break
-            call = await self._claiming.prepared(group, room, lease, token, left, first_fits=not claimed)
+            part = replace(wanted, queues=tuple(group), limit=room, max_bytes=left)
+            call = await self._claiming.prepared(part, first=not claimed)
             try:
-                wait, found, more = await self._asked(call, token, lease, alone=alone)
+                wait, found, end = await self._asked(call, wanted.token, wanted.lease, alone=alone)
             except StoreUnavailable as error:
                 if alone:
                     raise
@@ -81,16 +78,39 @@ class ClusterClaiming:
                 failure = error
                 continue
             asked = True
-            full = bool(more)
-            claimed += self._claiming.read(found, group, token)
+            if end == End.PROBE_FIRST:
+                await self._give_back(claimed, wanted)
+                return await self._probe(replace(wanted, queues=tuple(group)), alone=alone)
+            claimed += self._claiming.read(found, group, wanted.token)
+            if probe := end == End.PROBE:
+                break
+            full = end == End.MORE
             if wait:
                 waits.append(timedelta(microseconds=int(wait)))
         if failure is not None:
             if not asked:
                 raise failure
             waits.append(AGAIN_SOON)
-        self._claiming.put_in_order(claimed, wanted)
-        return Claimed(claimed, None if full else min(waits, default=None), full)
+        self._claiming.put_in_order(claimed, wanted.queues)
+        if full or probe:
+            return Claimed(claimed, None, full=True, probe=probe)
+        return Claimed(claimed, min(waits, default=None))
+
+    async def _probe(self, wanted: Wanted, *, alone: bool) -> Claimed:
+        """Claim of this slot alone. Another process may have taken the probe meanwhile: then look again."""
+        call = await self._claiming.prepared(wanted, first=True)
+        _, found, end = await self._asked(call, wanted.token, wanted.lease, alone=alone)
+        claimed = self._claiming.read(found, wanted.queues, wanted.token)
+        self._claiming.put_in_order(claimed, wanted.queues)
+        return Claimed(claimed, None, full=True, probe=end == End.PROBE)
+
+    async def _give_back(self, claimed: Sequence[Delivery], wanted: Wanted) -> None:
+        for group in self._groups(delivery.queue for delivery in claimed):
+            try:
+                await self._recall(group, wanted.token)
+            except StoreUnavailable:
+                # No worker knows of them: tried again before the next claim of these queues.
+                self._remember(tuple(self._claiming.tags(group)), wanted.token, wanted.lease)
 
     async def _recall(self, queues: Sequence[str], token: UUID) -> int:
         calls = [await self._claiming.prepared_recall(group, token) for group in self._groups(queues)]

@@ -60,6 +60,10 @@ class ClusterLane:
                 self._nodes.moved(key, None)
                 raise
 
+    async def run_here(self, request: Request[T], *, lost: type[StoreUnavailable]) -> T:
+        """See `Lane.run_here`."""
+        return await self.run(request, lost=lost)
+
     async def run_at(self, address: Address | None, work: Callable[[Link], Awaitable[T]]) -> T:
         """See `Lane.run_at`."""
         return await self._to(address).run(work)

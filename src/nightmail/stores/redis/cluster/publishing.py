@@ -31,7 +31,7 @@ class ClusterPublishing(Publishing):
         super().__init__(lane, registry, calls, nodes, waiting)
         self._to_the_end = to_the_end
 
-    async def publish_batch(self, messages: Sequence[Message]) -> list[int]:
+    async def publish_batch(self, messages: Sequence[Message], *, here: bool = False) -> list[int]:
         """See `Publishing`. Once begun, every slot is written to, whether or not the caller still waits."""
         ids = await self._registry.enter(message.queue for message in messages)
         return await self._to_the_end.run(self._by_slot(messages, ids))

@@ -15,7 +15,7 @@ from nightmail.stores.redis.nodes import Nodes, by_slot
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.requests import Call
 from nightmail.stores.redis.script_calls import ScriptCalls
-from nightmail.stores.redis.settling import Settling, held_of, written
+from nightmail.stores.redis.settling import Settling, results_of, settled
 from nightmail.stores.shared.to_the_end import ToTheEnd
 
 
@@ -34,23 +34,20 @@ class ClusterSettling(Settling):
         ids = await registry.ids()
         groups = self._groups([settlement.delivery for settlement in batch])
         calls = [self.prepared([batch[at] for at in group], ids) for group in groups]
-        held, failure = await self._to_the_end.run(_each(lane, groups, calls))
+        results, failure = await self._to_the_end.run(_each(lane, groups, calls))
         if failure is not None:
             raise failure
-        return [written(settlement, held[at]) for at, settlement in enumerate(batch)]
+        return [settled(settlement, results[at]) for at, settlement in enumerate(batch)]
 
     async def extend(self, lane: Lane, deliveries: Sequence[Delivery], lease: timedelta) -> list[WriteResult]:
         """See `Store.extend`. Leases of a node that does not answer are BUSY, as long as another node answers."""
         groups = self._groups(deliveries)
         calls = [self.prepared_extension([deliveries[at] for at in group], lease) for group in groups]
-        held, failure = await _each(lane, groups, calls)
-        if failure is not None and not held:
+        results, failure = await _each(lane, groups, calls)
+        if failure is not None and not results:
             raise failure
         # The renewed ones must be known to hold. The others are retried soon.
-        return [
-            WriteResult.BUSY if yes is None else WriteResult.WRITTEN if yes else WriteResult.LOST
-            for yes in (held.get(at) for at in range(len(deliveries)))
-        ]
+        return [results.get(at, WriteResult.BUSY) for at in range(len(deliveries))]
 
     def _groups(self, deliveries: Sequence[Delivery]) -> list[list[int]]:
         """The indices of those in each slot."""
@@ -60,11 +57,11 @@ class ClusterSettling(Settling):
 
 async def _each(
     lane: Lane, groups: Sequence[Sequence[int]], calls: Sequence[Call]
-) -> tuple[dict[int, bool], StoreUnavailable | None]:
-    """Whether each lease held, as far as its node answered; and the first error."""
+) -> tuple[dict[int, WriteResult], StoreUnavailable | None]:
+    """What became of each delivery, as far as its node answered; and the first error."""
     # All concurrently, and each to its end: a node that is down must not hold up the others.
     answers = await asyncio.gather(*(lane.run(call) for call in calls), return_exceptions=True)
-    held: dict[int, bool] = {}
+    results: dict[int, WriteResult] = {}
     failure: StoreUnavailable | None = None
     for group, answer in zip(groups, answers, strict=True):
         if isinstance(answer, StoreUnavailable):
@@ -72,5 +69,5 @@ async def _each(
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            held.update(zip(group, held_of(answer[0]), strict=True))
-    return held, failure
+            results.update(zip(group, results_of(answer[0]), strict=True))
+    return results, failure

@@ -1,0 +1,173 @@
+"""How the queues stand."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from nightmail.cli.exit_codes import line_of
+from nightmail.cli.output import Output
+from nightmail.cli.running import Session, on_store
+from nightmail.cli.texts import positive_duration
+from nightmail.controls import Pause
+from nightmail.errors import StoreUnavailable
+from nightmail.operations import status as asking
+from nightmail.operations.status import QueueStatus
+from nightmail.records import QueueStats
+from nightmail.store import FullStore
+from nightmail.wording import count, length, moment, several
+
+_COLUMNS = (
+    "queue",
+    "ready",
+    "scheduled",
+    "running",
+    "dead",
+    "late by",
+    "change/s",
+    "dead/s",
+    "drained in",
+    "paused",
+)
+_NUMBERS = frozenset(_COLUMNS[1:-1])
+
+
+@on_store(json=True)
+async def status(
+    session: Session,
+    queue: Annotated[list[str] | None, typer.Argument(help="Only these queues.")] = None,
+    over: Annotated[
+        str, typer.Option(metavar="TIME", help="Look twice, so long apart, to see changes. 0: look once.")
+    ] = "1s",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+) -> None:
+    """Show each queue: what is ready, scheduled, running, dead, late and paused, and whether it shrinks.
+
+    change/s is what came less what ended: a store counts neither alone, metrics do.
+    """
+    seconds = 0.0 if over.strip() in ("0", "0s") else positive_duration(over).total_seconds()
+    async with session.chosen.ready() as store:
+        looks = Looks(store, queue)
+        if watch:
+            await watch_queues(session, looks, seconds or 1.0)
+            return
+        await looks.look()
+        if seconds:
+            await asyncio.sleep(seconds)
+            await looks.look()
+    if session.out.as_json:
+        session.out.json(looks.status)
+    elif not looks.status:
+        session.out.note("no queue has anything in it" if queue is None else "these queues are empty")
+    else:
+        session.out.table(_COLUMNS, [_row(each) for each in looks.status], right=_NUMBERS)
+
+
+class Looks:
+    """The statistics of now, and those of one look before."""
+
+    def __init__(self, store: FullStore, queues: list[str] | None) -> None:
+        self._store = store
+        self._only = None if not queues else set(queues)
+        self._before: tuple[float, dict[str, QueueStats]] | None = None
+        self.status: list[QueueStatus] = []
+
+    async def look(self) -> None:
+        found = await self._store.stats()
+        at = monotonic()
+        pauses = await self._store.pauses()
+        if self._only is not None:
+            found = {name: found.get(name, QueueStats()) for name in self._only}
+            pauses = [pause for pause in pauses if pause.queue in self._only]
+        if self._before is None:
+            self.status = asking.status(found, pauses=pauses)
+        else:
+            self.status = asking.status(found, self._before[1], at - self._before[0], pauses)
+        self._before = at, found
+
+
+async def watch_queues(session: Session, looks: Looks, seconds: float) -> None:
+    """Show the queues again and again. An outage is shown too, and ends nothing: it is what one watches for."""
+    await looks.look()
+    if not session.out.on_terminal:
+        while True:
+            _print_lines(session.out, looks.status)
+            await asyncio.sleep(seconds)
+            while problem := await _problem(session, looks):
+                session.out.note(problem)
+                await asyncio.sleep(seconds)
+    # The alternate screen: when it ends, however it ends, the terminal is as it was.
+    with Live(console=session.out.console, screen=True, auto_refresh=False) as live:
+        problem = ""
+        while True:
+            live.update(_screen(session, looks.status, problem), refresh=True)
+            await asyncio.sleep(seconds)
+            problem = await _problem(session, looks)
+
+
+async def _problem(session: Session, looks: Looks) -> str:
+    """Look; what is in the way, if something is."""
+    try:
+        await looks.look()
+    except StoreUnavailable as error:
+        return f"{moment(datetime.now(UTC))} {line_of(error, session.chosen.where)}"
+    return ""
+
+
+def _screen(session: Session, found: list[QueueStatus], problem: str) -> Group:
+    heading = Text(f"{session.chosen.where}    {moment(datetime.now(UTC))}    Ctrl-C ends")
+    table: Table | Text = Text("no queue has anything in it")
+    if found:
+        table = session.out.make_table(_COLUMNS, [_row(each) for each in found], right=_NUMBERS)
+    return Group(heading, Text(problem), table)
+
+
+def _print_lines(out: Output, found: list[QueueStatus]) -> None:
+    now = datetime.now(UTC)
+    if out.as_json:
+        out.json({"at": now, "queues": found}, compact=True)
+    else:
+        out.table(("at", *_COLUMNS), [(moment(now), *_row(each)) for each in found])
+
+
+def _row(found: QueueStatus) -> list[str]:
+    late = found.oldest_due_age
+    drained = found.drained_in
+    return [
+        found.queue,
+        count(found.ready),
+        count(found.scheduled),
+        count(found.running),
+        count(found.dead),
+        "-" if late is None else length(late),
+        _rate(found.change_per_second),
+        _rate(found.dead_per_second),
+        "-" if drained is None else length(drained),
+        _paused(found.pauses),
+    ]
+
+
+def _paused(pauses: tuple[Pause, ...]) -> str:
+    """What is paused of a queue, in a few words: `nightmail pauses` has the rest."""
+    said = [
+        "by its breaker" if pause.automatic else f"by {pause.by}"
+        for pause in pauses
+        if pause.ordering_key is None
+    ]
+    if keys := sum(pause.ordering_key is not None for pause in pauses):
+        said.append(several(keys, "key"))
+    return ", ".join(said) or "-"
+
+
+def _rate(rate: float | None) -> str:
+    if rate is None:
+        return "-"
+    return f"{rate:+,.1f}" if rate else "0"

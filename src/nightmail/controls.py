@@ -1,0 +1,155 @@
+"""What an operator may order and ask of a running system: pauses, workers, and what holds a message back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from nightmail.durations import Duration, as_timedelta
+from nightmail.message import Due, check_due, check_name, check_not_too_far
+from nightmail.outcome import REASON_LIMIT, SHORTEST_POSTPONEMENT, storable_text
+from nightmail.records import DeadLetter, StoredMessage
+
+WORKER_ID_BYTES: Final = 8
+"""How many bytes of a lease's token say which worker took it."""
+FORGOTTEN_AFTER: Final = timedelta(days=1)
+"""A worker that has not reported for so long is forgotten."""
+MOST_AHEAD: Final = 1000
+"""How many messages `MessageFacts.ahead` counts at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A queue, or one ordering key in it, from which nothing is claimed."""
+
+    queue: str
+    ordering_key: str | None
+    """`None`: the whole queue."""
+    by: str
+    """Who paused it: a person, or the worker whose handler or breaker did."""
+    reason: str | None
+    since: datetime
+    until: datetime | None
+    """When it ends by itself; `None`: not until it is resumed."""
+    automatic: bool
+    """Whether a handler or a breaker paused it.
+
+    Such a pause does not simply end: from `until` on it lets one message through at a time, as a probe.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a process that consumes messages says about itself."""
+
+    id: str
+    """Sixteen hexadecimal digits: the first eight bytes of the token of every lease it takes."""
+    host: str
+    pid: int
+    version: str
+    """The version of Nightmail that it runs."""
+    queues: tuple[str, ...]
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever else it says: JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord(WorkerReport):
+    """A process that consumes messages, as it last reported itself. Times are the store's."""
+
+    started_at: datetime
+    """When it reported for the first time."""
+    seen_at: datetime
+    """When it reported last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedMessage:
+    """A running message, and which worker holds it since when."""
+
+    id: int
+    queue: str
+    worker_id: str
+    attempts: int
+    deliveries: int
+    claimed_at: datetime
+    lease_until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFacts:
+    """All that a store knows about one message, read at one moment: what `why` explains."""
+
+    now: datetime
+    """The store's clock when it was read."""
+    message: StoredMessage | None
+    """`None` if it is gone."""
+    letter: DeadLetter | None = None
+    """The newest dead letter of this message; its body is left out."""
+    delivered_at: datetime | None = None
+    """When it was delivered, if it was and the store keeps a history."""
+    worker_id: str | None = None
+    """Which worker holds it."""
+    stop_requested_by: str | None = None
+    key_held_by: StoredMessage | None = None
+    """The message of its ordering key that goes before it: the holder of the key, or else the first that is due."""
+    superseded_by: int | None = None
+    """The message that owns its timer id now, where this one is superseded."""
+    locked: bool = False
+    """Whether an open transaction has locked it."""
+    ahead: int = 0
+    """How many waiting messages of its queue are due before it, up to `MOST_AHEAD`."""
+    pauses: tuple[Pause, ...] = ()
+    """The pauses of its queue and of its ordering key."""
+
+
+class PauseRequested(Exception):
+    """A handler wants nothing more of its queue for a while: what `PauseQueue` is to a worker."""
+
+    def __init__(self, retry_after: Duration, reason: str | None = None) -> None:
+        super().__init__()
+        delay = as_timedelta("retry_after", retry_after)
+        check_not_too_far("retry_after", delay)
+        self.retry_after = max(delay, SHORTEST_POSTPONEMENT)
+        self.reason = reason
+
+
+class PauseCause(StrEnum):
+    """What paused a queue."""
+
+    OPERATOR = "operator"
+    HANDLER = "handler"
+    """A handler raised `PauseQueue`."""
+    BREAKER = "breaker"
+
+
+def worker_of(token: UUID) -> str:
+    """The id of the worker that made this token."""
+    return token.bytes[:WORKER_ID_BYTES].hex()
+
+
+def check_pause(queue: str, ordering_key: str | None, until: Due, by: str, *, automatic: bool) -> None:
+    """Refuse what cannot be paused."""
+    check_pausable(queue, ordering_key)
+    check_name("by", by)
+    check_due(until, "until")
+    if automatic and ordering_key is not None:
+        raise ValueError("only a whole queue can be paused automatically, not an ordering key")
+    if automatic and not (isinstance(until, timedelta) and until > timedelta(0)):
+        raise ValueError("an automatic pause needs a positive delay as `until`: then the queue is probed")
+
+
+def check_pausable(queue: str, ordering_key: str | None) -> None:
+    """Refuse what is neither a queue nor an ordering key in one."""
+    check_name("queue", queue)
+    if ordering_key is not None:
+        check_name("ordering_key", ordering_key)
+
+
+def storable_reason(reason: str | None) -> str | None:
+    """A reason as stores keep it: at most 255 characters, without what not every store can keep."""
+    return storable_text(reason, REASON_LIMIT) if reason else None

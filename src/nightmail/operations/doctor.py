@@ -1,0 +1,187 @@
+"""What is wrong with this system, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+
+from nightmail.controls import LeasedMessage, Pause, WorkerRecord
+from nightmail.errors import NotAllowed, SchemaDrift, UnsuitableServer
+from nightmail.findings import Code, Examined, Finding, Severity
+from nightmail.operations import ailments
+from nightmail.operations.liveness import consumers, is_live, subscribers, total
+from nightmail.records import DeadFilter, DeadSummary, PendingMessage, QueueStats
+from nightmail.store import FullStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """From when on something is worth telling."""
+
+    dying_within: timedelta = timedelta(minutes=15)
+    dying: int = 10
+    """So many dead letters within that time are too many."""
+    late: timedelta = timedelta(minutes=1)
+    lost_leases: int = 3
+    handler: timedelta = timedelta(minutes=15)
+    failed_attempts: int = 3
+    failing: int = 10
+    """So many waiting messages that have failed that often are too many, if they are half of those looked at."""
+    blocked: timedelta = timedelta(hours=1)
+    paused: timedelta = timedelta(days=1)
+    skew: timedelta = timedelta(seconds=5)
+    sample: int = 100
+    """How many waiting messages of a queue are looked at."""
+
+
+DEFAULTS = Thresholds()
+
+
+async def diagnose(store: FullStore, thresholds: Thresholds = DEFAULTS) -> list[Finding]:
+    """What is wrong, the worst first. Raises only where there are no tables to look at."""
+    found = [*await _examine(store), *await _look(store, thresholds)]
+    return sorted(found, key=lambda each: (-each.severity, each.code, each.what))
+
+
+async def _examine(store: FullStore) -> list[Finding]:
+    """The tables, and the server."""
+    problem: Finding | None = None
+    try:
+        await store.check()
+    except SchemaDrift as error:
+        problem = ailments.schema_drift(error)
+    except NotAllowed as error:
+        problem = ailments.rights_missing(error)
+    except UnsuitableServer as error:
+        problem = ailments.unsuitable_server(error)
+    found = await store.examine() if isinstance(store, Examined) else []
+    # What makes a server unsuitable is told once, by the store if it knows more about it.
+    told = any(each.lasting and each.severity is Severity.FATAL for each in found)
+    if problem is not None and not (problem.code is Code.UNSUITABLE_SERVER and told):
+        found.append(problem)
+    return found
+
+
+async def _look(store: FullStore, thresholds: Thresholds) -> list[Finding]:
+    """The queues, their workers and their dead letters."""
+    asked = datetime.now(UTC)
+    now = (await store.facts(0)).now
+    took = datetime.now(UTC) - asked
+    skew = now - (asked + took / 2)
+    seen = Seen(
+        now=now,
+        stats=await store.stats(),
+        workers=await store.workers(),
+        leases=await store.leases(),
+        pauses=await store.pauses(),
+        dead=await store.summarize_dead(DeadFilter(), limit=1),
+        died_before=(
+            await store.summarize_dead(DeadFilter(older_than=thresholds.dying_within), limit=1)
+        ).count,
+        thresholds=thresholds,
+    )
+    found = list(seen.findings())
+    # What the round trip took cannot be told from skew.
+    if abs(skew) - took / 2 > thresholds.skew:
+        found.append(ailments.clock_skew(skew))
+    for queue, stats in seen.stats.items():
+        if stats.ready or stats.scheduled:
+            waiting = await store.peek(queue, limit=thresholds.sample)
+            found += _failing(queue, waiting, thresholds)
+            found += await _blocked(store, queue, now, thresholds)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one look at a store shows."""
+
+    now: datetime
+    stats: dict[str, QueueStats]
+    workers: Sequence[WorkerRecord]
+    leases: Sequence[LeasedMessage]
+    pauses: Sequence[Pause]
+    dead: DeadSummary
+    died_before: int
+    """How many of the dead letters died before `Thresholds.dying_within`."""
+    thresholds: Thresholds
+
+    def findings(self) -> Iterator[Finding]:
+        """All that this shows."""
+        yield from self._workers()
+        yield from self._leases()
+        yield from self._letters()
+        for pause in self.pauses:
+            if pause.automatic:
+                yield ailments.breaker_open(pause, self.now, self.stats.get(pause.queue, QueueStats()))
+            elif self.now - pause.since > self.thresholds.paused:
+                yield ailments.pause_forgotten(pause, self.now, self.stats.get(pause.queue, QueueStats()))
+
+    def _workers(self) -> Iterator[Finding]:
+        for queue, stats in sorted(self.stats.items()):
+            if stats.ready and not any(is_live(each, self.now) for each in consumers(queue, self.workers)):
+                yield ailments.no_worker(queue, stats, consumers(queue, self.workers), self.now)
+        yield from self._busy()
+        for worker in self.workers:
+            held = [lease for lease in self.leases if lease.worker_id == worker.id]
+            if held and not is_live(worker, self.now):
+                yield ailments.worker_silent(worker, held, self.now)
+        live = [worker for worker in self.workers if is_live(worker, self.now)]
+        if len({worker.version for worker in live}) > 1:
+            yield ailments.versions_mixed(live)
+
+    def _busy(self) -> Iterator[Finding]:
+        for queue, stats in sorted(self.stats.items()):
+            if (stats.oldest_due_age or timedelta(0)) <= self.thresholds.late:
+                continue
+            live = [each for each in consumers(queue, self.workers) if is_live(each, self.now)]
+            own = [
+                each
+                for worker in live
+                for each in subscribers(worker)
+                if queue in each.get("queues", ()) and not each.get("dead_letters")
+            ]
+            slots, running = int(total(own, "max_workers")), int(total(own, "running"))
+            if own and running >= slots > 0:
+                mean = total(own, "handler_seconds") / len(own)
+                yield ailments.workers_busy(queue, stats, live, slots=slots, mean=mean)
+
+    def _leases(self) -> Iterator[Finding]:
+        again = [lease for lease in self.leases if lease.deliveries > 1]
+        live = [each for each in self.workers if is_live(each, self.now)]
+        reported = [(each, lost) for each in live if (lost := int(total(subscribers(each), "leases_lost")))]
+        if max(len(again), sum(lost for _, lost in reported)) >= self.thresholds.lost_leases:
+            yield ailments.leases_lost(again, reported)
+        longest = min(self.leases, key=attrgetter("claimed_at"), default=None)
+        if longest is not None and self.now - longest.claimed_at > self.thresholds.handler:
+            holder = next((each for each in self.workers if each.id == longest.worker_id), None)
+            yield ailments.handler_long(longest, holder, self.now)
+
+    def _letters(self) -> Iterator[Finding]:
+        if not self.dead.count:
+            return
+        lately = self.dead.count - self.died_before
+        if lately >= self.thresholds.dying:
+            yield ailments.dead_letters_growing(self.dead, lately, self.thresholds.dying_within)
+        else:
+            yield ailments.dead_letters_waiting(self.dead)
+
+
+def _failing(queue: str, waiting: Sequence[PendingMessage], thresholds: Thresholds) -> Iterator[Finding]:
+    failed = [each for each in waiting if each.attempts >= thresholds.failed_attempts]
+    if len(failed) >= thresholds.failing and 2 * len(failed) >= len(waiting):
+        yield ailments.retries_fail(queue, failed, len(waiting), thresholds.failed_attempts)
+
+
+async def _blocked(store: FullStore, queue: str, now: datetime, thresholds: Thresholds) -> list[Finding]:
+    """Ordering keys on which something has waited for too long: one finding for the queue."""
+    late = await store.peek(queue, due_before=now - thresholds.blocked, limit=thresholds.sample)
+    first_of = {each.ordering_key: each for each in reversed(late) if each.ordering_key is not None}
+    blocked = []
+    for message in first_of.values():
+        facts = await store.facts(message.id)
+        if facts.key_held_by is not None:
+            blocked.append((message, facts.key_held_by))
+    return [ailments.key_blocked(queue, blocked, now)] if blocked else []

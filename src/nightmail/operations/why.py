@@ -1,0 +1,153 @@
+"""Why a message does not run: everything that holds it back, in one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from operator import attrgetter
+from typing import Final
+
+from nightmail.controls import MessageFacts, WorkerRecord
+from nightmail.operations.liveness import consumers, is_live, name_of
+from nightmail.operations.reasons import (
+    Available,
+    Delivered,
+    Died,
+    DueLater,
+    Expired,
+    KeyHeld,
+    Leased,
+    Locked,
+    NoWorker,
+    Paused,
+    StopRequested,
+    Superseded,
+    Unknown,
+    WhyReason,
+    WorkerLost,
+)
+from nightmail.records import StoredMessage
+from nightmail.store import FullStore
+
+__all__ = ["WhyReason", "explain", "why"]
+
+LOOK_INTERVAL: Final = timedelta(seconds=5)
+"""See `Store.look_interval`."""
+_NOT_IN_THE_WAY: Final = (WorkerLost, Expired)
+"""Reasons with which a message is available all the same."""
+
+
+async def why(store: FullStore, id_: int) -> list[WhyReason]:
+    """Everything that holds this message back, or what has become of it."""
+    return explain(await store.facts(id_), await store.workers(), look_interval=store.look_interval)
+
+
+def explain(
+    facts: MessageFacts, workers: Sequence[WorkerRecord], *, look_interval: timedelta = LOOK_INTERVAL
+) -> list[WhyReason]:
+    """What these facts say about why a message does not run: all that applies, never nothing."""
+    message = facts.message
+    if message is None:
+        return list(_gone(facts)) or [Unknown()]
+    if message.running:
+        return list(_running(facts, message, workers))
+    reasons = list(_waiting(facts, message, workers))
+    if all(isinstance(reason, _NOT_IN_THE_WAY) for reason in reasons):
+        live = [each for each in consumers(message.queue, workers) if is_live(each, facts.now)]
+        reasons.append(
+            Available(queue=message.queue, workers=len(live), within=look_interval, ahead=facts.ahead)
+        )
+    return reasons
+
+
+def _gone(facts: MessageFacts) -> Iterator[WhyReason]:
+    if (letter := facts.letter) is not None:
+        yield Died(
+            id=letter.id,
+            queue=letter.queue,
+            died_at=letter.died_at,
+            died_ago=facts.now - letter.died_at,
+            cause=letter.reason,
+            error=None if letter.error is None else letter.error.partition("\n")[0],
+            attempts=letter.attempts,
+        )
+    if facts.delivered_at is not None:
+        yield Delivered(delivered_at=facts.delivered_at, delivered_ago=facts.now - facts.delivered_at)
+
+
+def _running(
+    facts: MessageFacts, message: StoredMessage, workers: Sequence[WorkerRecord]
+) -> Iterator[WhyReason]:
+    holder = next((each for each in workers if each.id == facts.worker_id), None)
+    lost = holder is not None and not is_live(holder, facts.now)
+    yield Leased(
+        worker_id=facts.worker_id or "",
+        worker=None if holder is None else name_of(holder),
+        seen_ago=facts.now - holder.seen_at if holder is not None and lost else None,
+        running_for=facts.now - (message.claimed_at or facts.now),
+        lease_until=message.lease_until or facts.now,
+        attempts=message.attempts,
+    )
+    yield from _replaced(facts, message)
+    if facts.locked:
+        yield Locked()
+    if facts.stop_requested_by is not None:
+        yield StopRequested(by=facts.stop_requested_by)
+
+
+def _waiting(
+    facts: MessageFacts, message: StoredMessage, workers: Sequence[WorkerRecord]
+) -> Iterator[WhyReason]:
+    now = facts.now
+    if message.due_at > now:
+        yield DueLater(due_at=message.due_at, due_in=message.due_at - now, attempts=message.attempts)
+    if message.expires_at is not None and message.expires_at <= now:
+        yield Expired(
+            queue=message.queue, expires_at=message.expires_at, expired_for=now - message.expires_at
+        )
+    for pause in facts.pauses:
+        yield Paused(
+            queue=pause.queue,
+            ordering_key=pause.ordering_key,
+            by=pause.by,
+            cause=pause.reason,
+            since=pause.since,
+            paused_for=now - pause.since,
+            until=pause.until,
+            ends_in=None if pause.until is None else pause.until - now,
+            automatic=pause.automatic,
+            ahead=facts.ahead,
+        )
+    if (first := facts.key_held_by) is not None:
+        yield KeyHeld(
+            ordering_key=first.ordering_key or "",
+            message_id=first.id,
+            running=first.running,
+            attempts=first.attempts,
+            due_in=first.due_at - now,
+        )
+    if message.lease_until is not None:
+        yield WorkerLost(
+            lease_until=message.lease_until,
+            expired_for=now - message.lease_until,
+            deliveries=message.deliveries,
+        )
+    yield from _no_worker(facts, message, workers)
+    yield from _replaced(facts, message)
+    if facts.locked:
+        yield Locked()
+
+
+def _no_worker(
+    facts: MessageFacts, message: StoredMessage, workers: Sequence[WorkerRecord]
+) -> Iterator[WhyReason]:
+    last = max(consumers(message.queue, workers), key=attrgetter("seen_at"), default=None)
+    if last is None:
+        yield NoWorker(queue=message.queue, worker=None, seen_ago=None)
+    elif not is_live(last, facts.now):
+        yield NoWorker(queue=message.queue, worker=name_of(last), seen_ago=facts.now - last.seen_at)
+
+
+def _replaced(facts: MessageFacts, message: StoredMessage) -> Iterator[WhyReason]:
+    if message.superseded:
+        yield Superseded(timer_id=message.timer_id, message_id=facts.superseded_by)

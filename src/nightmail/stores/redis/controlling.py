@@ -1,0 +1,165 @@
+"""What those ask who steer the store: pauses, stops, workers, and what holds a message back."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from heapq import nsmallest
+from operator import attrgetter
+from uuid import UUID
+
+from nightmail.controls import (
+    FORGOTTEN_AFTER,
+    MOST_AHEAD,
+    LeasedMessage,
+    MessageFacts,
+    Pause,
+    WorkerRecord,
+    WorkerReport,
+    worker_of,
+)
+from nightmail.records import DeadLetter
+from nightmail.stores.redis.control_records import (
+    encoded_report,
+    end_arguments,
+    leased_messages,
+    pause_field,
+    pauses_of,
+    worker_records,
+)
+from nightmail.stores.redis.ids import digits
+from nightmail.stores.redis.lane import Lane, call_each
+from nightmail.stores.redis.letter_records import letter_records
+from nightmail.stores.redis.nodes import Nodes
+from nightmail.stores.redis.records import stored_messages, text
+from nightmail.stores.redis.registry import Registry
+from nightmail.stores.redis.requests import Argument, Reply
+from nightmail.stores.redis.script_calls import ScriptCalls
+from nightmail.stores.redis.times import micros, time_of
+
+
+class Controlling:
+    """The verbs of `Control`, on the connection for publishes."""
+
+    def __init__(self, lane: Lane, registry: Registry, calls: ScriptCalls, nodes: Nodes) -> None:
+        self._lane = lane
+        self._registry = registry
+        self._calls = calls
+        self._nodes = nodes
+
+    async def pause(
+        self,
+        queue: str,
+        ordering_key: str | None,
+        until: datetime | timedelta | None,
+        by: str,
+        reason: str | None,
+        *,
+        automatic: bool,
+    ) -> None:
+        """See `Control.pause`. Listed first: a queue may be paused before it has a message."""
+        await self._registry.enter([queue])
+        await self._one(
+            "pause",
+            self._calls.keys.tag(queue),
+            pause_field(ordering_key, automatic=automatic),
+            *end_arguments(until),
+            by,
+            "" if reason is None else f"!{reason}",
+        )
+
+    async def resume(self, queue: str, ordering_key: str | None, *, automatic: bool) -> bool:
+        """See `Control.resume`."""
+        field = pause_field(ordering_key, automatic=automatic)
+        return bool(await self._one("resume", self._calls.keys.tag(queue), field))
+
+    async def pauses(self, queue: str | None) -> list[Pause]:
+        """See `Control.pauses`."""
+        replies = await self._each("list_pauses", [queue] if queue is not None else None)
+        return [pause for name, found in replies for pause in pauses_of(found, name)]
+
+    async def request_stop(self, id_: int, by: str) -> bool:
+        """See `Control.request_stop`. An id does not say in which queue the message is: each is asked."""
+        replies = await self._each("request_stop", None, digits(id_), by)
+        return any(found for _, found in replies)
+
+    async def report(self, worker: WorkerReport) -> None:
+        """See `Control.report`."""
+        said = encoded_report(worker)
+        await self._one("report", self._calls.keys.registry_tag, worker.id, said, micros(FORGOTTEN_AFTER))
+
+    async def sign_off(self, worker_id: str) -> None:
+        """See `Control.sign_off`."""
+        await self._one("sign_off", self._calls.keys.registry_tag, worker_id)
+
+    async def workers(self) -> list[WorkerRecord]:
+        """See `Control.workers`."""
+        return worker_records(
+            await self._one("workers", self._calls.keys.registry_tag, micros(FORGOTTEN_AFTER))
+        )
+
+    async def leases(self, limit: int) -> list[LeasedMessage]:
+        """See `Control.leases`."""
+        if limit <= 0:
+            return []
+        held = [
+            message
+            for name, found in await self._each("leases", None, limit)
+            for message in leased_messages(found, name)
+        ]
+        return nsmallest(limit, held, key=attrgetter("claimed_at", "id"))
+
+    async def facts(self, id_: int) -> MessageFacts:
+        """See `Control.facts`. Dead letters are searched only for a message that is gone."""
+        replies = await self._each("facts", None, digits(id_), MOST_AHEAD)
+        for name, found in replies:
+            if found[2]:
+                return _facts(name, found)
+        if not replies:
+            # There are no queues, but there is a time.
+            tag = self._calls.keys.registry_tag
+            replies = [("", await self._one("facts", tag, digits(id_), MOST_AHEAD))]
+        delivered = [time_of(float(found[1])) for _, found in replies if found[1]]
+        return MessageFacts(
+            now=time_of(float(replies[0][1][0])),
+            message=None,
+            letter=await self._letter(id_),
+            delivered_at=max(delivered, default=None),
+        )
+
+    async def _letter(self, id_: int) -> DeadLetter | None:
+        """The newest dead letter of this message. In steps of a thousand, so that no script runs for long."""
+        found: list[DeadLetter] = []
+        for name in await self._registry.queues():
+            below: bytes | None = b""
+            while below is not None:
+                below, letter = await self._one("find_letter", self._calls.keys.tag(name), digits(id_), below)
+                found += [record.letter(name) for record in letter_records(letter)]
+                below = below or None
+        return max(found, key=attrgetter("id"), default=None)
+
+    async def _one(self, script: str, tag: str, *arguments: Argument) -> Reply:
+        (answer,) = await self._lane.run(self._calls.call(script, [tag], *arguments))
+        return answer
+
+    async def _each(
+        self, script: str, queues: list[str] | None, *arguments: Argument
+    ) -> list[tuple[str, Reply]]:
+        """What this script answers for each of these queues, or for all that are listed."""
+        names = await self._registry.queues() if queues is None else queues
+        calls = [self._calls.call(script, [self._calls.keys.tag(name)], *arguments) for name in names]
+        return list(zip(names, await call_each(self._lane, self._nodes, calls), strict=True))
+
+
+def _facts(queue: str, found: Reply) -> MessageFacts:
+    now, _, message, token, stop, first, owner, ahead, *pauses = found
+    (stored,) = stored_messages(message, queue)
+    return MessageFacts(
+        now=time_of(float(now)),
+        message=stored,
+        worker_id=worker_of(UUID(bytes=token)) if token else None,
+        stop_requested_by=text(stop) if stop else None,
+        key_held_by=next(stored_messages(first, queue), None),
+        superseded_by=int(owner, 16) if owner else None,
+        ahead=int(ahead),
+        pauses=tuple(pauses_of(pauses, queue)),
+    )

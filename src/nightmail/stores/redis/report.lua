@@ -1,0 +1,22 @@
+-- Note that a worker is alive, and forget those that have not been seen for long.
+--
+-- KEYS     the tag of the registry
+-- ARGV[5]  its id; ARGV[6] what it says about itself; ARGV[7] after how many microseconds a worker is forgotten
+--
+--   B:workers  hash  id to when the worker reported first, a space, and what it said last
+--   B:seen     zset  id by when the worker reported last
+
+local workers, seen, id = KEYS[1] .. ':workers', KEYS[1] .. ':seen', ARGV[5]
+need({ 'DEL', 'HGET', 'HSET', 'HDEL', 'ZADD', 'ZREM', 'ZRANGEBYSCORE' })
+
+local before = redis.call('HGET', workers, id)
+local started = before and before:match('^(%d+) ') or string.format('%.0f', now)
+local gone = redis.call('ZRANGEBYSCORE', seen, '-inf', '(' .. string.format('%.0f', now - tonumber(ARGV[7])))
+redis.call('HSET', workers, id, started .. ' ' .. ARGV[6])
+redis.call('ZADD', seen, now, id)
+for _, other in ipairs(gone) do
+  if other ~= id then
+    redis.call('HDEL', workers, other)
+    redis.call('ZREM', seen, other)
+  end
+end

@@ -1,0 +1,269 @@
+"""`diagnose`: each finding that any store can have is provoked, found, and gone after its remedy."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from nightmail.findings import Code, Finding, Severity
+from nightmail.operations.doctor import Thresholds, diagnose
+from nightmail.outcome import Dead, Done, Retry
+from nightmail.records import DeadFilter
+from nightmail.store import FullStore, Settlement
+from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import (
+    DAY,
+    HOUR,
+    LEASE,
+    MINUTE,
+    QUEUE,
+    SECOND,
+    bury,
+    claim_all,
+    claim_one,
+    message,
+    settle_one,
+    stored,
+)
+from nightmail.testing.conformance.workers import FIRST, SECOND_ID, a_report, token_of
+
+# The clock of these tests is not that of this machine.
+CALM = Thresholds(skew=timedelta(days=100_000))
+
+
+async def found(store: FullStore, code: Code, thresholds: Thresholds = CALM) -> list[Finding]:
+    """The findings of this kind."""
+    return [each for each in await diagnose(store, thresholds) if each.code is code]
+
+
+class DiagnosisConformance:
+    """What a doctor finds in queues, workers and dead letters."""
+
+    async def test_a_queue_without_a_live_worker_is_found_until_one_reports(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish(message())
+        await store.publish(message(queue="later", due=HOUR))
+        clock.advance(MINUTE)
+
+        (never,) = await found(store, Code.NO_WORKER)
+        await store.report(a_report())
+        attended = await found(store, Code.NO_WORKER)
+        clock.advance(MINUTE)
+        (gone,) = await found(store, Code.NO_WORKER)
+
+        assert (never.severity, never.lasting, attended) == (Severity.FATAL, False, [])
+        assert QUEUE in never.what
+        assert never.evidence == "1 message ready, the oldest for 1 min; none was seen within a day"
+        assert gone.evidence.endswith("the last one, host-1/77, was seen 1 min ago")
+
+    async def test_a_silent_worker_that_holds_messages_is_found_until_it_reports(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.report(a_report())
+        id_ = await stored(store, message())
+        await claim_one(store, lease=HOUR, token=token_of(FIRST, 1))
+        assert await found(store, Code.WORKER_SILENT) == []
+        clock.advance(MINUTE)
+
+        (silent,) = await found(store, Code.WORKER_SILENT)
+        await store.report(a_report())
+
+        assert "host-1/77" in silent.what
+        assert f"it holds 1 message, such as {id_} of {QUEUE}" in silent.evidence
+        assert await found(store, Code.WORKER_SILENT) == []
+
+    async def test_a_queue_whose_handlers_are_all_busy_is_found_until_it_is_on_time(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        busy = {"queues": [QUEUE], "max_workers": 10, "running": 10, "handler_seconds": 3.0}
+        await store.publish(message())
+        clock.advance(2 * MINUTE)
+        await store.report(a_report(state={"subscribers": [busy]}))
+
+        (found_busy,) = await found(store, Code.WORKERS_BUSY)
+        await store.report(a_report(state={"subscribers": [{**busy, "running": 9}]}))
+
+        assert found_busy.evidence == (
+            "1 message ready, the oldest for 2 min; all 10 handlers in 1 process are busy; a handler takes 3 s on "
+            "average"
+        )
+        assert await found(store, Code.WORKERS_BUSY) == []
+
+    async def test_one_who_looks_after_dead_letters_consumes_no_messages(self, store: FullStore) -> None:
+        await store.publish(message())
+        letters = {"queues": [QUEUE], "dead_letters": True}
+        await store.report(a_report(state={"subscribers": [letters]}))
+
+        assert len(await found(store, Code.NO_WORKER)) == 1
+        await store.report(
+            a_report(state={"subscribers": [letters, {"queues": [QUEUE], "dead_letters": False}]})
+        )
+        assert await found(store, Code.NO_WORKER) == []
+
+    async def test_leases_that_workers_say_they_lost_are_found_until_they_start_again(
+        self, store: FullStore
+    ) -> None:
+        state = {
+            "subscribers": [{"queues": [QUEUE], "leases_lost": 2}, {"queues": ["mail"], "leases_lost": 1}]
+        }
+        await store.report(a_report(state=state))
+
+        (lost,) = await found(store, Code.LEASES_LOST)
+        await store.report(a_report(state={}))
+
+        assert lost.evidence == "workers lost 3 leases since they started, most of them host-1/77 (3)"
+        assert await found(store, Code.LEASES_LOST) == []
+
+    async def test_lost_leases_are_found_until_those_messages_end(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish_batch([message() for _ in range(3)])
+        await claim_all(store)
+        assert await found(store, Code.LEASES_LOST) == []
+        clock.advance(LEASE)
+
+        again = await claim_all(store)
+        (lost,) = await found(store, Code.LEASES_LOST)
+        await store.settle([Settlement(each, Done()) for each in again])
+
+        assert lost.evidence.startswith("3 running messages had been delivered before without a result")
+        assert await found(store, Code.LEASES_LOST) == []
+
+    async def test_a_handler_that_runs_for_long_is_found_until_it_ends(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.report(a_report())
+        id_ = await stored(store, message())
+        delivery = await claim_one(store, lease=HOUR, token=token_of(FIRST, 1))
+        clock.advance(16 * MINUTE)
+
+        (long,) = await found(store, Code.HANDLER_LONG)
+        await settle_one(store, delivery, Done())
+
+        assert long.what == f"a handler of queue {QUEUE} has been running for 16 min"
+        assert long.evidence.startswith(f"message {id_}, attempt 1, on host-1/77 since ")
+        assert f"`nightmail stop {id_}`" in long.remedy
+        assert await found(store, Code.HANDLER_LONG) == []
+
+    async def test_two_versions_at_once_are_found_until_one_is_gone(self, store: FullStore) -> None:
+        await store.report(a_report(FIRST, version="1.0.0"))
+        await store.report(a_report(SECOND_ID, pid=78, version="1.1.0"))
+
+        (mixed,) = await found(store, Code.VERSIONS_MIXED)
+        await store.sign_off(FIRST)
+
+        assert mixed.evidence == "1.0.0: host-1/77; 1.1.0: host-1/78"
+        assert await found(store, Code.VERSIONS_MIXED) == []
+
+    async def test_dead_letters_are_told_by_their_largest_group_and_whether_they_grow(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        for number in range(10):
+            await bury(store, message(), Dead("rejected", f"TimeoutError: host 10.0.0.{number}"))
+        await bury(store, message(), Dead("expired"))
+
+        (growing,) = await found(store, Code.DEAD_LETTERS_GROWING)
+        clock.advance(16 * MINUTE)
+        (waiting,) = await found(store, Code.DEAD_LETTERS_WAITING)
+        no_longer = await found(store, Code.DEAD_LETTERS_GROWING)
+        await store.purge(DeadFilter(), limit=100)
+
+        assert growing.what == "11 messages died within the last 15 min"
+        largest = f"the largest group: 10 of {QUEUE}, rejected, TimeoutError: host #.#.#.# (for example "
+        assert largest in growing.evidence
+        assert waiting.what == "11 dead letters wait for a decision"
+        assert waiting.evidence.startswith(largest)
+        assert no_longer == []
+        assert await found(store, Code.DEAD_LETTERS_WAITING) == []
+
+    async def test_retries_that_keep_failing_are_found_until_they_succeed(self, store: FullStore) -> None:
+        await store.publish_batch([message() for _ in range(10)])
+        for _ in range(3):
+            assert await found(store, Code.RETRIES_FAIL) == []
+            await store.settle([Settlement(each, Retry()) for each in await claim_all(store)])
+
+        (failing,) = await found(store, Code.RETRIES_FAIL)
+        await store.settle([Settlement(each, Done()) for each in await claim_all(store)])
+
+        assert "of the 10 messages due next, 10 have failed 3 times or more" in failing.evidence
+        assert await found(store, Code.RETRIES_FAIL) == []
+
+    async def test_a_blocked_ordering_key_is_found_until_it_moves(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        first = await stored(store, message(ordering_key="acct-7"))
+        behind = await stored(store, message(ordering_key="acct-7"))
+        await stored(store, message(queue="other", ordering_key="free"))
+        (delivery,) = await claim_all(store)
+        await settle_one(store, delivery, Retry(2 * HOUR))
+        assert await found(store, Code.KEY_BLOCKED) == []
+        clock.advance(HOUR + SECOND)
+
+        (blocked,) = await found(store, Code.KEY_BLOCKED)
+        clock.advance(HOUR)
+        (delivery,) = await claim_all(store)
+        await settle_one(store, delivery, Done())
+
+        assert blocked.what == f"1 ordering key of queue {QUEUE} has been blocked for over an hour"
+        assert f"key acct-7: message {behind} has been due for 1 h behind {first}" in blocked.evidence
+        assert await found(store, Code.KEY_BLOCKED) == []
+
+    async def test_a_pause_that_was_forgotten_is_found_until_it_is_resumed(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish(message())
+        await store.pause(QUEUE, by="ann", reason="provider down")
+        clock.advance(DAY)
+        assert await found(store, Code.PAUSE_FORGOTTEN) == []
+        clock.advance(HOUR)
+
+        (forgotten,) = await found(store, Code.PAUSE_FORGOTTEN)
+        await store.resume(QUEUE)
+
+        assert forgotten.what == f"queue {QUEUE} has been paused for 1 d 1 h"
+        assert forgotten.evidence.endswith(', with no end ("provider down"); 1 message ready')
+        assert await found(store, Code.PAUSE_FORGOTTEN) == []
+
+    async def test_an_open_breaker_is_found_until_it_is_closed(self, store: FullStore) -> None:
+        await store.publish(message())
+        await store.pause(QUEUE, by="host-1/77", reason="20 failures in 60 s", until=MINUTE, automatic=True)
+
+        (opened,) = await found(store, Code.BREAKER_OPEN)
+        await store.resume(QUEUE, automatic=True)
+
+        assert '("20 failures in 60 s"); 1 message ready' in opened.evidence
+        assert await found(store, Code.BREAKER_OPEN) == []
+
+    async def test_a_clock_that_differs_from_the_stores_is_found(self, store: FullStore) -> None:
+        (skewed,) = await found(store, Code.CLOCK_SKEW, Thresholds(skew=timedelta(hours=1)))
+
+        assert skewed.what.startswith("this machine's clock is ")
+        assert await found(store, Code.CLOCK_SKEW) == []
+
+    async def test_a_store_in_order_gives_no_warning(self, store: FullStore) -> None:
+        await store.report(a_report())
+        await store.publish(message())
+
+        findings = await diagnose(store, CALM)
+
+        assert [each for each in findings if each.code.partition("-")[0] not in _SERVERS] == []
+
+    async def test_the_worst_comes_first(self, store: FullStore) -> None:
+        await bury(store, message())
+        await store.publish(message())
+        await store.pause(QUEUE, by="host-1/77", until=MINUTE, automatic=True)
+
+        findings = await diagnose(store, CALM)
+
+        assert [each.severity for each in findings] == sorted(
+            (each.severity for each in findings), reverse=True
+        )
+        assert {each.code for each in findings} >= {
+            Code.NO_WORKER,
+            Code.BREAKER_OPEN,
+            Code.DEAD_LETTERS_WAITING,
+        }
+
+
+_SERVERS = ("postgres", "mysql", "redis", "sqlite")
+"""Findings about a server are not a matter of the contract: a test server may have some."""

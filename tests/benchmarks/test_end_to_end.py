@@ -1,0 +1,77 @@
+"""The quickest scenario with tiny numbers, from the command's inside to its files: no servers, no peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report
+from benchmarks.bounds import BOUNDS, verdicts
+from benchmarks.registry import SCENARIOS
+from benchmarks.results import FULL, Results
+from benchmarks.run import run
+from benchmarks.systems import STORES
+
+TINY = [scenario for scenario in SCENARIOS if scenario.name in ("publish", "drain")]
+
+
+@pytest.mark.sqlite
+@pytest.mark.slow
+def test_a_run_prints_tables_and_verdicts_and_writes_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "results" / "tiny.json"
+
+    results = run(TINY, ["sqlite"], path, tiny=True)
+
+    printed = capsys.readouterr().out
+    assert results.failures == []
+    batches = results.table("drain", "batch handler of 100", "sqlite")
+    assert batches is not None
+    assert [row.system for row in batches.rows] == ["nightmail, no log", "by hand"]
+    assert all(value > 0 for row in batches.rows for value in row.values)
+    assert "sqlite: drain, batch handler of 100, of by hand" in printed
+    assert "version" in results.servers["sqlite"]
+    read = Results.read(path)
+    assert [table.case for table in read.tables] == [table.case for table in results.tables]
+    assert [verdict.holds for verdict in verdicts(read)] == [verdict.holds for verdict in verdicts(results)]
+
+
+def test_a_scenario_that_fails_is_noted_and_the_next_one_runs(tmp_path: Path) -> None:
+    scenario = TINY[0]
+
+    async def breaks(lab: object, store: str) -> None:
+        raise RuntimeError("broken on purpose")
+
+    async def works(lab: object, store: str) -> None:
+        ran.append(store)
+
+    ran: list[str] = []
+    chosen = [
+        type(scenario)("breaks", "", breaks, {"sqlite": 1.0}, ()),
+        type(scenario)("works", "", works, {"sqlite": 1.0}, ()),
+    ]
+
+    results = run(chosen, ["sqlite"], tmp_path / "results.json")
+
+    assert ran == ["sqlite"]
+    assert results.failures == [{"what": "breaks on sqlite", "error": "RuntimeError: broken on purpose"}]
+
+
+def test_every_bound_is_judged_even_when_nothing_was_measured() -> None:
+    assert [verdict.word for verdict in verdicts(Results(quick=False))] == ["not measured"] * len(BOUNDS)
+
+
+def test_every_bound_belongs_to_a_scenario_that_can_measure_it() -> None:
+    known = {scenario.name for scenario in SCENARIOS}
+    assert {bound.ours.scenario for bound in BOUNDS} <= known
+    for bound in BOUNDS:
+        (scenario,) = [one for one in SCENARIOS if one.name == bound.ours.scenario]
+        assert bound.ours.store in {*scenario.seconds, *(STORES if "all" in scenario.seconds else ())}
+
+
+def test_the_page_in_the_documentation_is_written_from_the_committed_results() -> None:
+    results = Results.read(FULL) if FULL.exists() else None
+
+    assert report.PAGE.read_text() == report.text(results, FULL), "run `python -m benchmarks report`"

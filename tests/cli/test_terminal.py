@@ -1,0 +1,197 @@
+"""On a real terminal: tables, questions, progress, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nightmail.message import Message
+from nightmail.records import DeadFilter
+from tests.cli.support import bury, migrated, on_store, publish, terminal
+
+pytestmark = pytest.mark.sqlite
+
+ALTERNATE_SCREEN = "\x1b[?1049h"
+NORMAL_SCREEN = "\x1b[?1049l"
+CURSOR_SHOWN = "\x1b[?25h"
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return migrated(f"sqlite:///{tmp_path / 'messages.db'}")
+
+
+def dead(url: str) -> int:
+    return on_store(url, lambda store: store.summarize_dead(DeadFilter())).count
+
+
+def test_a_table_is_drawn_and_a_message_cannot_draw_in_it(url: str) -> None:
+    publish(url, Message(queue="[bold]orders[/bold] :smile:", body=b"x", timer_id="\x1b[2Jt\n"))
+
+    with terminal("list", url=url) as person:
+        assert person.end() == 0
+
+    seen = ESCAPE.sub("", person.seen)
+    assert "[bold]orders[/bold] :smile:" in seen
+    assert "\\x1b[2Jt\\n" in seen
+    assert "\x1b[2J" not in person.seen
+    assert "───" in seen
+    assert "\t" not in seen
+
+
+def test_a_narrow_terminal_loses_nothing(url: str) -> None:
+    publish(url, Message(queue="orders", body=b"x", timer_id="a-timer-id-that-is-rather-long"))
+
+    with terminal("list", url=url, columns=60) as person:
+        assert person.end() == 0
+
+    lines = ESCAPE.sub("", person.seen).splitlines()
+    assert all(len(line) <= 60 for line in lines)
+    assert "…" not in person.seen
+
+
+def test_json_has_no_colour_on_a_terminal_either(url: str) -> None:
+    with terminal("status", "--json", "--over", "0", url=url) as person:
+        assert person.end() == 0
+
+    assert person.seen == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "left"), [("y\n", 0, 0), ("n\n", 7, 2), ("\n", 7, 2), ("\x04", 7, 2)]
+)
+def test_nothing_is_deleted_before_a_person_agrees(url: str, answer: str, code: int, left: int) -> None:
+    bury(url, "ValueError: 1", "ValueError: 2")
+
+    with terminal("dead", "purge", "--everything", url=url) as person:
+        person.until("This will delete 2 dead letters for good. Go on?")
+        assert dead(url) == 2
+        person.type(answer)
+        assert person.end() == code
+
+    assert dead(url) == left
+    assert "ValueError: #" in ESCAPE.sub("", person.seen)
+
+
+def test_ctrl_c_at_the_question_changes_nothing(url: str) -> None:
+    bury(url, "ValueError: 1")
+
+    with terminal("dead", "redrive", "--everything", url=url) as person:
+        person.until("Go on?")
+        assert person.interrupt_until_it_ends() == 7
+
+    assert dead(url) == 1
+
+
+def test_a_redrive_shows_its_progress_and_can_be_interrupted_and_repeated(url: str) -> None:
+    bury(url, *(f"ValueError: {number}" for number in range(30)))
+
+    with terminal("dead", "redrive", "orders", "--rate", "10", "--yes", url=url) as person:
+        person.until("redriven")
+        person.until("3/30")
+        person.interrupt()
+        assert person.end() == 130
+
+    so_far = re.search(r"redriven so far: (\d+) of 30", person.seen)
+    assert so_far is not None
+    assert "the same command goes on" in person.seen
+    assert dead(url) == 30 - int(so_far[1])
+    assert person.seen.rfind(CURSOR_SHOWN) > person.seen.rfind("\x1b[?25l")
+
+    with terminal("dead", "redrive", "orders", "--yes", url=url) as person:
+        assert person.end() == 0
+    assert dead(url) == 0
+
+
+def test_watching_restores_the_terminal(url: str) -> None:
+    publish(url, Message(queue="orders", body=b"x"))
+
+    with terminal("status", "--watch", "--over", "200ms", url=url) as person:
+        person.until("orders")
+        person.until("change/s")
+        assert ALTERNATE_SCREEN in person.seen
+        person.interrupt()
+        assert person.end() == 130
+
+        assert person.seen.rfind(NORMAL_SCREEN) > person.seen.rfind(ALTERNATE_SCREEN)
+        assert person.seen.rfind(CURSOR_SHOWN) > person.seen.rfind("\x1b[?25l")
+        assert person.echoes()
+
+
+@pytest.mark.parametrize("count", [100, 20_100], ids=["while it publishes", "while it handles"])
+def test_a_benchmark_that_is_interrupted_leaves_nothing(url: str, count: int) -> None:
+    with terminal("bench", "--messages", "20000", url=url) as person:
+        while max(map(int, re.findall(r"(\d+)/40000", person.until("/40000"))), default=0) < count:
+            person.more()
+        person.interrupt()
+        assert person.end() == 130
+
+    assert on_store(url, lambda store: store.stats()) == {}
+
+
+def test_tail_shows_what_becomes_due_and_what_dies(url: str) -> None:
+    publish(url, Message(queue="orders", body=b"old"))
+
+    with terminal("tail", "orders", "--every", "100ms", url=url) as person:
+        person.until("following orders")
+        publish(url, Message(queue="orders", body=b"new", timer_id="t-\x1b[2J"))
+        seen = person.until("t-\\x1b[2J")
+        bury(url, "ValueError: \x1b]0;no", queue="elsewhere")
+        assert "old" not in seen
+        person.interrupt()
+        assert person.end() == 130
+    assert "elsewhere" not in person.seen
+
+    with terminal("tail", "--dead", "--every", "100ms", "--body", url=url) as person:
+        person.until("following all queues")
+        bury(url, "KeyError: \x1b]0;no", queue="mail")
+        person.until("KeyError: \\x1b]0;no")
+        person.until("secret tea")
+        person.interrupt()
+        person.end()
+    assert "ValueError" not in person.seen
+
+
+def test_being_terminated_is_like_being_interrupted(url: str) -> None:
+    with terminal("status", "--watch", url=url) as person:
+        person.until("Ctrl-C ends")
+        person.signal(signal.SIGTERM)
+        assert person.end() == 130
+
+    assert NORMAL_SCREEN in person.seen
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(url: str) -> None:
+    publish(url, *(Message(queue="orders", body=b"x" * 1000) for _ in range(500)))
+    command = f"{sys.executable} -m nightmail list --body --limit 500 --url {url} | head -1"
+
+    ran = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.startswith("id\t")
+    assert "Traceback" not in ran.stderr
+    assert "BrokenPipe" not in ran.stderr
+
+
+def test_completion_knows_the_commands() -> None:
+    """As the shell asks: `--show-completion` itself needs a shell among its ancestors."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "nightmail"],
+        env={
+            **os.environ,
+            "_NIGHTMAIL_COMPLETE": "complete_bash",
+            "COMP_WORDS": "nightmail pa",
+            "COMP_CWORD": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert set(ran.stdout.split()) == {"pause", "pauses"}

@@ -1,0 +1,122 @@
+"""Compares what was counted with what is written down, and says what to do about a difference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pytest
+
+Costs: TypeAlias = Mapping[str, Mapping[str, float]]
+"""By what is done, and by what is counted."""
+
+HERE: Final = Path(__file__).parent
+UPDATE: Final = "UPDATE_GOLDEN"
+TOLERANCE: Final = 0.03
+"""How much more, or less, is no change: a page may be full one row earlier."""
+NOISE: Final = 0.01
+"""What differs by less is not written again: a diff shows only what changed."""
+FUNCTIONS: Final = frozenset({"functions", "calls out"})
+"""What is counted in this process: it does not depend on the server."""
+
+CAUSES: Final = {
+    "functions": "a call more on the way of each message: a wrapper, a property, something done twice",
+    "calls out": "more built-in or library calls for each message: something is encoded, checked or copied twice",
+    "WAL bytes": "one more index or column, an update that is no longer in place, or one more commit",
+    "pages": "a plan that reads more than it needs, or another index",
+    "rows": "a plan that reads rows which it does not return",
+    "rows read": "a plan that reads rows which it does not return",
+    "rows written": "a row is written twice",
+    "commands": "a script runs more commands for each message",
+    "AOF bytes": "a script writes more keys or fields",
+    "pages written": "one more index, larger rows, or one more commit",
+    "steps": "a plan that reads rows which it does not return",
+    "wake-ups": "a transaction rings more often than once for each queue",
+    "statements": "an idle worker looks more often, or with more statements",
+}
+
+WHAT_TO_DO: Final = f"""
+What the {{store}} store costs has changed by more than {TOLERANCE:.0%}. If you meant that, or it costs less now, write
+the file again, look at its diff, and commit it with your change:
+
+    {UPDATE}=1 pytest tests/golden tests/counters -k {{store}}
+
+If you did not, find out why:
+
+"""
+
+
+def compare(store: str, server: str, costs: Costs) -> None:
+    """Fail unless this is what the file of the store says; with `UPDATE_GOLDEN` set, write that instead."""
+    file = HERE / f"{store}.txt"
+    known_server, known = _read(file)
+    found, before = _flat(costs), _flat(known)
+    if os.environ.get(UPDATE):
+        file.write_text(_written(store, server, costs, before), "utf-8")
+        return
+    if server != known_server:
+        # Another release has other plans and other records.
+        found, before = _in_process(found), _in_process(before)
+    differences = [*_lacking(found, before), *_changed(found, before)]
+    if differences:
+        pytest.fail(WHAT_TO_DO.format(store=store) + "\n".join(differences), pytrace=False)
+    if server != known_server:
+        pytest.skip(f"counted on {known_server}; of {server} only the functions were compared")
+
+
+def _changed(found: Mapping[tuple[str, str], float], before: Mapping[tuple[str, str], float]) -> list[str]:
+    lines = []
+    for (done, counter), value in found.items():
+        known = before.get((done, counter), value)
+        if value > known * (1 + TOLERANCE):
+            cause = f"more than before. Likely: {CAUSES[counter]}"
+        elif value < known * (1 - TOLERANCE):
+            cause = "less than before: write it down"
+        else:
+            continue
+        lines.append(f"{done}: {counter} {known:g} -> {value:g}, {cause}")
+    return lines
+
+
+def _lacking(found: Mapping[tuple[str, str], float], before: Mapping[tuple[str, str], float]) -> list[str]:
+    lines = [f"{done}: {counter} is not written down" for done, counter in found.keys() - before.keys()]
+    lines += [f"{done}: {counter} is no longer counted" for done, counter in before.keys() - found.keys()]
+    return sorted(lines)
+
+
+def _in_process(costs: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    return {(done, counter): value for (done, counter), value in costs.items() if counter in FUNCTIONS}
+
+
+def _flat(costs: Costs) -> dict[tuple[str, str], float]:
+    return {(done, counter): value for done, counted in costs.items() for counter, value in counted.items()}
+
+
+def _written(store: str, server: str, costs: Costs, before: Mapping[tuple[str, str], float]) -> str:
+    def kept(done: str, counter: str, value: float) -> float:
+        known = before.get((done, counter), value)
+        return known if abs(value - known) <= known * NOISE else value
+
+    lines = [
+        f"# What the {store} store costs, per message. Written by: {UPDATE}=1 pytest tests/golden tests/counters",
+        f"server: {server}",
+    ]
+    for done, counted in costs.items():
+        lines += ["", done]
+        lines += [f"  {counter}: {kept(done, counter, value):g}" for counter, value in counted.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _read(file: Path) -> tuple[str, Costs]:
+    server, costs, counted = "", dict[str, dict[str, float]](), dict[str, float]()
+    for line in file.read_text("utf-8").splitlines() if file.exists() else []:
+        name, _, value = line.strip().rpartition(": ")
+        if line.startswith("server: "):
+            server = value
+        elif line.startswith("  "):
+            counted[name] = float(value)
+        elif line and not line.startswith("#"):
+            counted = costs.setdefault(line, {})
+    return server, costs

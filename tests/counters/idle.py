@@ -1,0 +1,52 @@
+"""What twenty subscribers ask of a server while there is nothing to do, on a clock that is moved ten times as fast.
+
+A busy machine asks less often than it would, never more often: there is a bound, and it is one for every machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from nightmail import OutboxBroker
+from tests.counters.clocks import hurried
+from tests.golden.record import Record
+
+SUBSCRIBERS: Final = 20
+SECONDS: Final = 30.0
+LOOK_SECONDS: Final = 5.0
+PATIENCE: Final = 600.0
+
+
+def most_looks() -> int:
+    """How often they look, all together: each at the beginning, and then every five seconds."""
+    return int(SUBSCRIBERS * (SECONDS / LOOK_SECONDS + 1))
+
+
+async def idle_statements(url: str, record: Record) -> int:
+    """How many statements or commands they send, without those that open a connection or close it."""
+    broker = OutboxBroker(url, logger=None)
+
+    async def handle(body: str) -> None:
+        raise AssertionError
+
+    for number in range(SUBSCRIBERS):
+        broker.subscriber(f"queue-{number}")(handle)
+    async with broker:
+        await broker.start()
+        with hurried():
+            async with asyncio.timeout(PATIENCE):
+                # Connections are open then, and statements prepared.
+                while _sent(record) < 3 * SUBSCRIBERS:  # noqa: ASYNC110 - another thread knows it
+                    await asyncio.sleep(1.0)
+            record.clear()
+            await asyncio.sleep(SECONDS)
+            sent = _sent(record)
+            await broker.stop()
+    return sent
+
+
+def _sent(record: Record) -> int:
+    """But for what SQLite is asked all the time, which reads nothing from the file but a number."""
+    with record.lock:
+        return sum(sent.text != "PRAGMA data_version" for trip in record.trips for sent in trip.sent)

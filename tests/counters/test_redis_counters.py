@@ -1,0 +1,53 @@
+"""What a message costs on Redis."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from nightmail import OutboxBroker
+from nightmail.stores.redis import RedisStore
+from nightmail.stores.redis.listen import PROBE_EVERY
+from nightmail.testing.clock import ManualClock
+from tests.counters.baseline import compare
+from tests.counters.functions import Functions
+from tests.counters.idle import SECONDS, idle_statements, most_looks
+from tests.counters.servers import RedisMeter
+from tests.counters.verbs import Place, costs
+from tests.golden.record import Record
+from tests.golden.wire_formats import RedisWire
+from tests.golden.wiretap import tapped
+from tests.stores.redis.support import client
+from tests.stores.support import opened
+
+pytestmark = pytest.mark.redis
+
+
+async def test_what_a_message_costs_on_redis_is_what_is_written_down(redis_url: str) -> None:
+    store = RedisStore(redis_url, clock=ManualClock())
+    async with client(redis_url) as own, opened(store), OutboxBroker(store, logger=None) as broker:
+
+        @asynccontextmanager
+        async def pipeline() -> AsyncIterator[Any]:
+            async with own.pipeline(transaction=True) as pipe:
+                yield pipe
+                await pipe.execute()
+
+        found = await costs(Place(broker, pipeline, RedisMeter(own)), Functions())
+        version = (await own.info("server"))["redis_version"]
+
+    compare("redis", f"Redis {version.partition('.')[0]}", found)
+
+
+async def test_idle_subscribers_on_redis_only_look_every_five_seconds(redis_url: str) -> None:
+    async with OutboxBroker(redis_url, create_tables=True, logger=None):
+        pass
+    record = Record()
+    with tapped(redis_url, record, RedisWire) as url:
+        sent = await idle_statements(url, record)
+
+    # One script for each look, and one command to see whether wake-ups still arrive.
+    assert 0 < sent <= most_looks() + SECONDS / PROBE_EVERY + 1

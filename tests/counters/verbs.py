@@ -1,0 +1,138 @@
+"""What is counted: the verbs that each message goes through, at fixed sizes, on a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID
+
+from nightmail import OutboxBroker
+from nightmail.message import Delivery
+from nightmail.outcome import Done, Outcome, Retry, WriteResult
+from nightmail.store import FullStore, Settlement
+from tests.counters.functions import Functions
+
+T = TypeVar("T")
+
+BATCH: Final = 100
+BULK: Final = 1000
+BODY: Final = {"order": 7, "item": "kettle", "to": "Anna Karenina, 12 Station Road", "express": True}
+LEASE: Final = timedelta(seconds=30)
+ROUNDS: Final = 4
+"""The first warms up: connections, prepared statements, caches. Of the others the least counts: a server does
+something of its own now and then."""
+SINGLE, MANY = "single", "many"
+
+
+class Meter(Protocol):
+    """What a server says it has done so far."""
+
+    async def read(self) -> dict[str, float]:
+        """All counters."""
+        ...
+
+    async def clean(self) -> None:
+        """Before each round: leave nothing of the one before."""
+        ...
+
+
+@dataclass(slots=True)
+class Counted:
+    """The least that each thing cost in any round but the first, per message."""
+
+    functions: Functions
+    meter: Meter | None
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    async def count(
+        self, done: str, verb: Callable[[], Awaitable[T]], *, messages: int = 1, server: bool = True
+    ) -> T:
+        """Do this, and note what it cost."""
+        meter = self.meter if server else None
+        before = {} if meter is None else await meter.read()
+        with self.functions.counting():
+            result = await verb()
+        after = {} if meter is None else await meter.read()
+        found = {
+            **self.functions.found,
+            **{name: value - before[name] for name, value in after.items()},
+        }
+        least = self.costs.setdefault(done, {})
+        for name, value in found.items():
+            each = round(value / messages, 2)
+            least[name] = min(least.get(name, each), each)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An open broker on an empty store, and what a caller passes as its transaction."""
+
+    broker: OutboxBroker
+    transaction: Callable[[], AbstractAsyncContextManager[Any]] | None = None
+    meter: Meter | None = None
+
+    @property
+    def store(self) -> FullStore:
+        return self.broker.store
+
+
+async def costs(place: Place, functions: Functions) -> dict[str, dict[str, float]]:
+    """What each verb costs, per message."""
+    counted = Counted(functions, place.meter)
+    for number in range(ROUNDS):
+        if number == 1:
+            counted.costs.clear()
+        if place.meter is not None:
+            await place.meter.clean()
+        await _round(place, counted)
+    return counted.costs
+
+
+async def _round(place: Place, counted: Counted) -> None:
+    broker, store = place.broker, place.store
+    await counted.count("publish, by its own commit", lambda: broker.publish(BODY, SINGLE))
+    if place.transaction is not None:
+        async with place.transaction() as own:
+            # The first in a transaction may be looked at more closely.
+            await broker.publish(BODY, SINGLE, session=own)
+            await counted.count(
+                "publish, in a caller's transaction",
+                lambda: broker.publish(BODY, SINGLE, session=own),
+                server=False,
+            )
+    await counted.count(
+        "publish, a batch of 1,000",
+        lambda: broker.publish_batch(*[BODY] * BULK, queue=MANY),
+        messages=BULK,
+    )
+    claimed = await counted.count("claim, 100 of 1,000", lambda: _claim(store), messages=BATCH)
+    await counted.count("extend, 100", lambda: store.extend(claimed, LEASE * 2), messages=BATCH)
+    await counted.count("settle, 100 done", lambda: _settle(store, claimed, Done()), messages=BATCH)
+    claimed = await _claim(store)
+    retry = Retry(timedelta(hours=1))
+    await counted.count("settle, 100 to be retried", lambda: _settle(store, claimed, retry), messages=BATCH)
+    await _drain(store)
+    await counted.count("claim, nothing due", lambda: _claim(store, expected=0))
+
+
+async def _claim(store: FullStore, *queues: str, expected: int = BATCH) -> list[Delivery]:
+    claimed = await store.claim(list(queues) or [MANY], limit=BATCH, lease=LEASE, token=UUID(int=7))
+    assert len(claimed.deliveries) == expected
+    return list(claimed.deliveries)
+
+
+async def _settle(store: FullStore, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
+    results = await store.settle([Settlement(delivery, outcome) for delivery in deliveries])
+    assert set(results) == {WriteResult.WRITTEN}
+
+
+async def _drain(store: FullStore) -> None:
+    """Handle all that is due, and cancel the rest."""
+    for queue in (SINGLE, MANY):
+        while (claimed := await store.claim([queue], limit=BULK, lease=LEASE, token=UUID(int=8))).deliveries:
+            await _settle(store, claimed.deliveries, Done())
+        await store.cancel_all(queue)

@@ -1,0 +1,27 @@
+"""The suite can fail: a product that is broken on purpose is found, by the rule that should find it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.place import Place
+from faults.run import run
+from faults.scenarios import SCENARIOS
+from faults.workload.breakages import BREAKAGES
+
+pytestmark = pytest.mark.sqlite
+
+
+@pytest.mark.parametrize("name", ["acknowledged-before-commit", "a-stop-is-done"])
+async def test_a_broken_product_is_found(name: str, tmp_path: Path) -> None:
+    breakage = BREAKAGES[name]
+    place = Place("sqlite", f"sqlite:///{tmp_path / 'messages.db'}")
+
+    found, report = await run(
+        SCENARIOS[breakage.scenario], place, tmp_path, seed=1, faults=2, breakage=breakage.name
+    )
+
+    assert any(said.startswith(breakage.rules) for said in found.violations), found
+    assert f"SCENARIO={breakage.scenario} STORE=sqlite SEED=1" in report

@@ -1,0 +1,357 @@
+"""The checker accepts a journal in which all is well, and rejects one for each way in which it is not."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from faults.checker import RULES, check
+from faults.journal import Line
+from faults.ledger import Ledger
+
+ME: Final = "worker-1"
+OTHER: Final = "worker-2"
+KEY: Final = "publisher-1/0"
+A: Final = "a"
+LEASE: Final = 3.0
+EPOCH: Final = 1_000_000.0
+"""The store's clock when ours is at 0."""
+
+
+def intended(at: float = 0.0, key: str = KEY, **facts: Any) -> Line:
+    return Line(what="intended", process="publisher-1", at=at, key=key, queue="plain", **facts)
+
+
+def acknowledged(at: float = 0.1, key: str = KEY, id_: int | None = 1) -> Line:
+    return Line(what="acknowledged", process="publisher-1", at=at, key=key, id=id_)
+
+
+def published(key: str = KEY, id_: int = 1, at: float = 0.0, **facts: Any) -> list[Line]:
+    return [intended(at, key, **facts), acknowledged(at + 0.1, key, id_)]
+
+
+def booted(process: str = ME, **facts: Any) -> Line:
+    usual: dict[str, Any] = {"lease": LEASE, "grace": 5.0, "max_deliveries": 3}
+    return Line(what="booted", process=process, at=0.0, **usual | facts)
+
+
+def claimed(at: float, token: str = A, process: str = ME, **facts: Any) -> Line:
+    usual: dict[str, Any] = {
+        "key": KEY, "id": 1, "sent": at - 0.01, "store_at": EPOCH + at, "due_at": EPOCH, "deliveries": 1,
+        "lease": LEASE,
+    }  # fmt: skip
+    return Line(what="claimed", process=process, at=at, token=token, **usual | facts)
+
+
+def about(what: Any, at: float, token: str | None = A, process: str = ME, **facts: Any) -> Line:
+    usual: dict[str, Any] = {"key": KEY, "id": 1}
+    return Line(what=what, process=process, at=at, token=token, **usual | facts)
+
+
+def settled(at: float, outcome: str = "done", token: str = A, process: str = ME, **facts: Any) -> list[Line]:
+    usual: dict[str, Any] = {"result": "written", "sent": at}
+    lease = {name: value for name, value in facts.items() if name in ("key", "id", "reason")}
+    return [
+        about("settling", at, token, process, outcome=outcome, **lease),
+        about("settled", at + 0.01, token, process, outcome=outcome, **usual | facts),
+    ]
+
+
+def a_run(at: float, how: str = "ok", token: str = A, process: str = ME, **facts: Any) -> list[Line]:
+    """A message is claimed, and its handler runs for a tenth of a second."""
+    lease = {name: value for name, value in facts.items() if name in ("key", "id")}
+    return [
+        claimed(at, token, process, **facts),
+        about("started", at, token, process, **lease),
+        about("ended", at + 0.1, token, process, how=how, **lease),
+    ]
+
+
+def extended(at: float, token: str = A, process: str = ME, result: str = "written") -> Line:
+    return about("extended", at + 0.01, token, process, sent=at, result=result)
+
+
+def fault(at: float, target: str | None = ME, until: float | None = None, kind: str = "kill") -> Line:
+    return Line(what="fault", process="nemesis", at=at, kind=kind, target=target, sent=at, until=until)
+
+
+def pause(at: float, until: float, target: str | None = ME) -> Line:
+    return fault(at, target, until, kind="pause")
+
+
+def step(at: float, seconds: float) -> Line:
+    return Line(
+        what="fault", process="nemesis", at=at, kind="store's clock stepped", sent=at, until=at, skew=seconds
+    )
+
+
+def nemesis(what: Any, at: float, **facts: Any) -> Line:
+    return Line(what=what, process="nemesis", at=at, **facts)
+
+
+def end(at: float = 90.0, **facts: Any) -> list[Line]:
+    return [nemesis("calm", at - 30), nemesis("over", at, **facts)]
+
+
+BOOTED: Final = [booted(), booted(OTHER)]
+TAKEN_OVER: Final = [
+    *BOOTED, *published(), claimed(1.0), about("started", 1.0), pause(1.1, 6.0),
+    *a_run(4.5, token="b", process=OTHER, deliveries=2),
+]  # fmt: skip
+"""A worker freezes with a message, and another takes it over."""
+IN_LINE: Final = [
+    *BOOTED, *published(ordering_key="k"), *published("publisher-1/1", 2, 0.5, ordering_key="k"),
+]  # fmt: skip
+
+FINE: Final = {
+    "handled": [*BOOTED, *published(), *a_run(1.0), *settled(1.2), *end()],
+    "retried": [
+        *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "retry"),
+        *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
+    ],
+    "killed with it": [
+        *BOOTED, *published(), claimed(1.0), about("started", 1.0), fault(1.05),
+        *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+    ],
+    "paused with it, and late": [
+        *TAKEN_OVER, about("ended", 6.1, how="ok"), *settled(6.2, result="lost"),
+        *settled(6.5, token="b", process=OTHER), *end(),
+    ],
+    "renewed while it runs": [
+        *BOOTED, *published(), claimed(1.0), about("started", 1.0), extended(2.0), extended(3.0),
+        about("ended", 5.0, how="ok"), *settled(5.1), *end(),
+    ],
+    "the store's clock goes forward, and its lease ends": [
+        *BOOTED, *published(), claimed(1.0), about("started", 1.0), step(1.5, 8.0),
+        *a_run(1.6, token="b", process=OTHER, deliveries=2, store_at=EPOCH + 9.6),
+        *settled(1.8, token="b", process=OTHER), about("ended", 2.0, how="ok"), *settled(2.1, result="lost"), *end(),
+    ],
+    "the same, and its holder only hears of it": [
+        *BOOTED, *published(), claimed(1.0), step(1.5, 8.0),
+        *a_run(1.6, token="b", process=OTHER, deliveries=2, store_at=EPOCH + 9.6),
+        *settled(1.8, token="b", process=OTHER), extended(2.0, result="lost"),
+        about("stopping", 20.0, key=None, id=None, token=None), about("stopped", 20.1, key=None, id=None, token=None),
+        *end(),
+    ],
+    "the store's clock goes forward, and a delay is over": [
+        *BOOTED, *published(delay=5.0), step(0.5, 8.0), *a_run(1.0, store_at=EPOCH + 9.0, due_at=EPOCH + 5.0),
+        *settled(1.2), *end(),
+    ],
+    "the store's clock goes back, and it is claimed again after a retry": [
+        *BOOTED, *published(), step(0.5, 8.0), *a_run(1.0, "failed", store_at=EPOCH + 9.0), *settled(1.2, "retry"),
+        step(1.5, 0.0), *a_run(12.0, token="b", attempts=1), *settled(12.2, token="b"), *end(),
+    ],
+    "the store's clock goes back, and the order changes": [
+        *BOOTED, step(0.0, 8.0), *published(ordering_key="k"), step(0.4, 0.0),
+        *published("publisher-1/1", 2, 0.5, ordering_key="k"),
+        *a_run(1.0, key="publisher-1/1", id=2), *settled(1.2, key="publisher-1/1", id=2),
+        *a_run(9.0, token="b"), *settled(9.2, token="b"), *end(),
+    ],
+    "handed back by a stop": [
+        *BOOTED, *published(), claimed(1.0), about("stopping", 1.1, key=None, id=None, token=None),
+        *settled(1.2, "release"), about("stopped", 1.3, key=None, id=None, token=None),
+        *a_run(1.5, token="b", process=OTHER), *settled(1.7, token="b", process=OTHER), *end(),
+    ],
+    "in its handler's transaction": [
+        *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2), *end(effects=(KEY,)),
+    ],
+    "a commit that failed": [
+        *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2), *settled(1.3, "retry"),
+        *a_run(1.5, token="b", attempts=1), about("acking", 1.7, token="b"), *end(effects=(KEY,)),
+    ],
+    "rolled back": [*BOOTED, intended(), nemesis("rolled_back", 0.1, key=KEY), *end()],
+    "refused once, and a timer": [
+        *BOOTED, intended(timer=True), nemesis("refused", 0.1, key=KEY), acknowledged(), *a_run(1.0), *settled(1.2),
+        *end(),
+    ],
+    "in order": [
+        *IN_LINE, *a_run(1.0), *settled(1.2),
+        *a_run(1.4, token="b", key="publisher-1/1", id=2),
+        *settled(1.6, token="b", key="publisher-1/1", id=2), *end(),
+    ],
+    "poison": [
+        *BOOTED, *published(poison=True),
+        claimed(1.0), about("started", 1.0), fault(1.0),
+        claimed(4.5, "b", "worker-3", deliveries=2), about("started", 4.5, "b", "worker-3"), fault(4.5, "worker-3"),
+        claimed(8.0, "c", "worker-4", deliveries=3), about("started", 8.0, "c", "worker-4"), fault(8.0, "worker-4"),
+        claimed(11.5, "d", OTHER, deliveries=4), *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"),
+        *end(letters=(1,)),
+    ],
+    "still there, as a dead letter": [
+        *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(letters=(1,)),
+    ],
+}  # fmt: skip
+
+BROKEN: Final = {
+    "nothing_lost": {
+        "acknowledged, and gone": [*BOOTED, *published(), *end()],
+        "damaged": [*BOOTED, *end(how="row 1 missing from index")],
+        "gone with a killed process": [*BOOTED, *published(), claimed(1.0), fault(1.1), *end()],
+        "dead, and no dead letter": [
+            *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(),
+        ],
+    },
+    "no_phantom": {
+        "rolled back, and delivered": [
+            *BOOTED, intended(), nemesis("rolled_back", 0.1, key=KEY), *a_run(1.0), *settled(1.2), *end(),
+        ],
+        "refused, and there": [
+            *BOOTED, intended(), nemesis("refused", 0.1, key=KEY), nemesis("left", 80.0, key=KEY, id=1),
+            *end(waiting=(1,)),
+        ],
+    },
+    "effects_once": {
+        "twice": [
+            *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2), *end(effects=(KEY, KEY)),
+        ],
+        "none": [*BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2), *end()],
+        "an effect of what is not done": [
+            *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2),
+            *end(effects=(KEY,), waiting=(1,)),
+        ],
+    },
+    "timer_ids": {
+        "stored twice": [
+            *BOOTED, *published(timer=True), *a_run(1.0), *settled(1.2), *a_run(1.5, token="b", id=2),
+            *settled(1.7, token="b", id=2), *end(),
+        ],
+    },
+    "delivered": {"it still waits": [*BOOTED, *published(), *end(waiting=(1,))]},
+    "never_early": {
+        "by the store's clock": [
+            *BOOTED, *published(), *a_run(1.0, due_at=EPOCH + 1.000001), *settled(1.2), *end(),
+        ],
+        "by ours": [*BOOTED, *published(delay=2.0), *a_run(1.0), *settled(1.2), *end()],
+    },
+    "one_lease": {
+        "two at once": [
+            *BOOTED, *published(), claimed(1.0), pause(1.1, 6.0), *a_run(3.9, token="b", process=OTHER, deliveries=2),
+            *settled(4.2, token="b", process=OTHER), *end(),
+        ],
+        "a renewed one": [
+            *BOOTED, *published(), claimed(1.0), extended(3.0), pause(3.1, 9.0),
+            *a_run(5.5, token="b", process=OTHER, deliveries=2), *settled(5.7, token="b", process=OTHER), *end(),
+        ],
+        "of what is done": [
+            *BOOTED, *published(), *a_run(1.0), *settled(1.2), *a_run(8.0, token="b", deliveries=1),
+            *settled(8.2, token="b"), *end(),
+        ],
+    },
+    "fenced": {
+        "a late done": [*TAKEN_OVER, about("ended", 6.1, how="ok"), *settled(6.2), *end()],
+        "a late renewal": [*TAKEN_OVER, extended(6.1), *settled(6.5, token="b", process=OTHER), *end()],
+        "the holder is refused": [
+            *TAKEN_OVER, *settled(6.5, token="b", process=OTHER, result="lost"), *end(),
+        ],
+    },
+    "in_order": {
+        "overtaken": [
+            *IN_LINE, *a_run(1.0, token="b", key="publisher-1/1", id=2),
+            *settled(1.2, token="b", key="publisher-1/1", id=2), *a_run(1.4), *settled(1.6), *end(),
+        ],
+        "side by side": [
+            *IN_LINE, *a_run(1.0), *a_run(1.1, token="b", process=OTHER, key="publisher-1/1", id=2), *settled(1.3),
+            *settled(1.4, token="b", process=OTHER, key="publisher-1/1", id=2), *end(),
+        ],
+    },
+    "counters": {
+        "a stop that counts as an attempt": [
+            *BOOTED, *published(), claimed(1.0), *settled(1.2, "release"), *a_run(1.5, token="b", attempts=1),
+            *settled(1.7, token="b"), *end(),
+        ],
+        "a stop that counts as a delivery": [
+            *BOOTED, *published(), claimed(1.0), *settled(1.2, "release"), *a_run(1.5, token="b", deliveries=2),
+            *settled(1.7, token="b"), *end(),
+        ],
+        "a kill that does not count": [
+            *BOOTED, *published(), claimed(1.0), fault(1.1), *a_run(4.5, token="b", process=OTHER),
+            *settled(4.7, token="b", process=OTHER), *end(),
+        ],
+    },
+    "runs_once": {
+        "the same delivery twice": [
+            *BOOTED, *published(), *a_run(1.0), about("started", 1.1), *settled(1.2), *end(),
+        ],
+        "what was not claimed": [
+            *BOOTED, *published(), about("started", 0.5, "z"), *a_run(1.0), *settled(1.2), *end(),
+        ],
+    },
+    "right_outcome": {
+        "done before it ran": [*BOOTED, *published(), claimed(1.0), *settled(1.2), *end()],
+        "done although it failed": [*BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2), *end()],
+        "a cancelled run that counts": [
+            *BOOTED, *published(), *a_run(1.0, "cancelled"), *settled(1.2, "retry"),
+            *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
+        ],
+        "given up too soon": [
+            *BOOTED, *published(), claimed(1.0, deliveries=1), *settled(1.2, "dead", reason="max_deliveries"),
+            *end(letters=(1,)),
+        ],
+    },
+    "no_needless_duplicate": {
+        "a lease that was not renewed": [
+            *BOOTED, *published(), claimed(1.0), about("started", 1.0),
+            *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+        ],
+        "a fault that hit another process": [
+            *BOOTED, *published(), claimed(1.0), fault(1.1, OTHER),
+            *a_run(4.5, token="b", process="worker-3", deliveries=2), *settled(4.7, token="b", process="worker-3"),
+            *end(),
+        ],
+    },
+    "poison_alone": {
+        "it lives on": [*BOOTED, *published(poison=True), claimed(1.0), about("started", 1.0), fault(1.0), *end()],
+        "it dies too soon": [
+            *BOOTED, *published(poison=True), claimed(1.0), about("started", 1.0), fault(1.0),
+            claimed(4.5, "b", OTHER, deliveries=4), *settled(4.6, "dead", "b", OTHER, reason="max_deliveries"),
+            *end(letters=(1,)),
+        ],
+        "it dies without a run": [
+            *BOOTED, booted("publisher-1", max_deliveries=0), *published(poison=True), claimed(1.0, deliveries=4),
+            *settled(1.1, "dead", reason="max_deliveries"), *end(letters=(1,)),
+        ],
+        "it takes another along": [
+            *BOOTED, *published(poison=True), *published("publisher-1/1", 2),
+            claimed(1.0, deliveries=3), about("started", 1.5),
+            claimed(1.0, "b", key="publisher-1/1", id=2), about("started", 1.2, "b", key="publisher-1/1", id=2),
+            fault(1.5), *end(letters=(1,), waiting=(2,)),
+        ],
+    },
+    "stops_in_time": {
+        "too slow": [
+            *BOOTED, about("stopping", 1.0, key=None, id=None, token=None),
+            about("stopped", 10.0, key=None, id=None, token=None), *end(),
+        ],
+        "never": [*BOOTED, about("stopping", 1.0, key=None, id=None, token=None), *end()],
+        "with a lease left": [
+            *BOOTED, *published(), claimed(1.0), about("stopping", 1.1, key=None, id=None, token=None),
+            about("stopped", 1.2, key=None, id=None, token=None), *end(waiting=(1,)),
+        ],
+    },
+}  # fmt: skip
+
+
+def rules_broken(journal: list[Line]) -> set[str]:
+    return {violation.rule for violation in check(Ledger(journal))}
+
+
+@pytest.mark.parametrize("journal", FINE.values(), ids=FINE)
+def test_a_journal_in_which_all_is_well_passes(journal: list[Line]) -> None:
+    assert check(Ledger(journal)) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "journal"),
+    [
+        pytest.param(rule, journal, id=f"{rule}: {case}")
+        for rule, cases in BROKEN.items()
+        for case, journal in cases.items()
+    ],
+)
+def test_a_broken_promise_is_found_and_named(rule: str, journal: list[Line]) -> None:
+    assert rule in rules_broken(journal)
+
+
+def test_every_rule_has_a_journal_that_breaks_it() -> None:
+    assert set(BROKEN) == {rule.__name__ for rule in RULES}

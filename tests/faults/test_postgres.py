@@ -1,0 +1,32 @@
+"""Faults, on Postgres."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.place import Place
+from testkit.servers.postgres import Postgres
+from tests.faults import short
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def place(postgres_url: str, postgres_server: Postgres) -> Place:
+    return Place("postgres", postgres_url, postgres_server)
+
+
+async def test_killed_processes_lose_nothing(place: Place, tmp_path: Path) -> None:
+    await short.kills(place, tmp_path)
+
+
+async def test_lost_replies_lose_nothing(place: Place, tmp_path: Path) -> None:
+    await short.lost_replies(place, tmp_path)
+
+
+async def test_a_publish_that_may_be_stored_is_uncertain_and_safe_to_repeat(
+    place: Place, tmp_path: Path
+) -> None:
+    await short.uncertain_publishes(place, tmp_path)

@@ -1,0 +1,32 @@
+"""Faults, on Redis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.place import Place
+from testkit.servers.redis import Redis
+from tests.faults import short
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def place(redis_url: str, redis_server: Redis) -> Place:
+    return Place("redis", redis_url, redis_server)
+
+
+async def test_killed_processes_lose_nothing(place: Place, tmp_path: Path) -> None:
+    await short.kills(place, tmp_path)
+
+
+async def test_lost_replies_lose_nothing(place: Place, tmp_path: Path) -> None:
+    await short.lost_replies(place, tmp_path)
+
+
+async def test_a_publish_that_may_be_stored_is_uncertain_and_safe_to_repeat(
+    place: Place, tmp_path: Path
+) -> None:
+    await short.uncertain_publishes(place, tmp_path)

@@ -1,0 +1,68 @@
+"""RELIABILITY.md says what the results say, and hides nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from faults.figures import Figures
+from faults.report.pages import page
+from faults.report.results import Results, Simulation, read_results
+
+
+def a_run(**facts: Any) -> Figures:
+    usual: dict[str, Any] = {
+        "scenario": "kills", "store": "postgres", "seed": 7, "messages": 1234, "uncertain": 2, "runs": 1300,
+        "faults": {"kill": 20}, "stalls": 0, "lost": 0, "early": 0, "stale_writes": 0, "overlaps": 0, "duplicates": 5,
+        "duplicates_bound": 40, "recovery_seconds": 3.2, "seconds": 20.0, "violations": [], "forgiven": {},
+        "server": "PostgreSQL 15.18", "timeline": [(0, 10, 0.1)], "outages": [],
+    }  # fmt: skip
+    return Figures(**usual | facts)
+
+
+def row(text: str, start: str) -> list[str]:
+    """The cells of the row that begins like this."""
+    [line] = [line for line in text.splitlines() if line.startswith(f"| {start} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_figures_of_all_runs_are_added_up() -> None:
+    text = page(Results([a_run(), a_run(seed=8)], []), [])
+
+    assert row(text, "messages acknowledged")[1] == "2,468"
+    assert row(text, "**acknowledged and lost**")[1] == "**0**"
+    assert row(text, "kills | postgres")[2:5] == ["7 8", "2,468", "40"]
+    assert row(text, "postgres | PostgreSQL 15.18")[1] == "PostgreSQL 15.18"
+
+
+def test_a_loss_is_shown() -> None:
+    text = page(Results([a_run(lost=3, violations=["nothing_lost: a", "nothing_lost: b"])], []), [])
+
+    assert row(text, "**acknowledged and lost**")[1] == "**3**"
+    assert row(text, "promises broken")[1] == "2"
+    assert row(text, "kills | postgres")[-1] == "2"
+
+
+def test_what_is_not_promised_is_measured_and_kept_apart() -> None:
+    lost = a_run(
+        scenario="power-loss", store="redis-everysec", lost=44, forgiven={"nothing_lost": 44, "counters": 2}
+    )
+    text = page(Results([a_run(), lost], []), [])
+
+    assert row(text, "**acknowledged and lost**")[1] == "**0**"
+    assert row(text, "Redis, `appendfsync everysec`")[-2:] == ["44", "2 counters"]
+
+
+def test_simulated_seeds_are_a_line() -> None:
+    simulation = Simulation(
+        seeds=5000, first=0, hours=20.0, events=1, faults={"kill": 9}, violations=0, version="0"
+    )
+    assert "5,000 seeds" in page(Results([a_run()], [simulation]), [])
+
+
+def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    run = a_run(timeline=[], outages=[])
+    (tmp_path / "runs.jsonl").write_text(json.dumps(run.as_json()) + "\n")
+
+    assert read_results(tmp_path) == Results([run], [])

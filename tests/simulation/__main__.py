@@ -1,0 +1,139 @@
+"""Simulates many histories, or shows one.
+
+python -m tests.simulation --seeds 500000 --from 0     as many as you like, on every core
+python -m tests.simulation --replay 4711               one, to read
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nightmail import __version__
+from tests.simulation.history import run
+
+CHUNK = 50
+
+
+@dataclass(slots=True)
+class Tally:
+    """What some histories came to."""
+
+    seeds: int = 0
+    events: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    """Virtual time."""
+    cost: float = 0.0
+    """Processor time."""
+    faults: Counter[str] = field(default_factory=Counter)
+    violations: dict[int, str] = field(default_factory=dict)
+
+    def add(self, other: Tally) -> None:
+        """Count these too."""
+        self.seeds += other.seeds
+        self.events += other.events
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.cost += other.cost
+        self.faults += other.faults
+        self.violations |= other.violations
+
+    def __str__(self) -> str:
+        each = max(self.seeds, 1)
+        faults = ", ".join(f"{count:,} {kind}" for kind, count in self.faults.most_common())
+        return (
+            f"{self.seeds:,} histories, {self.seconds / 3600:,.1f} virtual hours, {self.events:,} events, "
+            f"{self.steps:,} steps; {1000 * self.cost / each:.1f} ms of processor time each\n"
+            f"faults: {faults or 'none'}"
+        )
+
+
+def simulate(seeds: Sequence[int]) -> Tally:
+    """Run these histories."""
+    tally = Tally()
+    begun = time.process_time()
+    for seed in seeds:
+        history = run(seed)
+        tally.seeds += 1
+        tally.events += len(history.events)
+        tally.steps += history.steps
+        tally.seconds += history.seconds
+        tally.faults += history.faults
+        if history.violation is not None:
+            tally.violations[seed] = str(history.violation)
+    tally.cost = time.process_time() - begun
+    return tally
+
+
+def replay_command(seed: int) -> str:
+    """What to type to see this history."""
+    return f"make simulate REPLAY={seed}"
+
+
+def _chunks(first: int, count: int) -> Iterator[range]:
+    end = first + count
+    return (range(start, min(start + CHUNK, end)) for start in range(first, end, CHUNK))
+
+
+def _many(first: int, count: int, jobs: int, results: Path | None) -> int:
+    total, begun, shown = Tally(), time.monotonic(), 0.0
+    with ProcessPoolExecutor(jobs) as pool:
+        for done in as_completed([pool.submit(simulate, chunk) for chunk in _chunks(first, count)]):
+            found = done.result()
+            total.add(found)
+            for seed, violation in found.violations.items():
+                print(f"seed {seed}: {violation}\n    {replay_command(seed)}", flush=True)
+            took = time.monotonic() - begun
+            if took - shown > 5:
+                shown = took
+                print(
+                    f"{total.seeds:,} of {count:,}, {total.seeds / took:.0f} a second",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    print(total)
+    print(f"violations: {len(total.violations)}")
+    if results is not None:
+        line = {
+            "seeds": total.seeds,
+            "first": first,
+            "hours": round(total.seconds / 3600, 1),
+            "events": total.events,
+            "faults": dict(total.faults),
+            "violations": len(total.violations),
+            "version": __version__,
+        }
+        with results.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    return bool(total.violations)
+
+
+def main() -> int:
+    """0 if every history kept every promise."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--seeds", type=int, default=2000, help="how many histories")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many processes")
+    parser.add_argument("--replay", type=int, help="show the history of this seed")
+    parser.add_argument("--results", type=Path, help="append what came of it to this file, as a JSON line")
+    asked = parser.parse_args()
+    if asked.replay is None:
+        return _many(asked.first, asked.seeds, asked.jobs, asked.results)
+    history = run(asked.replay)
+    print(history.text())
+    return history.violation is not None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Rules about what the engine makes of a delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tests.simulation.events import Claimed, Killed, Over, Settled, Started, StopEnded
+from tests.simulation.ledger import Entry, Hand, Lease, Ledger, Run
+
+LAST_SECONDS: Final = 3.0
+"""How long a stop may take after the grace period: `Worker.stop` promises 2.5 s, rounded up for a clock that drifts."""
+ALONE_FROM: Final = 3
+"""From which delivery on a message has to run alone."""
+PATIENCE: Final = 10_000_000
+"""How long a quarantined message waits for others at most, in microseconds."""
+RECALL: Final = 1_800_000
+"""How long after a failed claim its recall is sent at the latest: the longest pause between two tries, and a little."""
+LIVELY: Final = 25_000_000
+"""How soon after the last fault everything due must be delivered, in microseconds."""
+LIVELY_POISON: Final = 20_000_000
+"""How much longer for each delivery that a poison message gets."""
+
+
+def runs_once(event: Started, ledger: Ledger) -> Iterator[str]:
+    """A handler runs only what its worker claimed, and each delivery once."""
+    claim = ledger.claims.get((event.id, event.token))
+    if claim is None or claim.worker != event.worker:
+        yield f"{event.worker} runs message {event.id}, which it did not claim"
+    elif (event.id, event.token) in ledger.runs:
+        yield f"{event.worker} runs the same delivery of message {event.id} again"
+
+
+def right_outcome(event: Settled, ledger: Ledger) -> Iterator[str]:
+    """What is written is what became of the run: nothing is done that did not end well, no shutdown is a failure."""
+    if event.result != "written":
+        return
+    claim = ledger.claims.get((event.id, event.token))
+    if claim is None:
+        return  # `fenced` says so.
+    run = ledger.runs.get((event.id, event.token))
+    hand = ledger.workers[claim.worker]
+    allowed = _without_run(claim, ledger) if run is None else _after(run, claim, hand)
+    said = event.outcome if event.reason is None else f"{event.outcome}: {event.reason}"
+    if said not in allowed:
+        how = "not run" if run is None else run.how or "still running"
+        expected = " or ".join(allowed) or "nothing"
+        yield f"{said!r} was written for message {event.id}, which was {how}: expected {expected}"
+
+
+def _without_run(claim: Claimed, ledger: Ledger) -> list[str]:
+    allowed = ["release"]
+    if claim.superseded:
+        allowed.append("done")
+    if claim.deliveries > ledger.workers[claim.worker].settings.max_deliveries:
+        allowed.append("dead: max_deliveries")
+    entry = ledger.messages[claim.id]
+    if entry.stored.expires is not None and entry.stored.expires <= claim.at:
+        allowed.append("dead: expired")
+    return allowed
+
+
+def _after(run: Run, claim: Claimed, hand: Hand) -> list[str]:
+    settings = hand.settings
+    failed = ["dead: retries_exhausted" if claim.attempts + 1 >= settings.max_attempts else "retry"]
+    ended = run.ended or claim.at
+    stopped = hand.stops_since is not None and hand.stops_since <= ended
+    match run.how:
+        case "ok":
+            return ["done"]
+        case "retry" | "postpone":
+            return [run.how]
+        case "reject":
+            return ["dead: no such customer"]
+        case "failed" | "undone":
+            return [*failed, "release"] if stopped else failed
+        case "cancelled":
+            timed_out = ended - run.started >= settings.timeout * 0.99
+            return (failed if timed_out else []) + (["release"] if stopped else [])
+        case None | "acked" | "lost":
+            return []
+
+
+def no_needless_duplicate(event: Claimed, ledger: Ledger) -> Iterator[str]:
+    """A lease expires only if its holder is dead, stands still or cannot reach the store: duplicates need a fault."""
+    entry = ledger.messages[event.id]
+    lease = entry.lease
+    if lease is not None and not _expiry_is_explained(lease, entry, ledger):
+        worker = lease.claim.worker
+        yield f"the lease of {worker} on message {event.id} ended at {lease.until / 1e6:.3f} although {worker} was well"
+
+
+def _expiry_is_explained(lease: Lease, entry: Entry, ledger: Ledger) -> bool:
+    claim = lease.claim
+    hand = ledger.workers[claim.worker]
+    length = hand.settings.lease
+    if claim.unheard or lease.acked or (hand.killed is not None and hand.killed <= lease.until):
+        return True
+    if hand.stop_ended is not None and hand.stop_ended <= lease.until:
+        return True  # `stops_in_time` says whether it could have handed it back.
+    run = ledger.runs.get((entry.id, claim.token))
+    if run is not None and run.how == "lost":
+        return True
+    # A lease is renewed once a quarter of it is gone, and that is checked six times: half a lease is enough. What a
+    # claim took whose reply was lost is recalled before the next claim.
+    late = lease.until - (RECALL if lease.heard is None else length * 6 // 10)
+    # An event loop that blocks cannot hear what its claim brought, nor recall it: its keeper does not know of it.
+    deaf = [(since, until) for since, until in hand.blocked if lease.heard is None or lease.heard > since]
+    return (
+        _overlaps(hand.frozen, lease.until - length, lease.until)
+        or _overlaps(hand.upset, late, lease.until)
+        or _overlaps(deaf, late, lease.until)
+    )
+
+
+def _overlaps(spans: list[tuple[int, int]], begin: int, end: int) -> bool:
+    return any(since <= end and until >= begin for since, until in spans)
+
+
+def stops_in_time(event: StopEnded, ledger: Ledger) -> Iterator[str]:
+    """A stop takes its grace period and a little more, and hands everything back if the store lets it."""
+    hand = ledger.workers[event.worker]
+    asked = hand.stop_asked
+    if asked is None:
+        return
+    grace = 0 if asked.hurry else hand.settings.grace
+    stood_still = sum(
+        max(min(until, event.at) - max(since, asked.at), 0) for since, until in hand.frozen + hand.blocked
+    )
+    took = event.at - asked.at - stood_still
+    if took > grace * 1.01 + LAST_SECONDS * 1_000_000:
+        yield f"{event.worker} took {took / 1e6:.3f} s to stop, with {grace / 1e6:g} s of grace"
+    if _overlaps(hand.upset + hand.frozen + hand.blocked, asked.at, event.at):
+        return
+    for entry in ledger.messages.values():
+        lease = entry.lease
+        if lease is None or lease.claim.worker != event.worker or lease.acked or lease.claim.unheard:
+            continue
+        if lease.until <= asked.at:
+            continue  # Its claim's reply was lost, and so was every recall: it has ended by itself.
+        run = ledger.runs.get((entry.id, lease.claim.token))
+        if run is None or run.how not in (None, "lost"):
+            yield f"{event.worker} stopped and left message {entry.id} leased"
+
+
+def poison_alone(event: Started | Killed | Over, ledger: Ledger) -> Iterator[str]:
+    """A message that keeps killing its process takes no other run along from its third time on, and ends."""
+    if isinstance(event, Started):
+        claim = ledger.claims.get((event.id, event.token))
+        most = ledger.workers[event.worker].settings.max_deliveries
+        if claim is not None and claim.deliveries > most:
+            yield f"message {event.id} runs for the {claim.deliveries}th time without an outcome, at most {most}"
+    if isinstance(event, Killed) and event.by is not None:
+        yield from _casualties(event, event.by, ledger)
+    if isinstance(event, Over) and not ledger.troubles:
+        for entry in ledger.messages.values():
+            runs = sum(1 for id_, _ in ledger.runs if id_ == entry.id)
+            most = max(hand.settings.max_deliveries for hand in ledger.workers.values())
+            if entry.stored.poison and entry.gone == "dead" and entry.stored.expires is None and runs != most:
+                yield f"message {entry.id} was given up after {runs} runs, not {most}"
+
+
+def _casualties(event: Killed, by: int, ledger: Ledger) -> Iterator[str]:
+    entry = ledger.messages[by]
+    if entry.lease is None or entry.lease.claim.deliveries < ALONE_FROM:
+        return
+    killer = ledger.runs.get((by, entry.lease.claim.token))
+    process = ledger.workers[event.worker].process
+    for run in ledger.runs.values():
+        if run is killer or killer is None or run.ended is not None or run.worker != event.worker:
+            continue
+        if run.started > killer.started - PATIENCE:
+            yield f"message {by}, quarantined in {process}, took message {run.id} of {run.worker} along"
+
+
+def delivered(event: Over, ledger: Ledger) -> Iterator[str]:
+    """When the faults are over, everything that is due is delivered soon."""
+    if ledger.calm_at is not None:
+        for entry in ledger.messages.values():
+            if entry.gone is None and event.at >= latest(entry, ledger):
+                yield f"message {entry.id} waits since {entry.due / 1e6:.3f}"
+
+
+def latest(entry: Entry, ledger: Ledger) -> int:
+    """When this message must be gone at the latest, once all is calm."""
+    begun = max(ledger.calm_at or 0, entry.due, entry.stored.at)
+    deliveries = max((hand.settings.max_deliveries for hand in ledger.workers.values()), default=0)
+    poison = any(each.stored.poison for each in ledger.messages.values())
+    return begun + LIVELY + (LIVELY_POISON * deliveries if poison else 0)
+
+
+def no_complaints(event: Over, _ledger: Ledger) -> Iterator[str]:
+    """No error is left for the event loop to log, no worker ends by itself, none spins."""
+    yield from event.complaints

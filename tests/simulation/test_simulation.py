@@ -1,0 +1,98 @@
+"""Thousands of histories keep every promise; each is the same every time; and broken engines are noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.simulation.__main__ import replay_command, simulate
+from tests.simulation.breakages import BREAKAGES, Breakage
+from tests.simulation.checker import RULES
+from tests.simulation.history import run
+
+SEEDS: Final = 2000
+CHUNK: Final = 250
+ROOT: Final = Path(__file__).parents[2]
+ENOUGH: Final = 300
+"""How many histories a broken engine may take to be noticed."""
+DIGEST: Final = """
+import hashlib
+from tests.simulation.history import run
+print(hashlib.sha256("".join(run(seed).text() for seed in range(20)).encode()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_history_keeps_every_promise(first: int) -> None:
+    tally = simulate(range(first, first + CHUNK))
+
+    assert not tally.violations, "\n".join(
+        f"seed {seed}: {violation}\n    {replay_command(seed)}"
+        for seed, violation in tally.violations.items()
+    )
+
+
+def test_histories_have_every_kind_of_fault() -> None:
+    faults = simulate(range(100)).faults
+
+    assert set(faults) == {
+        "cut off", "lost request", "lost reply", "late request", "late reply", "heard late", "twice", "busy", "hangs",
+        "wake-up lost", "wake-up twice", "kill", "freeze", "stop", "hurry", "outage",
+    }  # fmt: skip
+
+
+def test_a_seed_gives_the_same_history_each_time() -> None:
+    once = [run(seed).text() for seed in range(20)]
+
+    assert [run(seed).text() for seed in range(20)] == once
+    assert len(set(once)) == 20
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "4711"])
+def test_a_seed_gives_the_same_history_in_every_process(hash_seed: str) -> None:
+    here = hashlib.sha256("".join(run(seed).text() for seed in range(20)).encode()).hexdigest()
+    there = subprocess.run(
+        [sys.executable, "-c", DIGEST],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+    assert there.stdout.strip() == here
+
+
+def test_a_seed_can_be_replayed_and_read() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--replay", "3"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+    assert shown.stdout.startswith("seed 3\nfeatures: ")
+    assert shown.stdout.endswith("kept every promise\n")
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
+def test_a_broken_engine_is_noticed(breakage: Breakage) -> None:
+    with breakage.broken():
+        violations = (run(seed).violation for seed in range(breakage.first, breakage.first + ENOUGH))
+        first = next((each for each in violations if each is not None), None)
+
+    assert first is not None
+    assert first.rule in breakage.noticed_by
+
+
+def test_every_rule_notices_a_broken_engine() -> None:
+    assert {rule.__name__ for rule in RULES} == set().union(*(each.noticed_by for each in BREAKAGES))

@@ -1,0 +1,261 @@
+"""What can be wrong with a Postgres server: each finding is provoked, found, and gone after its remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from nightmail.findings import Code, Severity
+from nightmail.operations.doctor import diagnose
+from nightmail.stores.postgres import examining
+from nightmail.testing.conformance.build import message
+from testkit.pytest_plugin import provide
+from testkit.servers import Postgres
+from testkit.servers.pgbouncer import PgBouncer
+from tests.stores.postgres.support import connection, open_store
+from tests.stores.shared.examining import findings
+from tests.stores.support import until
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Postgres]:
+    """A server whose settings a test may change: with few connections, and one that waits for its disk."""
+    with provide(
+        Postgres(durable=True, settings={"max_connections": 20, "max_prepared_transactions": 2})
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+def own_url(own_server: Postgres) -> Iterator[str]:
+    with own_server.fresh_database() as url:
+        yield url
+
+
+async def test_a_server_in_order_has_no_findings(own_url: str) -> None:
+    async with open_store(own_url) as store:
+        assert await store.examine() == []
+
+
+async def test_a_table_that_autovacuum_leaves_out_is_found(own_url: str) -> None:
+    async with open_store(own_url) as store, connection(own_url) as own:
+        await own.execute("alter table nightmail_messages set (autovacuum_enabled = off)")
+        (found,) = await findings(store, Code.POSTGRES_DEAD_ROWS)
+        await own.execute("alter table nightmail_messages reset (autovacuum_enabled)")
+
+        assert found.what == "autovacuum is off for nightmail_messages"
+        assert "alter table nightmail_messages reset (autovacuum_enabled)" in found.remedy
+        assert await findings(store, Code.POSTGRES_DEAD_ROWS) == []
+
+
+async def test_dead_rows_that_pile_up_are_found_until_they_are_vacuumed(
+    own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examining, "DEAD_ROWS", 100)
+    async with open_store(own_url) as store, connection(own_url) as own:
+        # Autovacuum would come in between, in its own time.
+        await own.execute("alter table nightmail_messages set (autovacuum_vacuum_threshold = 1000000)")
+        await store.publish_batch([message() for _ in range(500)])
+        await own.execute("delete from nightmail_messages")
+        # What a session has counted is told to the others when it is idle, or at its end.
+        await own.execute("select pg_stat_force_next_flush()")
+
+        async def is_found() -> bool:
+            return bool(await findings(store, Code.POSTGRES_DEAD_ROWS))
+
+        await until(is_found)
+        (found,) = await findings(store, Code.POSTGRES_DEAD_ROWS)
+        await own.execute("vacuum nightmail_messages")
+
+        assert found.what == "autovacuum does not keep up with nightmail_messages"
+        assert "500 dead rows" in found.evidence
+        assert await findings(store, Code.POSTGRES_DEAD_ROWS) == []
+
+
+async def test_who_holds_the_oldest_snapshot_is_found_until_that_ends(
+    own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examining, "OLD", timedelta(0))
+    async with open_store(own_url) as store, connection(own_url) as own, connection(own_url) as other:
+        await own.execute("set application_name = 'the report'")
+        async with own.transaction(isolation="repeatable_read"):
+            await own.execute("select 1")
+            (found,) = await findings(store, Code.POSTGRES_OLD_SNAPSHOT)
+
+        pid = own.get_server_pid()
+        assert found.evidence.startswith(
+            f"session {pid}, application the report, account postgres: idle in transaction, open for "
+        )
+        assert f"select pg_terminate_backend({pid})" in found.remedy
+        assert await findings(store, Code.POSTGRES_OLD_SNAPSHOT) == []
+
+        await other.execute("begin; select txid_current(); prepare transaction 'forgotten'")
+        (prepared,) = await findings(store, Code.POSTGRES_OLD_SNAPSHOT)
+        await other.execute("rollback prepared 'forgotten'")
+
+        assert prepared.evidence.startswith("prepared transaction forgotten")
+        assert "rollback prepared 'forgotten'" in prepared.remedy
+        assert await findings(store, Code.POSTGRES_OLD_SNAPSHOT) == []
+
+
+async def test_notifications_that_pile_up_are_found_until_the_listener_goes_on(
+    own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examining, "QUEUE_SHARE", 1e-6)
+    async with open_store(own_url) as store, connection(own_url) as sleepy, connection(own_url) as own:
+        await sleepy.execute("listen something")
+        async with sleepy.transaction():
+            await sleepy.execute("select 1")
+            # A few pages of eight kilobytes each, of the eight gigabytes that there are.
+            for _ in range(20):
+                await own.execute("select pg_notify('something', repeat('x', 7000))")
+            (found,) = await findings(store, Code.POSTGRES_NOTIFY_QUEUE)
+        await sleepy.execute("unlisten *")
+        await own.execute("select pg_notify('something', 'and on')")
+
+        assert found.evidence.endswith("% of it is used")
+
+        async def is_gone() -> bool:
+            return not await findings(store, Code.POSTGRES_NOTIFY_QUEUE)
+
+        await until(is_gone)
+
+
+async def test_a_pooler_that_swallows_wakeups_is_found_and_its_absence_too(
+    own_server: Postgres, own_url: str
+) -> None:
+    async with open_store(own_url) as store:
+        assert await findings(store, Code.POSTGRES_NO_WAKEUPS) == []
+    with provide(PgBouncer(own_server.url)) as pgbouncer:
+        async with open_store(pgbouncer.through(own_url)) as store:
+            (found,) = await findings(store, Code.POSTGRES_NO_WAKEUPS)
+
+    assert "connection pooler" in found.evidence
+
+
+async def test_notifications_that_never_come_are_found(own_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examining, "WAKEUP_SECONDS", 0.05)
+    async with open_store(own_url) as store:
+        # As on a server that takes LISTEN and stays silent: the store never hears of its own notification.
+        monkeypatch.setattr(store._runtime.listener, "_ring", _to_no_one)
+        (found,) = await findings(store, Code.POSTGRES_NO_WAKEUPS)
+
+    assert "no notification came" in found.evidence
+
+
+async def _to_no_one(_channel: str) -> None:
+    await asyncio.sleep(0)
+
+
+async def test_an_unusual_isolation_level_is_found_until_it_is_reset(own_url: str) -> None:
+    database = urlsplit(own_url).path[1:]
+    async with connection(own_url) as own:
+        async with open_store(own_url):
+            await own.execute(f"alter database {database} set default_transaction_isolation = 'serializable'")
+        async with open_store(own_url) as store:
+            (found,) = await findings(store, Code.POSTGRES_ISOLATION)
+        await own.execute(f"alter database {database} reset default_transaction_isolation")
+        async with open_store(own_url) as store:
+            assert await findings(store, Code.POSTGRES_ISOLATION) == []
+
+    assert found.severity is Severity.NOTICE
+    assert found.evidence == "default_transaction_isolation = serializable"
+
+
+async def test_commits_that_do_not_wait_for_the_disk_are_found(own_url: str) -> None:
+    async with open_store(own_url) as store, connection(own_url) as own:
+        await own.execute("alter system set synchronous_commit = off")
+        await own.execute("select pg_reload_conf()")
+
+        async def is_found() -> bool:
+            return bool(await findings(store, Code.POSTGRES_DURABILITY))
+
+        await until(is_found)
+        (found,) = await findings(store, Code.POSTGRES_DURABILITY)
+        await own.execute("alter system reset synchronous_commit")
+        await own.execute("select pg_reload_conf()")
+
+        async def is_gone() -> bool:
+            return not await is_found()
+
+        await until(is_gone)
+    assert (found.severity, found.evidence) == (Severity.WARNING, "synchronous_commit = off")
+
+
+async def test_a_server_that_a_crash_can_destroy_is_fatal(
+    postgres_server: Postgres, postgres_url: str
+) -> None:
+    if not postgres_server.ours:
+        pytest.skip("a server that is not ours may wait for its disk")
+    async with open_store(postgres_url) as store:
+        (found,) = await findings(store, Code.POSTGRES_DURABILITY)
+
+    assert (found.severity, found.evidence, found.lasting) == (Severity.FATAL, "fsync = off", True)
+
+
+async def test_a_standby_that_commits_do_not_wait_for_is_found(
+    own_server: Postgres, own_url: str, tmp_path: Path
+) -> None:
+    async with open_store(own_url) as store:
+        environment = {**os.environ, "PGAPPNAME": "second"}
+        standby = subprocess.Popen(
+            ["pg_receivewal", "-d", own_server.url, "-D", str(tmp_path), "--no-loop", "--synchronous"],
+            env=environment,
+        )
+
+        async def is_found() -> bool:
+            return bool(await findings(store, Code.POSTGRES_STANDBYS))
+
+        try:
+            await until(is_found)
+            (found,) = await findings(store, Code.POSTGRES_STANDBYS)
+            async with connection(own_url) as own:
+                await own.execute("alter system set synchronous_standby_names = 'second'")
+                await own.execute("select pg_reload_conf()")
+                await until(lambda: _is_gone(store))
+                await own.execute("alter system reset synchronous_standby_names")
+                await own.execute("select pg_reload_conf()")
+        finally:
+            standby.terminate()
+            standby.wait(20)
+
+    assert found.evidence == "1 standby, none synchronous: second"
+
+
+async def _is_gone(store: object) -> bool:
+    return not await findings(store, Code.POSTGRES_STANDBYS)  # type: ignore[arg-type]
+
+
+async def test_a_server_that_runs_out_of_connections_is_found_until_some_are_closed(own_url: str) -> None:
+    async with open_store(own_url) as store:
+        async with AsyncExitStack() as connections:
+            for _ in range(13):
+                await connections.enter_async_context(connection(own_url))
+            (found,) = await findings(store, Code.POSTGRES_CONNECTIONS)
+
+        async def is_gone() -> bool:
+            return not await findings(store, Code.POSTGRES_CONNECTIONS)
+
+        await until(is_gone)
+    assert found.evidence.endswith(" of 17 are in use")
+
+
+async def test_a_dropped_index_is_found_until_it_is_repaired(own_url: str) -> None:
+    async with open_store(own_url) as store, connection(own_url) as own:
+        await own.execute("drop index nightmail_dead_at")
+        (found,) = [each for each in await diagnose(store) if each.code is Code.SCHEMA_DRIFT]
+        await store.migrate(repair=True)
+
+        assert "nightmail_dead_at" in found.evidence
+        assert (found.severity, found.lasting) == (Severity.FATAL, True)
+        assert [each for each in await diagnose(store) if each.code is Code.SCHEMA_DRIFT] == []

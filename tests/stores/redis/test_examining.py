@@ -1,0 +1,122 @@
+"""What can be wrong with a Redis server: each finding is provoked, found, and gone after its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from nightmail.findings import Code, Severity
+from nightmail.operations.doctor import diagnose
+from nightmail.stores.redis import RedisStore
+from testkit.pytest_plugin import provide
+from testkit.servers.redis import Redis
+from tests.stores.redis.support import account, client, open_store
+from tests.stores.shared.examining import findings
+from tests.stores.support import until
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Redis]:
+    """A server whose settings a test may change."""
+    with provide(Redis()) as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def store(own_server: Redis) -> AsyncIterator[RedisStore]:
+    async with open_store(own_server.url) as store:
+        yield store
+
+
+async def test_a_server_in_order_has_no_findings(store: RedisStore) -> None:
+    assert await store.examine() == []
+
+
+async def test_a_server_that_may_drop_messages_is_fatal_until_it_may_not(
+    own_server: Redis, store: RedisStore
+) -> None:
+    async with client(own_server.url) as own:
+        await own.config_set("maxmemory-policy", "allkeys-lru")
+        (found,) = await findings(store, Code.REDIS_EVICTION)
+        told = [each.code for each in await diagnose(store) if each.lasting]
+        await own.config_set("maxmemory-policy", "noeviction")
+
+    assert (found.severity, found.lasting) == (Severity.FATAL, True)
+    assert found.evidence == "maxmemory-policy is allkeys-lru"
+    # Not a second time, as a server that a service would refuse.
+    assert told == [Code.REDIS_EVICTION]
+    assert await findings(store, Code.REDIS_EVICTION) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "severity", "evidence"),
+    [
+        ({"appendonly": "no", "save": ""}, Severity.FATAL, "appendonly is no, and save is empty"),
+        ({"appendonly": "no", "save": "60 1"}, Severity.WARNING, 'appendonly is no, and save is "60 1"'),
+        ({"appendfsync": "no"}, Severity.WARNING, "appendfsync is no"),
+    ],
+)
+async def test_a_server_that_does_not_keep_messages_is_found(
+    own_server: Redis, store: RedisStore, settings: dict[str, str], severity: Severity, evidence: str
+) -> None:
+    async with client(own_server.url) as own:
+        for name, value in settings.items():
+            await own.config_set(name, value)
+        (found,) = await findings(store, Code.REDIS_PERSISTENCE)
+        for name, value in {"appendonly": "yes", "appendfsync": "everysec", "save": ""}.items():
+            await own.config_set(name, value)
+
+    assert (found.severity, found.evidence) == (severity, evidence)
+    assert await findings(store, Code.REDIS_PERSISTENCE) == []
+
+
+async def test_replicas_that_publishes_do_not_wait_for_are_found(
+    own_server: Redis, store: RedisStore
+) -> None:
+    with provide(Redis(options={"replicaof": ["127.0.0.1", own_server.port]})):
+
+        async def is_found() -> bool:
+            return bool(await findings(store, Code.REDIS_REPLICAS))
+
+        await until(is_found)
+        (found,) = await findings(store, Code.REDIS_REPLICAS)
+        async with client(own_server.url) as own:
+            await own.config_set("min-replicas-to-write", 1)
+            guarded = await findings(store, Code.REDIS_REPLICAS)
+            await own.config_set("min-replicas-to-write", 0)
+        async with open_store(own_server.url, wait_replicas=1) as patient:
+            waits = await findings(patient, Code.REDIS_REPLICAS)
+
+    assert found.severity is Severity.NOTICE
+    assert found.evidence.startswith("1 replica; min-replicas-to-write is 0")
+    assert (guarded, waits) == ([], [])
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.9, Severity.WARNING), (1.0, Severity.FATAL)])
+async def test_a_memory_that_is_nearly_full_is_found_until_there_is_more(
+    own_server: Redis, store: RedisStore, share: float, severity: Severity
+) -> None:
+    async with client(own_server.url) as own:
+        used = (await own.info("memory"))["used_memory"]
+        await own.config_set("maxmemory", int(used / share))
+        (found,) = await findings(store, Code.REDIS_MEMORY)
+        await own.config_set("maxmemory", 10 * used)
+
+        assert (found.severity, "% of maxmemory is used" in found.evidence) == (severity, True)
+        assert await findings(store, Code.REDIS_MEMORY) == []
+        await own.config_set("maxmemory", 0)
+
+
+async def test_an_account_that_may_not_read_the_settings_is_examined_all_the_same(own_server: Redis) -> None:
+    async with (
+        account(own_server.url, "operator", also=["-config", "-info"]) as url,
+        open_store(own_server.url),
+    ):
+        store = RedisStore(url)
+        await store.open()
+        assert await store.examine() == []
+        await store.close()
