@@ -1,1 +1,1 @@
-"""Figures of the whole path, on default settings. `python -m benchmarks` prints them; nothing here is a test."""
+"""Nightmail and its peers, measured in one run on the same private servers. See README.md in this directory."""

@@ -1,50 +1,124 @@
-"""Figures in readable form, each next to its bound."""
+"""docs/performance.md and the pictures, written from the results of a run and from nothing else."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks import plots
+from benchmarks.bounds import verdicts
+from benchmarks.environments import ROOT
+from benchmarks.registry import SCENARIOS
+from benchmarks.results import Results, Table
+from benchmarks.show import compared, conditions, extent, number, value
+
+PAGE: Final = ROOT / "docs" / "performance.md"
+HEAD: Final = """\
+# Performance
+
+Nightmail, its nearest peers and a loop written by hand, measured in one run on the same private servers. Each system is
+in a process of its own; rounds of all systems are interleaved; a ratio is the median of the ratios of each round. How
+that is done, and what each scenario means: [benchmarks/README.md](../benchmarks/README.md).
+
+```sh
+make bench              # everything, about three quarters of an hour
+QUICK=1 make bench      # three minutes: does it work, and roughly how fast?
+```
+
+This page is written by `python -m benchmarks report`, from the results of the last full run.
+"""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One measured number, and its bound, if there is one."""
-
-    what: str
-    value: str
-    bound: str = ""
-    holds: bool | None = None
-
-    def line(self, width: int) -> str:
-        """One row of the report."""
-        mark = {None: "", True: "ok", False: "MISSED"}[self.holds]
-        return f"  {self.what:<{width}}  {self.value:>14}  {self.bound:<22}{mark}".rstrip()
+def write(results: Results | None, path: Path, *, page: bool) -> None:
+    """Draw the pictures of these results and, if wanted, write the page."""
+    if results is not None:
+        plot(results, path)
+    if page:
+        PAGE.write_text(text(results, path))
 
 
-def show(title: str, figures: Sequence[Figure]) -> None:
-    """Print a scenario's figures."""
-    print(f"\n{title}")
-    width = max(len(figure.what) for figure in figures)
-    for figure in figures:
-        print(figure.line(width), flush=True)
+def plot(results: Results, path: Path) -> None:
+    """Draw the pictures beside the results."""
+    try:
+        names = plots.draw(results, _pictures(path))
+    except ImportError:
+        print("no pictures: matplotlib is missing; pip install -e '.[bench]'", file=sys.stderr)
+    else:
+        print(f"{len(names)} pictures in {_pictures(path)}")
 
 
-def at_most(what: str, value: float, bound: float, unit: str, digits: int = 1) -> Figure:
-    """A figure that should not be larger than `bound`."""
-    return Figure(what, f"{value:.{digits}f} {unit}", f"at most {bound:g} {unit}", value <= bound)
+def text(results: Results | None, path: Path) -> str:
+    """The whole page."""
+    if results is None:
+        return HEAD + "\nNo full run has been recorded yet.\n"
+    parts = [HEAD, _about(results), "## Figures and their bounds\n", _summary(results)]
+    for scenario in SCENARIOS:
+        tables = [table for table in results.tables if table.scenario == scenario.name]
+        if tables:
+            parts.append(f"## {scenario.what[0].upper()}{scenario.what[1:]}\n")
+            parts += _scenario(results, tables, path)
+    if results.failures:
+        parts.append("## What failed\n")
+        parts.append("".join(f"- {failure['what']}\n" for failure in results.failures))
+    return "\n".join(parts)
 
 
-def at_least(what: str, value: float, bound: float, unit: str, digits: int = 1) -> Figure:
-    """A figure that should not be smaller than `bound`."""
-    return Figure(what, f"{value:.{digits}f} {unit}", f"at least {bound:g} {unit}", value >= bound)
+def _about(results: Results) -> str:
+    kind = "A quick run, which says little" if results.quick else "A full run"
+    lines = [f"{kind}: {results.started}, {results.seconds / 60:.0f} minutes.\n"]
+    lines += [f"- {line}" for line in conditions(results)]
+    return "\n".join(lines) + "\n"
 
 
-def plain(what: str, value: float, unit: str, digits: int = 0) -> Figure:
-    """A figure for the record."""
-    return Figure(what, f"{value:,.{digits}f} {unit}")
+def _summary(results: Results) -> str:
+    lines = ["| figure | measured | rounds | wanted | |", "|---|---|---|---|---|"]
+    for verdict in verdicts(results):
+        found = verdict.value
+        measured = "–" if found is None else f"{number(found.median)} {verdict.bound.unit}".rstrip()
+        rounds = (
+            "" if found is None or found.low == found.high else f"{number(found.low)} to {number(found.high)}"
+        )
+        word = verdict.word if verdict.holds is True else f"**{verdict.word}**"
+        note = f" ({verdict.note})" if verdict.note else ""
+        lines.append(f"| {verdict.bound.what}{note} | {measured} | {rounds} | {verdict.bound} | {word} |")
+    return "\n".join(lines) + "\n"
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which that share of them lies."""
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+def _scenario(results: Results, tables: Sequence[Table], path: Path) -> list[str]:
+    """The tables of each store, and its pictures."""
+    parts = []
+    for store in dict.fromkeys(table.store for table in tables):
+        here = [table for table in tables if table.store == store]
+        parts += [_table(table) for table in here]
+        names = [plots.picture_of(here[0].scenario, store)]
+        names += [
+            plots.picture_of(course.scenario, store, course.case)
+            for course in results.courses
+            if (course.scenario, course.store) == (here[0].scenario, store)
+        ]
+        pictures = _pictures(path)
+        for name in names:
+            if (pictures / f"{name}.svg").exists():
+                link = (pictures / f"{name}.svg").relative_to(ROOT).as_posix()
+                parts.append(f"![{name.replace('-', ' ')}](../{link})\n")
+    return parts
+
+
+def _table(table: Table) -> str:
+    first = table.rows[0] if table.rows else None
+    note = f" ({table.note})" if table.note else ""
+    lines = [
+        f"| {table.store}: {table.case}{note} | {table.unit or 'count'} | the first, of this | rounds |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.system} | {value(row.spread)} | {compared(first, row)} | {extent(row)} |"
+        for row in table.rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _pictures(path: Path) -> Path:
+    return path.with_suffix("")

@@ -1,0 +1,122 @@
+"""Pictures of results. matplotlib is imported only here, and only when something is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import Course, Results, Table
+from benchmarks.scenarios.latency import LEAST
+from benchmarks.show import number
+from benchmarks.systems import OURS, OURS_QUIET
+
+OURS_COLOR, OTHERS_COLOR, LIMIT_COLOR = "#1b6ca8", "#b8b8b8", "#e0b04c"
+FORMATS = ("png", "svg")
+
+
+def draw(results: Results, directory: Path) -> list[str]:
+    """Write a picture for each comparison and each course over time; their names."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    # Text stays text, and the same results give the same file.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "nightmail", "font.size": 9})
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.iterdir():
+        old.unlink()
+    names = []
+    for (scenario, store), tables in _comparisons(results).items():
+        names.append(picture_of(scenario, store))
+        _save(_bars(tables), directory / names[-1])
+    for course in results.courses:
+        names.append(picture_of(course.scenario, course.store, course.case))
+        _save(_lines(course), directory / names[-1])
+    return names
+
+
+def picture_of(scenario: str, store: str, case: str = "") -> str:
+    """The name of a file, without its suffix."""
+    words = f"{scenario} {store} {case}".replace(",", " ").split()
+    return "-".join(words)
+
+
+def _comparisons(results: Results) -> dict[tuple[str, str], list[Table]]:
+    """Tables in which several systems have figures, by scenario and store."""
+    found: dict[tuple[str, str], list[Table]] = {}
+    for table in results.tables:
+        # The earliest timer is a matter of zero or more, not of how much more.
+        if table.case != LEAST and sum(bool(row.values) for row in table.rows) > 1:
+            found.setdefault((table.scenario, table.store), []).append(table)
+    return found
+
+
+def _bars(tables: Sequence[Table]) -> Any:
+    import matplotlib.pyplot as plt
+
+    heights = [0.5 + 0.26 * len(table.rows) for table in tables]
+    figure, axes = plt.subplots(
+        len(tables), 1, figsize=(7.5, sum(heights) + 0.35 * len(tables)), squeeze=False, height_ratios=heights
+    )
+    for axis, table in zip(axes[:, 0], tables, strict=True):
+        rows = [(row, row.spread) for row in reversed(table.rows) if row.spread is not None]
+        for place, (row, spread) in enumerate(rows):
+            axis.barh(place, spread.median, color=_color(row.system), height=0.7)
+            axis.plot([spread.low, spread.high], [place, place], color="#444444", linewidth=1)
+            axis.annotate(
+                f" {number(spread.median)}", (max(spread.high, spread.median), place), va="center", fontsize=8
+            )
+        axis.set_yticks(range(len(rows)), [row.system for row, _ in rows])
+        if table.less_is_better and _wide(table):
+            axis.set_xscale("log")
+        axis.margins(x=0.12)
+        axis.spines[["top", "right"]].set_visible(False)
+        better = "less is better" if table.less_is_better else "more is better"
+        axis.set_title(
+            f"{table.scenario} on {table.store}: {table.case}, {table.unit or 'count'} ({better})",
+            fontsize=9,
+            loc="left",
+        )
+    figure.tight_layout()
+    return figure
+
+
+def _wide(table: Table) -> bool:
+    """Whether the figures are too far apart for one scale."""
+    values = [row.spread.median for row in table.rows if row.spread is not None]
+    return min(values) > 0 and max(values) / min(values) > 30
+
+
+def _color(system: str) -> str:
+    if system.startswith((OURS.label, OURS_QUIET.label)):
+        return OURS_COLOR
+    return LIMIT_COLOR if system == "by hand" else OTHERS_COLOR
+
+
+def _lines(course: Course) -> Any:
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7.5, 2.6))
+    for name, values in course.lines.items():
+        axis.plot(course.seconds, values, label=name, linewidth=1.2)
+    for name, (since, until) in course.spans.items():
+        axis.axvspan(since, until, color="#eeeeee", label=name)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("seconds")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=8, frameon=False)
+    axis.set_title(
+        f"{course.scenario} on {course.store}: {course.case}, {course.unit}", fontsize=9, loc="left"
+    )
+    figure.tight_layout()
+    return figure
+
+
+def _save(figure: Any, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    for suffix in FORMATS:
+        # No date in it, or the file would change with every run of the report.
+        metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+        figure.savefig(f"{path}.{suffix}", dpi=110, metadata=metadata)
+    plt.close(figure)

@@ -1,0 +1,158 @@
+"""What a run found: tables of one number per system and round, courses over time, and what failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.statistics import Spread, spread
+
+HOME: Final = Path(__file__).parent / "results"
+FULL: Final = HOME / "full.json"
+"""A run of everything: what the documentation shows."""
+LAST: Final = HOME / "last.json"
+"""A quick run, or one of a part. Not committed."""
+
+
+@dataclass
+class Row:
+    """One system in a table."""
+
+    system: str
+    values: list[float] = field(default_factory=list)
+    """One for each round."""
+    note: str = ""
+
+    @property
+    def spread(self) -> Spread | None:
+        """`None` when there is not a single value."""
+        return spread(self.values) if self.values else None
+
+
+@dataclass
+class Table:
+    """One number for each system, measured in turn on one server."""
+
+    scenario: str
+    case: str
+    store: str
+    unit: str
+    rows: list[Row] = field(default_factory=list)
+    note: str = ""
+    less_is_better: bool = False
+
+    def row(self, system: str) -> Row:
+        """The row of a system, made if it is not there."""
+        for row in self.rows:
+            if row.system == system:
+                return row
+        self.rows.append(Row(system))
+        return self.rows[-1]
+
+    def order(self, systems: Iterable[str]) -> None:
+        """Make their rows in this order."""
+        for system in systems:
+            self.row(system)
+
+
+@dataclass
+class Course:
+    """Some numbers over time."""
+
+    scenario: str
+    case: str
+    store: str
+    unit: str
+    seconds: list[float]
+    lines: dict[str, list[float]]
+    spans: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Named parts of it, from second to second."""
+
+
+@dataclass
+class Results:
+    """Everything that one run found."""
+
+    quick: bool
+    parts: list[str] = field(default_factory=list)
+    """Which scenario ran on which store, when not everything was asked for."""
+    started: str = ""
+    seconds: float = 0.0
+    machine: dict[str, str] = field(default_factory=dict)
+    servers: dict[str, dict[str, str]] = field(default_factory=dict)
+    peers: dict[str, str] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    courses: list[Course] = field(default_factory=list)
+    failures: list[dict[str, str]] = field(default_factory=list)
+    interrupted: bool = False
+
+    def table(self, scenario: str, case: str, store: str) -> Table | None:
+        """The table of this name, if it was measured."""
+        for table in self.tables:
+            if (table.scenario, table.case, table.store) == (scenario, case, store):
+                return table
+        return None
+
+    def values(self, scenario: str, case: str, store: str, system: str) -> list[float]:
+        """The rounds of a system; empty if it was not measured."""
+        table = self.table(scenario, case, store)
+        rows = [] if table is None else [row for row in table.rows if row.system == system]
+        return list(rows[0].values) if rows else []
+
+    def write(self, path: Path) -> None:
+        """Write it whole or not at all: a run that is cut off leaves what it has found so far."""
+        path.parent.mkdir(exist_ok=True)
+        text = json.dumps(_rounded(asdict(self)), indent=1)
+        # A list of numbers on one line.
+        text = re.sub(r"\[[\d\s.,e+-]+\]", lambda found: " ".join(found[0].split()), text)
+        beside = path.with_suffix(".new")
+        beside.write_text(text + "\n")
+        beside.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """What was written."""
+        found = json.loads(path.read_text())
+        tables = [
+            Table(**{**table, "rows": [Row(**row) for row in table["rows"]]}) for table in found.pop("tables")
+        ]
+        courses = [
+            Course(**{**course, "spans": {name: tuple(span) for name, span in course["spans"].items()}})
+            for course in found.pop("courses")
+        ]
+        return cls(tables=tables, courses=courses, **found)
+
+
+def machine() -> dict[str, str]:
+    """Where it runs, and how busy that is."""
+    model = ""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return {
+        "system": platform.platform(),
+        "processor": f"{os.cpu_count()} cores, {model or platform.processor() or platform.machine()}",
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB",
+        "python": platform.python_version(),
+        "load average at the start": " ".join(f"{load:.1f}" for load in os.getloadavg()),
+    }
+
+
+def _rounded(value: Any) -> Any:
+    """Five significant digits are more than any of this is worth."""
+    match value:
+        case float():
+            return float(f"{value:.5g}")
+        case dict():
+            return {key: _rounded(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_rounded(part) for part in value]
+        case _:
+            return value

@@ -1,0 +1,121 @@
+"""One run: every scenario in its turn, results written after each, servers and children ended whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from benchmarks.bounds import verdicts
+from benchmarks.lab import Lab
+from benchmarks.registry import SCENARIOS, Scenario, part
+from benchmarks.results import Results, machine
+from benchmarks.show import conditions, summary_lines, table_lines
+from benchmarks.systems import STORES
+from testkit.servers.errors import ServerError
+
+_QUICK_SHARE = 0.06
+"""About how long a part takes in a quick run, of its time in a full one."""
+
+
+def run(
+    chosen: Sequence[Scenario], stores: Sequence[str], path: Path, *, quick: bool = False, tiny: bool = False
+) -> Results:
+    """Run the scenarios on these stores, and print what is found as it is found."""
+    results = Results(quick=quick, started=datetime.now(UTC).isoformat(timespec="seconds"), machine=machine())
+    parts = _parts(chosen, stores, quick)
+    if len(chosen) < len(SCENARIOS) or len(stores) < len(STORES):
+        results.parts = [part(scenario.name, store) for scenario, store, _ in parts]
+    console = Console(highlight=False, soft_wrap=True)
+    begun = time.monotonic()
+    with _progress() as progress:
+        bar = progress.add_task("starting", total=sum(weight for _, _, weight in parts))
+        lab = Lab(
+            results, stores, tiny=tiny, say=lambda text: progress.update(bar, description=f"{text:.60}")
+        )
+        try:
+            asyncio.run(_run(lab, parts, path, console, lambda weight: progress.advance(bar, weight)))
+        except KeyboardInterrupt:
+            results.interrupted = True
+        finally:
+            lab.close()
+            results.seconds = time.monotonic() - begun
+            results.machine["load average at the end"] = " ".join(f"{load:.1f}" for load in os.getloadavg())
+            results.write(path)
+    _conclude(results, console, path)
+    return results
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _parts(
+    chosen: Sequence[Scenario], stores: Sequence[str], quick: bool
+) -> list[tuple[Scenario, str, float]]:
+    """Each scenario on each of its stores, and about how many seconds that takes."""
+    share = _QUICK_SHARE if quick else 1.0
+    return [
+        (scenario, store, scenario.seconds[store] * share)
+        for scenario in chosen
+        for store in scenario.parts(stores, quick=quick)
+    ]
+
+
+async def _run(
+    lab: Lab,
+    parts: Sequence[tuple[Scenario, str, float]],
+    path: Path,
+    console: Console,
+    advance: Callable[[float], None],
+) -> None:
+    for scenario, store, weight in parts:
+        before, begun = len(lab.results.tables), time.monotonic()
+        lab.say(f"{scenario.name} on {store}")
+        try:
+            await scenario.run(lab, store)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except ServerError as error:
+            lab.failed(f"{scenario.name} on {store}: no server", error)
+        except Exception as error:  # noqa: BLE001 - noted in the results; the other scenarios go on
+            lab.failed(f"{scenario.name} on {store}", error)
+        advance(weight)
+        console.print(
+            f"\n[bold]{scenario.name} on {store}[/]: {scenario.what}, {time.monotonic() - begun:.0f} s"
+        )
+        for table in lab.results.tables[before:]:
+            for line in table_lines(table):
+                console.print(line, markup=False)
+        lab.results.write(path)
+
+
+def _conclude(results: Results, console: Console, path: Path) -> None:
+    console.print("\n[bold]Conditions[/]")
+    for line in conditions(results):
+        console.print(f"  {line}", markup=False)
+    if results.interrupted:
+        console.print("\n[bold]Interrupted[/]: what follows is a part")
+    if results.failures:
+        console.print("\n[bold]What failed[/]")
+        for failure in results.failures:
+            console.print(f"  {failure['what']}: {failure['error'].splitlines()[0]}", markup=False)
+    console.print("\n[bold]Figures and their bounds[/]")
+    for line in summary_lines(verdicts(results)):
+        console.print(line, markup=False)
+    console.print(f"\n{results.seconds:.0f} s; written to {path}", markup=False)

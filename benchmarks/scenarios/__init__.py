@@ -1,0 +1,1 @@
+"""What is measured: a file for each scenario. `registry` says on which stores each of them runs."""

@@ -1,0 +1,86 @@
+"""Draining a backlog of ready messages, through handlers of each kind."""
+
+from __future__ import annotations
+
+from benchmarks.lab import Bench, Lab
+from benchmarks.results import Table
+from benchmarks.scenarios.draining import QUEUE, drain, drained
+from benchmarks.systems import (
+    BEST,
+    DEFAULTS,
+    OURS,
+    OURS_QUIET,
+    OUTBOX_BEST,
+    PGQUEUER_BEST,
+    TIMERS_BEST,
+    System,
+    by_hand,
+    on,
+)
+
+DEFAULT, TYPED, PLAIN = "typed handler, all defaults", "typed handler", "plain engine handler"
+BATCH, SYNC = "batch handler of 100", "sync handler"
+ONE, TWO = "typed handler, 1 process in the same rounds", "typed handler, 2 processes"
+TRIPS = "transactions for each message"
+
+
+async def drain_backlog(lab: Lab, store: str) -> None:
+    """All systems of a store at once in their processes, and in turn at work."""
+    hand = by_hand(store)
+    cases: dict[str, tuple[str, list[System]]] = {
+        DEFAULT: ("typed", on(store, OURS, *DEFAULTS)),
+        TYPED: ("typed", on(store, OURS_QUIET, *BEST)),
+        PLAIN: ("plain", on(store, OURS_QUIET, PGQUEUER_BEST)),
+        BATCH: ("batch", on(store, OURS_QUIET, hand)),
+        SYNC: ("sync", on(store, OURS_QUIET, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST)),
+    }
+    systems = on(store, OURS, OURS_QUIET, *DEFAULTS, *BEST, hand)
+    if lab.tiny:
+        cases, systems = {BATCH: ("batch", [OURS_QUIET, hand])}, [OURS_QUIET, hand]
+    async with lab.benches(systems, store) as benches:
+        for case, (kind, those) in cases.items():
+
+            async def rate(bench: Bench, kind: str = kind) -> float:
+                return await drained(lab, bench, kind)
+
+            chosen = [bench for bench in benches if bench.system in those]
+            await lab.interleave(Table("drain", case, store, "messages/s"), chosen, rate, _rounds(lab, store))
+        if store != "sqlite":
+            chosen = [bench for bench in benches if bench.system in cases[TYPED][1]]
+            table = Table("drain", TRIPS, store, "", less_is_better=True)
+            await lab.interleave(table, chosen, lambda bench: _trips(lab, bench), rounds=1)
+    if not lab.tiny:
+        await _by_two(lab, store)
+
+
+async def _by_two(lab: Lab, store: str) -> None:
+    """One process and two in turn, for what the second one adds."""
+    systems = on(store, OURS_QUIET, *lab.choose([OUTBOX_BEST, PGQUEUER_BEST], []))
+    table = Table("drain", TWO, store, "messages/s")
+    alone = Table("drain", ONE, store, "messages/s")
+    lab.results.tables.append(alone)
+    async with lab.benches(systems, store, processes=2) as pairs:
+
+        async def both(bench: Bench) -> float:
+            one = Bench(bench.system, bench.server, bench.url, bench.children[:1], bench.sizes)
+            rate = await drained(lab, one, "typed")
+            alone.row(bench.label).values.append(rate)
+            return await drain(bench, "typed", 2 * bench.sizes["typed"])
+
+        await lab.interleave(table, pairs, both, _rounds(lab, store))
+
+
+def _rounds(lab: Lab, store: str) -> int:
+    """Fewer where there is no peer to compare with."""
+    return lab.rounds if store in ("postgres", "redis") else lab.choose(3, 1)
+
+
+async def _trips(lab: Lab, bench: Bench) -> float:
+    """Transactions (on Redis: requests) for each message, starting and stopping included."""
+    size = bench.sizes.get("typed", 1000)
+    await bench.child.ask("fill", queue=QUEUE, count=size)
+    before = await bench.server.requests(bench.url) or 0
+    await bench.child.ask("start", handlers={QUEUE: "typed"})
+    await bench.child.wait(QUEUE, size, patience=120)
+    await bench.child.ask("stop")
+    return ((await bench.server.requests(bench.url) or 0) - before) / size

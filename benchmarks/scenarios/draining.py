@@ -1,0 +1,65 @@
+"""One drain of a backlog, measured alike for everyone. Shared by several scenarios."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from benchmarks.child import ChildFailed
+from benchmarks.lab import Bench, Lab
+
+QUEUE = "orders"
+FEW = 200
+MANY = 1500
+"""More than a batch, or there is nothing to measure."""
+MOST = 50_000
+PATIENCE_SECONDS = 120.0
+LOOK_SECONDS = 0.02
+
+
+async def drained(lab: Lab, bench: Bench, kind: str) -> float:
+    """Messages a second, from the first handler to the last.
+
+    The backlog is as large as the system takes in about a second, which a small drain has found out before: a fixed
+    number would be an instant for one system and minutes for another. What happens until the first handler runs is left
+    out: connecting takes some systems as long as a thousand messages.
+    """
+    if kind not in bench.sizes:
+        few = MANY if kind in ("batch", "plain") else lab.choose(FEW, 100, 50)
+        rate = await drain(bench, kind, few)
+        bench.sizes[kind] = int(
+            min(max(few, rate * lab.choose(1.5, 0.5, 0.1)), lab.choose(MOST, 10_000, MANY))
+        )
+    return await drain(bench, kind, bench.sizes[kind])
+
+
+async def drain(bench: Bench, kind: str, count: int) -> float:
+    """The same with so many messages, by all processes of the system together."""
+    await bench.child.ask("fill", queue=QUEUE, count=count, within=600)
+    await bench.server.tidy(bench.url)
+    await asyncio.gather(*(child.ask("start", handlers={QUEUE: kind}) for child in bench.children))
+    seen = await _all_handled(bench, count)
+    await asyncio.gather(*(child.ask("stop") for child in bench.children))
+    first = min(seen, key=lambda part: float(part["first"]))
+    seconds = max(part["last"] for part in seen) - first["first"]
+    if seconds <= 0:
+        raise ChildFailed(f"{bench.label}: {count} messages in one batch are no rate")
+    return float((count - first["with_first"]) / seconds)
+
+
+async def _all_handled(bench: Bench, count: int) -> list[dict[str, Any]]:
+    """What each process has seen, once that is all. One that has seen nothing is left out."""
+    if len(bench.children) == 1:
+        seen = [await bench.child.wait(QUEUE, count, patience=PATIENCE_SECONDS)]
+    else:
+        # None of them knows what the others did.
+        end = time.monotonic() + PATIENCE_SECONDS
+        seen = []
+        while sum(part["count"] for part in seen) < count and time.monotonic() < end:
+            await asyncio.sleep(LOOK_SECONDS)
+            seen = [await child.wait(QUEUE, None, patience=0) for child in bench.children]
+    handled = sum(part["count"] for part in seen)
+    if handled < count:
+        raise ChildFailed(f"{bench.label} handled {handled} of {count}")
+    return [part for part in seen if part["count"]]

@@ -1,0 +1,56 @@
+"""What twenty subscribers cost when there is nothing to do: transactions, processor time, connections."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchmarks.lab import Bench, Lab
+from benchmarks.results import Table
+from benchmarks.systems import DEFAULTS, OURS, on
+
+SUBSCRIBERS = 20
+TRANSACTIONS, PROCESSOR, CONNECTIONS = "transactions a second", "share of a core", "connections"
+
+
+async def idle(lab: Lab, store: str) -> None:
+    """After each subscriber has handled a message, and some seconds of rest."""
+    queues = [f"idle-{number}" for number in range(SUBSCRIBERS)]
+    transactions = Table("idle", TRANSACTIONS, store, "a second", less_is_better=True)
+    connections = Table("idle", CONNECTIONS, store, "", less_is_better=True)
+    lab.results.tables.extend([transactions, connections])
+    async with lab.benches(on(store, OURS, *DEFAULTS), store) as benches:
+        for table in (transactions, connections):
+            table.order(bench.label for bench in benches)
+
+        async def share(bench: Bench) -> float:
+            await bench.child.ask("start", handlers=dict.fromkeys(queues, "typed"))
+            async with lab.another(bench) as publisher:
+                for queue in queues:
+                    await publisher.ask("fill", queue=queue, count=1)
+            for queue in queues:
+                await bench.child.wait(queue, 1, patience=30)
+            await asyncio.sleep(lab.choose(8.0, 2.0))
+            own = await _requests(bench) - await _requests(bench)
+            asked, used = await _requests(bench), bench.child.processor_seconds()
+            seconds = lab.choose(15.0, 3.0)
+            await asyncio.sleep(seconds)
+            used = bench.child.processor_seconds() - used
+            # What it took to ask is not theirs.
+            spent = await _requests(bench) - asked + own
+            transactions.row(bench.label).values.append(max(0.0, spent / seconds))
+            connections.row(bench.label).values.append(float(await bench.server.connections(bench.url) or 0))
+            await bench.child.ask("stop")
+            return 100 * used / seconds
+
+        table = Table("idle", PROCESSOR, store, "%", less_is_better=True)
+        if store == "postgres":  # It counts each database by itself, so that all can rest at once.
+            await lab.at_once(table, benches, share)
+        else:
+            await lab.interleave(table, benches, share, rounds=1)
+        if store == "sqlite":
+            lab.results.tables.remove(transactions)
+            lab.results.tables.remove(connections)
+
+
+async def _requests(bench: Bench) -> int:
+    return await bench.server.requests(bench.url) or 0

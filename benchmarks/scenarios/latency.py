@@ -1,0 +1,125 @@
+"""How soon an idle consumer starts a handler: after a publish in another process, and after a timer's due time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.child import Child, ChildFailed
+from benchmarks.lab import Bench, Lab, Measure
+from benchmarks.results import Table
+from benchmarks.scenarios.draining import QUEUE, drained
+from benchmarks.systems import DEFAULTS, OURS, OURS_QUIET, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST, on
+
+TIMERS = "timers"
+BEFORE_SECONDS = 3.0
+MEDIAN, P95, P99, LEAST = "p50", "p95", "p99", "earliest"
+
+
+class _Found:
+    """Tables of the median, the tail and the earliest, filled together."""
+
+    def __init__(self, lab: Lab, scenario: str, store: str, cases: tuple[str, ...]) -> None:
+        self._tables = {
+            case: Table(scenario, case, store, "ms", less_is_better=case != LEAST) for case in cases
+        }
+        lab.results.tables.extend(self._tables.values())
+
+    def order(self, benches: Iterable[Bench]) -> None:
+        """Ours first, whichever is done first."""
+        for table in self._tables.values():
+            table.order(bench.label for bench in benches)
+
+    def add(self, system: str, late: dict[str, Any]) -> None:
+        keys = {MEDIAN: "p50", P95: "p95", P99: "p99", LEAST: "min"}
+        for case, table in self._tables.items():
+            table.row(system).values.append(late[keys[case]] * 1000)
+
+
+async def pick_up(lab: Lab, store: str) -> None:
+    """From just before a message is published, by its own commit in one process, to the first line of the handler in
+    another that has nothing else to do.
+    """
+    count, gap = lab.choose(40, 12), 0.2
+    systems = on(store, OURS, *DEFAULTS)
+    found = _Found(lab, "pick-up", store, (MEDIAN, P95))
+    async with lab.benches(systems, store, processes=2) as benches:
+        found.order(benches)
+
+        async def picked_up(bench: Bench) -> float:
+            consumer, publisher = bench.children
+            await consumer.ask("start", handlers={QUEUE: "typed"})
+            await publisher.ask("pace", queue=QUEUE, rate=1 / gap, seconds=count * gap, step=0)
+            await consumer.wait(QUEUE, count, patience=30)
+            late = (await consumer.ask("report", queue=QUEUE))["late"]
+            await consumer.ask("stop")
+            if not late["count"]:
+                raise ChildFailed(f"{bench.label}: nothing came")
+            found.add(bench.label, late)
+            return float(late["max"] * 1000)
+
+        await _each(lab, Table("pick-up", "most", store, "ms", less_is_better=True), benches, picked_up)
+
+
+async def lateness(lab: Lab, store: str) -> None:
+    """Handler start minus due time, for timers at random moments, with a consumer that was idle for a while before."""
+    count = lab.choose(200, 40, 10)
+    after, over = lab.choose((11.0, 6.0), (4.0, 3.0), (0.5, 0.5))
+    systems = on(store, OURS, *DEFAULTS, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST) if not lab.tiny else [OURS]
+    found = _Found(lab, "lateness", store, (MEDIAN, P99, LEAST))
+    async with lab.benches(systems, store) as benches:
+        found.order(benches)
+
+        async def late(bench: Bench) -> float:
+            await bench.child.ask("start", handlers={TIMERS: "typed"})
+            return await _fired(bench, bench.child, found, count, after, over)
+
+        await _each(lab, Table("lateness", "most", store, "ms", less_is_better=True), benches, late)
+
+
+async def lateness_under_load(lab: Lab, store: str) -> None:
+    """The same for timers of one queue while the same process drains another."""
+    count, over = lab.choose(200, 40), lab.choose(6.0, 2.0)
+    systems = on(store, OURS_QUIET, *lab.choose([OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST], []))
+    found = _Found(lab, "lateness-beside", store, (MEDIAN, P99, LEAST))
+    # The timers come from another process: the one that drains would be slow to publish them.
+    async with lab.benches(systems, store, processes=2) as pairs:
+        found.order(pairs)
+
+        async def late(pair: Bench) -> float:
+            bench = Bench(pair.system, pair.server, pair.url, pair.children[:1], pair.sizes)
+            # So many that they are not gone before the last timer: twice what is drained in the time.
+            rate = await drained(lab, bench, "typed")
+            await bench.child.ask(
+                "fill", queue=QUEUE, count=int(rate * (over + BEFORE_SECONDS + 0.5) * 2), within=600
+            )
+            await bench.server.tidy(bench.url)
+            await bench.child.ask("start", handlers={QUEUE: "typed", TIMERS: "typed"})
+            return await _fired(bench, pair.children[1], found, count, BEFORE_SECONDS, over)
+
+        table = Table("lateness-beside", "most", store, "ms", less_is_better=True)
+        await _each(lab, table, pairs, late, together=False)
+
+
+async def _fired(
+    bench: Bench, publisher: Child, found: _Found, count: int, after: float, over: float
+) -> float:
+    await publisher.ask("timers", queue=TIMERS, count=count, after=after, spread=over)
+    await bench.child.wait(TIMERS, count, patience=after + over + 30)
+    late = (await bench.child.ask("report", queue=TIMERS))["late"]
+    await bench.child.ask("stop")
+    if late["count"] < count:
+        raise ChildFailed(f"{bench.label}: {late['count']} of {count} timers came")
+    found.add(bench.label, late)
+    return float(late["max"] * 1000)
+
+
+async def _each(
+    lab: Lab, table: Table, benches: list[Bench], measure: Measure, *, together: bool = True
+) -> None:
+    """One after the other; in a quick run, which has no time for that, all at once."""
+    if lab.quick and together:
+        table.note = "all systems at once, for lack of time"
+        await lab.at_once(table, benches, measure)
+    else:
+        await lab.interleave(table, benches, measure, rounds=1)

@@ -1,0 +1,60 @@
+"""A steady stream at 70 per cent of what a system can drain: how long each message takes from end to end."""
+
+from __future__ import annotations
+
+from benchmarks.child import ChildFailed
+from benchmarks.lab import Bench, Lab
+from benchmarks.results import Course, Table
+from benchmarks.scenarios.draining import QUEUE, drained
+from benchmarks.systems import OURS_QUIET, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST, on
+
+SHARE = 0.7
+STEP_SECONDS = 0.02
+CASES = ("rate", "p50", "p99")
+
+
+async def steady(lab: Lab, store: str) -> None:
+    """A minute for ours on the servers, a quarter of one for the rest. The publisher is a process of its own."""
+    tables = {
+        case: Table(
+            "steady", case, store, "messages/s" if case == "rate" else "ms", less_is_better=case != "rate"
+        )
+        for case in CASES
+    }
+    lab.results.tables.extend(tables.values())
+    systems = on(store, OURS_QUIET, *lab.choose([OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST], [OUTBOX_BEST]))
+    async with lab.benches(systems, store, processes=2) as pairs:
+
+        async def worst(pair: Bench) -> float:
+            ours = pair.system is OURS_QUIET and store in ("postgres", "redis")
+            seconds = lab.choose(60.0 if ours else 15.0, 2.5)
+            bench = Bench(pair.system, pair.server, pair.url, pair.children[:1], pair.sizes)
+            rate = SHARE * await drained(lab, bench, "typed")
+            consumer, publisher = pair.children
+            await consumer.ask("start", handlers={QUEUE: "typed"})
+            sent = await publisher.ask(
+                "pace", queue=QUEUE, rate=rate, seconds=seconds, step=STEP_SECONDS, within=seconds * 4 + 60
+            )
+            await consumer.wait(QUEUE, sent["count"], patience=120)
+            report = await consumer.ask("report", queue=QUEUE)
+            await consumer.ask("stop")
+            if report["count"] < sent["count"]:
+                raise ChildFailed(f"{pair.label}: {report['count']} of {sent['count']} came")
+            tables["rate"].row(pair.label).values.append(sent["count"] / sent["seconds"])
+            for case in CASES[1:]:
+                tables[case].row(pair.label).values.append(report["late"][case] * 1000)
+            begun = report["seconds"][0]["at"]
+            lab.results.courses.append(
+                Course(
+                    "steady",
+                    pair.label,
+                    store,
+                    "ms",
+                    [second["at"] - begun for second in report["seconds"]],
+                    {case: [second[case] * 1000 for second in report["seconds"]] for case in CASES[1:]},
+                )
+            )
+            return float(report["late"]["max"] * 1000)
+
+        table = Table("steady", "most", store, "ms", less_is_better=True)
+        await lab.interleave(table, pairs, worst, rounds=1)

@@ -1,0 +1,57 @@
+"""What a scenario needs from a server."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import ClassVar
+
+
+class Server(ABC):
+    """One server, the same for every system that is measured on it."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it; what it cannot do raises."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it, and remove everything."""
+
+    @abstractmethod
+    async def describe(self) -> dict[str, str]:
+        """Its version, and the settings that cost or save time."""
+
+    @contextmanager
+    @abstractmethod
+    def database(self) -> Iterator[str]:
+        """The URL of an empty database, for as long as the block lasts."""
+
+    async def tidy(self, url: str) -> None:
+        """Do now what the server would do at some point, the same after every backlog; nothing, on most."""
+        return
+
+    async def requests(self, url: str) -> int | None:
+        """How many transactions (on Redis: requests) it has carried out; `None` where there is no server to ask."""
+        return None
+
+    async def connections(self, url: str) -> int | None:
+        """How many connections this database has; `None` where there is no server to ask."""
+        return None
+
+    @asynccontextmanager
+    async def held_snapshot(self, url: str) -> AsyncIterator[None]:
+        """An old transaction, as a dump or a forgotten session holds it."""
+        raise NotImplementedError
+        yield
+
+    async def multiply(self, url: str, table: str, times: int) -> None:
+        """Copy every row of a table until there are so many times as many."""
+        raise NotImplementedError
+
+    async def dead_rows(self, url: str, table: str) -> int:
+        """How many rows are dead and not yet removed."""
+        raise NotImplementedError

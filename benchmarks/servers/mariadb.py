@@ -1,0 +1,65 @@
+"""MariaDB, with a flush at every commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from benchmarks.servers.base import Server
+from testkit.servers.mariadb import MariaDB as Private
+
+SETTINGS: Final[dict[str, str | int | None]] = {
+    "innodb-buffer-pool-size": "512M",
+    "innodb-log-file-size": "512M",
+}
+SHOWN: Final = (
+    "innodb_flush_log_at_trx_commit",
+    "innodb_buffer_pool_size",
+    "innodb_log_file_size",
+    "log_bin",
+)
+
+
+class MariaDB(Server):
+    """A database for each system."""
+
+    name = "mariadb"
+
+    def __init__(self) -> None:
+        self._server = Private(durable=True, settings=SETTINGS)
+
+    def start(self) -> None:
+        self._server.start()
+
+    def close(self) -> None:
+        self._server.close()
+
+    async def describe(self) -> dict[str, str]:
+        shown = {name: str(await self._value(f"select @@{name}")) for name in SHOWN}
+        return {"version": str(await self._value("select version()")), **shown}
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        with self._server.fresh_database() as url:
+            yield url
+
+    async def requests(self, url: str) -> int:
+        return int(
+            await self._value(
+                "select variable_value from information_schema.global_status where variable_name = 'Questions'"
+            )
+        )
+
+    async def connections(self, url: str) -> int:
+        database = urlsplit(url).path[1:]
+        return int(
+            await self._value(
+                f"select count(*) from information_schema.processlist where db = '{database}'"  # noqa: S608 - our own name
+            )
+        )
+
+    async def _value(self, question: str) -> Any:
+        return (await asyncio.to_thread(self._server.sql, question))[0][0]

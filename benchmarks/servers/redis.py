@@ -1,0 +1,67 @@
+"""Redis, with an append-only file that is flushed every second, as it is usually run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis as Client
+
+from benchmarks.servers.base import Server
+from testkit.servers.redis import Redis as Private
+
+SHOWN: Final = ("appendonly", "appendfsync", "save", "maxmemory")
+
+
+class Redis(Server):
+    """A numbered database for each system."""
+
+    name = "redis"
+
+    def __init__(self) -> None:
+        self._server = Private(durable=True, options={"appendfsync": "everysec"})
+        self._free = list(range(1, 60))
+
+    def start(self) -> None:
+        self._server.start()
+
+    def close(self) -> None:
+        self._server.close()
+
+    async def describe(self) -> dict[str, str]:
+        async with _connected(self._server.url) as client:
+            settings = await client.config_get(*SHOWN)
+            return {
+                "version": (await client.info("server"))["redis_version"],
+                **{name: str(settings[name]) or '""' for name in SHOWN},
+            }
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        number = self._free.pop(0)
+        try:
+            yield urlsplit(self._server.url)._replace(path=f"/{number}").geturl()
+        finally:
+            self._server.flush(number)
+            self._free.append(number)
+
+    async def requests(self, url: str) -> int:
+        async with _connected(url) as client:
+            # Each request is read in one go. Commands would count what scripts call inside of the server.
+            return int((await client.info("stats"))["total_reads_processed"])
+
+    async def connections(self, url: str) -> int:
+        number = int(urlsplit(url).path[1:])
+        async with _connected(self._server.url) as client:
+            return sum(int(entry["db"]) == number for entry in await client.client_list())
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Client]:
+    client = Client.from_url(url)
+    try:
+        yield client
+    finally:
+        await client.aclose()
