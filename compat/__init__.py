@@ -1,0 +1,1 @@
+"""The conformance suite on other versions of servers and of Python."""

@@ -1,0 +1,1 @@
+"""Real processes, real servers and real faults; a journal of what happened; a checker that knows only the promises."""

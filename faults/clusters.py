@@ -1,0 +1,139 @@
+"""Places with more than one server: what they do when one of them is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from faults.place import MOST_CONNECTIONS, Place
+from testkit.servers.galera import Galera
+from testkit.servers.patroni import Patroni
+from testkit.servers.redis_cluster import RedisCluster
+
+CUT_SECONDS: Final = 0.3
+"""For how long a master goes on alone before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlace(Place):
+    """An empty store on several servers."""
+
+    cluster: Any = None
+
+    async def fail_over(self, choice: random.Random) -> None:
+        """kill -9 of a server that is written to, until another has taken over."""
+        raise NotImplementedError
+
+    async def cut_off_and_fail_over(self, choice: random.Random) -> None:
+        """The same, but the one that takes over was cut off before: it lacks what was acknowledged since."""
+        raise NotImplementedError
+
+    async def mend(self) -> None:
+        """Start what was killed, and wait until all agree."""
+        raise NotImplementedError
+
+
+class RedisClusterPlace(ClusterPlace):
+    """Three masters, and a replica of each."""
+
+    cluster: RedisCluster
+
+    def url_for(self, process: int) -> str:
+        """Of a node that runs: it names the others."""
+        return self.cluster.url
+
+    async def fail_over(self, choice: random.Random) -> None:
+        master = choice.choice(await asyncio.to_thread(self.cluster.masters))
+        await self._kill(master)
+
+    async def cut_off_and_fail_over(self, choice: random.Random) -> None:
+        master = choice.choice(await asyncio.to_thread(self.cluster.masters))
+        replica = await asyncio.to_thread(self.cluster.replica_of, master)
+        with self.cluster.cut_off(replica):
+            await asyncio.sleep(CUT_SECONDS)
+            slot = (await asyncio.to_thread(master.myself)).slots[0]
+            await asyncio.to_thread(self.cluster.kill, master)
+        await asyncio.to_thread(self.cluster.wait_for_heir, slot, of=master)
+
+    async def _kill(self, master: Any) -> None:
+        slot = (await asyncio.to_thread(master.myself)).slots[0]
+        await asyncio.to_thread(self.cluster.kill, master)
+        await asyncio.to_thread(self.cluster.wait_for_heir, slot, of=master)
+
+    async def mend(self) -> None:
+        for node in self.cluster.nodes:
+            await asyncio.to_thread(node.start)
+        await asyncio.to_thread(self.cluster.wait_until_settled)
+
+
+class GaleraPlace(ClusterPlace):
+    """Three nodes, each of which is written to."""
+
+    cluster: Galera
+
+    def url_for(self, process: int) -> str:
+        """The processes take the nodes in turn."""
+        nodes = self.cluster.nodes
+        return self.url.replace(f":{nodes[0].port}/", f":{nodes[process % len(nodes)].port}/")
+
+    async def fail_over(self, choice: random.Random) -> None:
+        # Not the first, which the end of the run asks what is left.
+        number = choice.randrange(1, len(self.cluster.nodes))
+        await asyncio.to_thread(self.cluster.kill, number)
+        await asyncio.to_thread(self.cluster.wait_until_it_is_missed)
+
+    async def mend(self) -> None:
+        await asyncio.to_thread(self.cluster.start)
+
+
+class PatroniPlace(ClusterPlace):
+    """A primary and its standby, behind HAProxy."""
+
+    cluster: Patroni
+
+    async def fail_over(self, choice: random.Random) -> None:
+        primary = await asyncio.to_thread(lambda: self.cluster.primary)
+        await asyncio.to_thread(primary.kill)
+        await asyncio.to_thread(self.cluster.wait_for_heir, of=primary)
+
+    async def cut_off_and_fail_over(self, choice: random.Random) -> None:
+        primary = await asyncio.to_thread(lambda: self.cluster.primary)
+        standby = await asyncio.to_thread(lambda: self.cluster.standby)
+        await asyncio.to_thread(standby.pause)
+        try:
+            await asyncio.to_thread(primary.drop_standbys)
+            await asyncio.sleep(CUT_SECONDS)
+            await asyncio.to_thread(primary.kill)
+        finally:
+            await asyncio.to_thread(standby.resume)
+        await asyncio.to_thread(self.cluster.wait_for_heir, of=primary)
+
+    async def mend(self) -> None:
+        for node in self.cluster.nodes:
+            await asyncio.to_thread(node.start)
+        await asyncio.to_thread(self.cluster.wait_until_settled)
+
+
+@contextmanager
+def clustered(store: str, directory: Path) -> Iterator[Place]:
+    """An empty store on several servers, each as careful as in production."""
+    match store:
+        case "galera":
+            with Galera(durable=True) as galera:
+                yield GaleraPlace(store, galera.create_database()[0], cluster=galera)
+        case "patroni" | "patroni-async":
+            settings = {"max_connections": MOST_CONNECTIONS}
+            with Patroni(synchronous=store == "patroni", settings=settings) as patroni:
+                yield PatroniPlace(store, patroni.create_database(), cluster=patroni)
+        case _:
+            # Of a master without a replica that answers, `redis-cluster-guarded` takes no writes.
+            options = (
+                {"min-replicas-to-write": 1, "min-replicas-max-lag": 1} if store.endswith("guarded") else {}
+            )
+            with RedisCluster(durable=True, options=options) as cluster:
+                yield RedisClusterPlace(store, cluster.url, cluster=cluster)

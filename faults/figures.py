@@ -1,0 +1,194 @@
+"""What a run has shown, in numbers."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import nightmail
+from faults.checker import Violation, check
+from faults.journal import Line
+from faults.ledger import Lease, Ledger
+from faults.rules.handling import expired, touched
+from faults.workload.process import STALL
+from faults.workload.recorded import SLOW
+from nightmail import __version__
+
+BY_THE_MACHINE: Final = (STALL, SLOW)
+"""Faults that nothing injected: a busy machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One run's."""
+
+    scenario: str
+    store: str
+    seed: int
+    messages: int
+    """Acknowledged."""
+    uncertain: int
+    """Publishes of which their publisher was told that it is unknown."""
+    runs: int
+    """Of handlers."""
+    faults: dict[str, int]
+    """Injected, by kind."""
+    stalls: int
+    """Faults by the machine itself."""
+    lost: int
+    early: int
+    stale_writes: int
+    overlaps: int
+    duplicates: int
+    duplicates_bound: int
+    """How many leases faults have hit: no more than these may have led to a second run."""
+    recovery_seconds: float
+    """The longest time from a fault to the next claim of a message that it hit, or from the end of an outage of the
+    whole store to the next claim of any."""
+    seconds: float
+    violations: list[str]
+    forgiven: dict[str, int]
+    """What was found that cannot be promised here, by rule."""
+    server: str
+    """What it says that it is."""
+    timeline: list[tuple[int, int, float]]
+    """For each second: how many runs began, and how late the latest of them was, in seconds."""
+    outages: list[tuple[float, float]]
+    """When the whole store was hit, in seconds from the start, and until when."""
+    version: str = __version__
+    commit: str = ""
+    """Of the product."""
+    python: str = platform.python_version()
+
+    def as_json(self) -> dict[str, Any]:
+        """As one line of the results."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        injected = ", ".join(f"{count} {kind}" for kind, count in self.faults.items()) or "none"
+        machine = f", {self.stalls} by the machine" if self.stalls else ""
+        return (
+            f"{self.messages} messages ({self.uncertain} uncertain), {self.runs} runs in {self.seconds:.0f} s; "
+            f"faults: {injected}{machine}\n"
+            f"lost {self.lost}, early {self.early}, stale writes {self.stale_writes}, overlaps {self.overlaps}, "
+            f"duplicates {self.duplicates} of at most {self.duplicates_bound}, "
+            f"longest recovery {self.recovery_seconds:.1f} s, violations {len(self.violations)}"
+            + "".join(f"; {count} of {rule}, not promised here" for rule, count in self.forgiven.items())
+        )
+
+
+def figures(
+    ledger: Ledger, *, scenario: str, store: str, seed: int, seconds: float, forgives: Sequence[str] = ()
+) -> tuple[Figures, list[Violation]]:
+    """Check a run, and count."""
+    everything = check(ledger)
+    by_rule = Counter(violation.rule for violation in everything)
+    violations = [violation for violation in everything if violation.rule not in forgives]
+    kinds = Counter(fault.kind or "" for fault in ledger.faults if fault.kind not in BY_THE_MACHINE)
+    kinds["SIGTERM"] = sum(
+        1 for line in ledger.lines if line.what == "stopping" and _is_before_calm(line, ledger)
+    )
+    kinds["cancelled handler"] = sum(line.how == "cancelled" for line in ledger.lines)
+    over = [(earlier, later) for message in ledger.messages.values() for earlier, later in expired(message)]
+    result = Figures(
+        scenario=scenario,
+        store=store,
+        seed=seed,
+        messages=sum(1 for message in ledger.messages.values() if message.acknowledged is not None),
+        uncertain=sum(1 for line in ledger.lines if line.what == "uncertain"),
+        runs=sum(1 for line in ledger.lines if line.what == "started"),
+        faults=dict(+kinds),
+        stalls=sum(1 for fault in ledger.faults if fault.kind in BY_THE_MACHINE),
+        lost=by_rule["nothing_lost"],
+        early=by_rule["never_early"],
+        stale_writes=by_rule["fenced"],
+        overlaps=by_rule["one_lease"],
+        duplicates=sum(1 for earlier, later in over if earlier.started and later.started),
+        duplicates_bound=sum(
+            touched(lease, _ended_at(lease), ledger)
+            for message in ledger.messages.values()
+            for lease in message.leases
+        ),
+        recovery_seconds=max(
+            (*(_recovery(earlier, later, ledger) for earlier, later in over), *_outages(ledger)), default=0.0
+        ),
+        seconds=seconds,
+        violations=[str(violation) for violation in violations],
+        forgiven={rule: count for rule, count in by_rule.items() if rule in forgives},
+        server=ledger.over.server or "" if ledger.over is not None else "",
+        timeline=_timeline(ledger),
+        outages=[
+            (round(begun - ledger.lines[0].at, 2), round(fault.until - ledger.lines[0].at, 2))
+            for fault in ledger.faults
+            if fault.target is None and fault.until is not None
+            for begun in (fault.sent or fault.at,)
+        ],
+        commit=_commit(),
+    )
+    return result, violations
+
+
+def _timeline(ledger: Ledger) -> list[tuple[int, int, float]]:
+    runs: Counter[int] = Counter()
+    latest: dict[int, float] = {}
+    for message in ledger.messages.values():
+        for lease in message.leases:
+            second = int(lease.claimed.at - ledger.lines[0].at)
+            runs[second] += len(lease.started)
+            if lease.claimed.attempts == 0:
+                late = lease.store_at - (lease.claimed.due_at or lease.store_at)
+                latest[second] = max(latest.get(second, 0.0), late)
+    return [
+        (second, runs[second], round(latest.get(second, 0.0), 3))
+        for second in range(max(runs, default=-1) + 1)
+    ]
+
+
+@cache
+def _commit() -> str:
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    told = subprocess.run(
+        [git, "log", "-1", "--format=%h", "--", "."],
+        cwd=Path(nightmail.__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return told.stdout.strip()
+
+
+def _is_before_calm(line: Line, ledger: Ledger) -> bool:
+    return ledger.calm is None or line.at < ledger.calm.at
+
+
+def _ended_at(lease: Lease) -> float:
+    ends: list[Line] = lease.settled or [line for _, line in lease.acking]
+    return ends[-1].at if ends else float("inf")
+
+
+def _outages(ledger: Ledger) -> Iterator[float]:
+    """How long after each outage of the whole store a worker claimed something."""
+    claims = [line.at for line in ledger.lines if line.what == "claimed"]
+    for fault in ledger.faults:
+        if fault.target is None and fault.until is not None:
+            next_claim = next((at for at in claims if at >= fault.until), fault.until)
+            yield next_claim - fault.until
+
+
+def _recovery(earlier: Lease, later: Lease, ledger: Ledger) -> float:
+    """How long after the fault that ended a lease the message was claimed again."""
+    begins = [
+        fault.sent or fault.at
+        for fault in ledger.faults_of(earlier.process)
+        if earlier.claimed.at <= (fault.sent or fault.at) <= later.claimed.at
+    ]
+    return later.claimed.at - min(begins, default=later.claimed.at)

@@ -1,0 +1,142 @@
+"""What happened, written by everyone who took part: one file, one line for each event, one `write` for each line.
+
+The file is opened with O_APPEND, so the order of its lines agrees with cause and effect: what was written before a call
+was sent stands above everything that this call brought about. `at` is CLOCK_MONOTONIC, which all processes of a machine
+share and no fault moves. The store's own times are those that it returned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+What: TypeAlias = Literal[
+    # publishers
+    "intended", "acknowledged", "uncertain", "refused", "rolled_back",
+    # workers: their calls to the store
+    "claiming", "claimed", "claim_ended", "recalled", "extended", "settling", "settled", "acking",
+    # handlers
+    "started", "ended",
+    # processes
+    "booted", "stopping", "stopped", "exited",
+    # faults, and the end
+    "fault", "calm", "left", "over",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One event. Which fields it has depends on `what` it is."""
+
+    what: What
+    process: str
+    at: float
+    key: str | None = None
+    """What its publisher calls the message: it is in the body, so it is known before there is an id."""
+    id: int | None = None
+    token: str | None = None
+    queue: str | None = None
+    sent: float | None = None
+    """When the call was sent whose answer this is."""
+    # intended
+    delay: float = 0.0
+    timer: bool = False
+    """Whether the key is also its timer id, taken until after the run: published again, it is not stored twice."""
+    ordering_key: str | None = None
+    transactional: bool = False
+    """Whether its handler writes an effect in the transaction that ends the message."""
+    poison: bool = False
+    """Whether it kills the process that handles it."""
+    # claimed
+    store_at: float | None = None
+    due_at: float | None = None
+    attempts: int = 0
+    deliveries: int = 0
+    lease: float = 0.0
+    # extended, settled
+    outcome: str | None = None
+    reason: str | None = None
+    result: str | None = None
+    # ended; over: what is wrong with the files of the store
+    how: str | None = None
+    # booted
+    grace: float = 0.0
+    max_deliveries: int = 0
+    timeout: float = 0.0
+    """After how long a handler is cancelled; 0 is never."""
+    # exited
+    code: int | None = None
+    # fault
+    kind: str | None = None
+    target: str | None = None
+    """The process it hit; without one, all of them."""
+    until: float | None = None
+    """When it was over; without an end, it lasted: the process is dead."""
+    skew: float | None = None
+    """If it moved the store's clock: how far ahead that is from now on."""
+    # over; before it, a line `left` for each message that is still there
+    waiting: tuple[int, ...] = ()
+    letters: tuple[int, ...] = ()
+    """The dead letters, by the ids of their messages."""
+    effects: tuple[str, ...] = ()
+    """The key of each effect in the database."""
+    server: str | None = None
+    """What the server says that it is."""
+
+    def __str__(self) -> str:
+        facts = {name: value for name, value in _facts(self).items() if name not in ("what", "process", "at")}
+        said = " ".join(f"{name}={value}" for name, value in facts.items())
+        return f"{self.at:14.6f} {self.process:<14} {self.what:<12} {said}"
+
+
+_DEFAULTS: Final = {field.name: field.default for field in fields(Line)}
+_TUPLES: Final = ("waiting", "letters", "effects")
+
+
+def _facts(line: Line) -> dict[str, Any]:
+    return {name: value for name, value in asdict(line).items() if value != _DEFAULTS[name]}
+
+
+class Journal:
+    """Appends the events of one process. Safe in threads: a line is one `write`."""
+
+    def __init__(self, path: Path, process: str) -> None:
+        self.process: Final = process
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, what: What, **facts: Any) -> None:
+        """This happened, just now."""
+        line = Line(what=what, process=self.process, at=time.monotonic(), **facts)
+        os.write(self._file, json.dumps(_facts(line), separators=(",", ":")).encode() + b"\n")
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        os.close(self._file)
+
+
+def read(path: Path) -> list[Line]:
+    """Every line of a journal, in order."""
+    lines, _ = read_from(path, 0)
+    return lines
+
+
+def read_from(path: Path, offset: int) -> tuple[list[Line], int]:
+    """The lines from this byte of the file on, and where the next ones will begin."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        # A line that is just being written may be seen in part.
+        data, newline, _ = file.read().rpartition(b"\n")
+        data += newline
+    return [_line(text) for text in data.splitlines()], offset + len(data)
+
+
+def _line(text: bytes) -> Line:
+    facts = json.loads(text)
+    for name in _TUPLES:
+        if name in facts:
+            facts[name] = tuple(facts[name])
+    return Line(**facts)

@@ -1,0 +1,224 @@
+"""A journal, sorted: what is known of each message, each lease and each process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+from faults.journal import Line
+
+ENDS: Final = ("done", "dead")
+"""The outcomes after which a message is gone."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """One claim of one message, and everything that was done under it."""
+
+    claimed: Line
+    number: int
+    """The number of its line: what stands above it was sent before its answer came."""
+    started: list[Line] = field(default_factory=list)
+    ended: Line | None = None
+    settling: list[tuple[int, Line]] = field(default_factory=list)
+    """What was sent to the store, each with the number of its line."""
+    settled: list[Line] = field(default_factory=list)
+    extended: list[Line] = field(default_factory=list)
+    acking: list[tuple[int, Line]] = field(default_factory=list)
+    skew: float = 0.0
+    """How far ahead the store's clock had been moved when it was claimed."""
+
+    @property
+    def process(self) -> str:
+        return self.claimed.process
+
+    @property
+    def store_at(self) -> float:
+        """When it was claimed, by the store's clock."""
+        return self.claimed.store_at or 0.0
+
+    @property
+    def claimed_at(self) -> float:
+        """The same, as if the store's clock had never been moved."""
+        return self.store_at - self.skew
+
+    @property
+    def written(self) -> Line | None:
+        """The outcome that the store has written, as far as its answer was heard."""
+        return next((line for line in self.settled if line.result == "written"), None)
+
+    def may_have_ended(self, before: int) -> bool:
+        """Whether a write that ends this lease was sent before that line of the journal."""
+        return any(number < before for number, _ in (*self.settling, *self.acking))
+
+    def may_have_removed(self, before: float = inf) -> bool:
+        """Whether a write that removes the message was sent before that line of the journal."""
+        sent = ((number, line) for number, line in self.settling if line.outcome in ENDS)
+        return any(number < before for number, _ in (*sent, *self.acking))
+
+
+@dataclass(slots=True)
+class Message:
+    """One message: its publisher's side, and its leases in the order of the store's clock."""
+
+    key: str
+    intended: Line | None = None
+    acknowledged: Line | None = None
+    """The first time that its publisher was told that it is stored."""
+    refused: Line | None = None
+    """Its publisher was told that it is not."""
+    ids: set[int] = field(default_factory=set)
+    leases: list[Lease] = field(default_factory=list)
+
+    @property
+    def is_timer(self) -> bool:
+        return self.intended is not None and self.intended.timer
+
+
+@dataclass(slots=True)
+class Process:
+    """One process, from its start to its end."""
+
+    booted: Line | None = None
+    stopping: Line | None = None
+    stopped: Line | None = None
+    exited: Line | None = None
+
+
+class Ledger:
+    """Everything that a journal says."""
+
+    def __init__(self, journal: Iterable[Line]) -> None:
+        self.lines: Final = list(journal)
+        self.messages: Final[dict[str, Message]] = {}
+        self.processes: Final[dict[str, Process]] = {}
+        self.faults: Final[list[Line]] = []
+        self.unheard: Final[dict[str, Line]] = {}
+        """Claims, by token, whose answer was never heard: they may have taken anything."""
+        self.calm: Line | None = None
+        self.over: Line | None = None
+        self.orphans: Final[list[Line]] = []
+        """Lines about a lease that was never claimed."""
+        self._leases: Final[dict[tuple[int, str], Lease]] = {}
+        for number, line in enumerate(self.lines):
+            self._add(number, line)
+        self._steps: Final = [fault for fault in self.faults if fault.skew is not None]
+        for message in self.messages.values():
+            for lease in message.leases:
+                lease.skew = self._skew(lease)
+            message.leases.sort(key=lambda lease: (lease.claimed_at, lease.number))
+
+    def faults_of(self, process: str) -> list[Line]:
+        """The faults that hit this process."""
+        return [fault for fault in self.faults if fault.target in (None, process)]
+
+    def stepped(self, since: float, until: float) -> bool:
+        """Whether the store's clock was moved in this time."""
+        return any((step.sent or step.at) <= until and step.at >= since for step in self._steps)
+
+    def _skew(self, lease: Lease) -> float:
+        """How far ahead the store's clock was when it gave this lease."""
+        claim = lease.claimed
+        before = [step for step in self._steps if step.at < (claim.sent or claim.at)]
+        during = [step for step in self._steps if step not in before and (step.sent or step.at) <= claim.at]
+        possible = [step.skew or 0.0 for step in (*before[-1:], *during)]
+        if not before:
+            possible.insert(0, 0.0)
+        if len(possible) == 1:
+            return possible[0]
+        # The clock was moved while the claim was on its way: with the right guess it fits its neighbours.
+        return min(possible, key=lambda skew: abs(lease.store_at - skew - claim.at - self._wall()))
+
+    def _wall(self) -> float:
+        """How far the store's clock was ahead of the monotonic one before it was moved."""
+        first = self._steps[0].sent or self._steps[0].at
+        for line in self.lines:
+            if line.what == "claimed" and line.at < first and line.store_at is not None:
+                return line.store_at - line.at
+        return 0.0
+
+    def about(self, key: str) -> list[Line]:
+        """Every line about this message, and about what hit the processes that had it."""
+        message = self.messages[key]
+        holders = {lease.process for lease in message.leases}
+        tokens = {lease.claimed.token for lease in message.leases}
+        return [
+            line
+            for line in self.lines
+            if line.key == key
+            or (line.id in message.ids and line.what not in ("fault", "over"))
+            or (line.what in ("claiming", "claim_ended", "recalled") and line.token in tokens)
+            or (line.what == "fault" and line.target in (None, *holders))
+            or (line.what in ("booted", "stopping", "stopped", "exited") and line.process in holders)
+            or line.what in ("calm",)
+        ]
+
+    def _message(self, line: Line) -> Message:
+        assert line.key is not None
+        message = self.messages.setdefault(line.key, Message(line.key))
+        if line.id is not None:
+            message.ids.add(line.id)
+        return message
+
+    def _process(self, line: Line) -> Process:
+        return self.processes.setdefault(line.process, Process())
+
+    def _add(self, number: int, line: Line) -> None:
+        match line.what:
+            case "intended":
+                message = self._message(line)
+                message.intended = message.intended or line
+            case "acknowledged":
+                message = self._message(line)
+                message.acknowledged = message.acknowledged or line
+            case "refused" | "rolled_back":
+                self._message(line).refused = line
+            case "claiming":
+                self.unheard[line.token or ""] = line
+            case "claim_ended":
+                self.unheard.pop(line.token or "", None)
+            case "claimed":
+                lease = Lease(line, number)
+                self._leases[line.id or 0, line.token or ""] = lease
+                self._message(line).leases.append(lease)
+            case "started" | "ended" | "settling" | "settled" | "extended" | "acking":
+                self._add_to_lease(number, line)
+            case "booted":
+                self._process(line).booted = line
+            case "stopping":
+                self._process(line).stopping = line
+            case "stopped":
+                self._process(line).stopped = line
+            case "exited":
+                self.processes.setdefault(line.target or "", Process()).exited = line
+            case "left":
+                self._message(line)
+            case "fault":
+                self.faults.append(line)
+            case "calm":
+                self.calm = line
+            case "over":
+                self.over = line
+            case "uncertain" | "recalled":
+                pass
+
+    def _add_to_lease(self, number: int, line: Line) -> None:
+        lease = self._leases.get((line.id or 0, line.token or ""))
+        if lease is None:
+            self.orphans.append(line)
+            return
+        match line.what:
+            case "started":
+                lease.started.append(line)
+            case "ended":
+                lease.ended = line
+            case "settling":
+                lease.settling.append((number, line))
+            case "settled":
+                lease.settled.append(line)
+            case "extended":
+                lease.extended.append(line)
+            case _:
+                lease.acking.append((number, line))

@@ -1,0 +1,1 @@
+"""RELIABILITY.md, from the results of runs."""

@@ -1,0 +1,37 @@
+"""`python -m faults.report`: write RELIABILITY.md and its plots from what runs have written to `faults/results`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from faults.report.pages import page
+from faults.report.plots import plot_failovers
+from faults.report.results import read_results
+
+ROOT: Final = Path(__file__).parents[2]
+RESULTS: Final = ROOT / "faults" / "results"
+PLOTS: Final = ROOT / "docs" / "reliability"
+
+
+def main() -> int:
+    """Write all of it again."""
+    results = read_results(RESULTS)
+    if not results.runs:
+        print(
+            f"no results in {RESULTS}: make faults ARGS='--results faults/results/runs.jsonl'",
+            file=sys.stderr,
+        )
+        return 1
+    PLOTS.mkdir(parents=True, exist_ok=True)
+    plots = plot_failovers(results.runs, PLOTS)
+    (ROOT / "RELIABILITY.md").write_text(page(results, [plot.relative_to(ROOT) for plot in plots]))
+    print(
+        f"RELIABILITY.md, from {len(results.runs)} runs and {sum(each.seeds for each in results.simulations):,} seeds"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""The text of RELIABILITY.md. It says only what the results say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from faults.figures import Figures
+from faults.report.results import Results, Simulation
+from faults.scenarios import SCENARIOS
+
+HEAD: Final = """\
+# Reliability: what was done to it, and what came of it
+
+<!-- Written by `make reliability` from faults/results. Do not edit. -->
+
+Real processes publish and handle messages on real servers while they are killed, frozen, cut off and restarted. A
+checker then compares what they wrote down with what is promised ([how](faults/README.md)). Each figure below was
+measured in a run whose result line is in [faults/results](faults/results). `make faults` repeats all of it;
+`make faults SCENARIO=… STORE=… SEED=…` repeats one run.
+"""
+LIMITS: Final = """\
+## What this does not show
+
+- All servers run on one machine, over the loopback interface: no real networks and no broken disks. Power loss is
+  played only for Redis, by cutting its file to what was synced; elsewhere kill -9 leaves what the system has in memory.
+- A seed repeats the choices of a run, not its timing.
+- Nothing was found is not the same as nothing is there.
+"""
+
+
+def page(results: Results, plots: Sequence[Path]) -> str:
+    """All of it."""
+    promised = [run for run in results.runs if run.store not in SCENARIOS[run.scenario].forgives]
+    measured = [run for run in results.runs if run.scenario in MEASURED]
+    parts = [
+        HEAD,
+        "## In short\n\n" + _short(promised) + _simulated(results.simulations),
+        "## Versions\n\n" + _versions(results.runs),
+        "## By scenario and store\n\n" + _by_scenario(promised),
+        "## Faults by kind and store\n\n" + _by_kind(results.runs),
+        "## Durability, measured\n\n" + _measured(measured),
+        "## Through a failover\n\n" + _pictures(plots),
+        LIMITS,
+    ]
+    return "\n".join(parts)
+
+
+def _short(runs: Sequence[Figures]) -> str:
+    faults = sum(sum(run.faults.values()) for run in runs)
+    stores = ", ".join(dict.fromkeys(run.store for run in runs))
+    violations = sum(len(run.violations) for run in runs)
+    rows = [
+        ("runs", f"{len(runs)}, on {stores}"),
+        ("messages acknowledged", f"{_sum(runs, 'messages'):,}"),
+        ("runs of handlers", f"{_sum(runs, 'runs'):,}"),
+        ("faults injected", f"{faults:,}"),
+        ("publishes told as uncertain", f"{_sum(runs, 'uncertain'):,}"),
+        ("**acknowledged and lost**", f"**{_sum(runs, 'lost')}**"),
+        ("delivered early", str(_sum(runs, "early"))),
+        ("writes of late workers that changed something", str(_sum(runs, "stale_writes"))),
+        ("overlapping leases", str(_sum(runs, "overlaps"))),
+        (
+            "runs again, of those that a fault may have caused",
+            f"{_sum(runs, 'duplicates'):,} of {_sum(runs, 'duplicates_bound'):,}",
+        ),
+        ("longest recovery", f"{max((run.recovery_seconds for run in runs), default=0.0):.1f} s"),
+        ("promises broken", str(violations)),
+    ]
+    return _table(("", ""), rows)
+
+
+def _simulated(simulations: Sequence[Simulation]) -> str:
+    if not simulations:
+        return "\nNo simulated seeds are among the results.\n"
+    seeds = sum(each.seeds for each in simulations)
+    hours = sum(each.hours for each in simulations)
+    faults = sum(sum(each.faults.values()) for each in simulations)
+    broken = sum(each.violations for each in simulations)
+    return (
+        f"\nBesides, `make simulate` ran the engine on virtual time for {seeds:,} seeds: {hours:,.0f} virtual hours, "
+        f"{faults:,} faults, {broken} broken promises.\n"
+    )
+
+
+def _versions(runs: Sequence[Figures]) -> str:
+    rows = [
+        (
+            store,
+            ", ".join(_unique(run.server for run in each)),
+            ", ".join(_unique(run.python for run in each)),
+        )
+        for store, each in _groups(runs, lambda run: run.store)
+    ]
+    commits = ", ".join(_unique(run.commit for run in runs))
+    return f"Nightmail {', '.join(_unique(run.version for run in runs))} at {commits}.\n\n" + _table(
+        ("store", "server", "Python"), rows
+    )
+
+
+def _by_scenario(runs: Sequence[Figures]) -> str:
+    columns = (
+        "scenario", "store", "seeds", "messages", "faults", "lost", "early", "stale writes", "overlapping leases",
+        "run again (bound)", "longest recovery", "broken",
+    )  # fmt: skip
+    rows = []
+    for scenario in SCENARIOS:
+        of_scenario = [run for run in runs if run.scenario == scenario]
+        for store, each in _groups(of_scenario, lambda run: run.store):
+            rows.append(
+                (
+                    scenario,
+                    store,
+                    " ".join(str(run.seed) for run in each),
+                    f"{_sum(each, 'messages'):,}",
+                    str(sum(sum(run.faults.values()) for run in each)),
+                    str(_sum(each, "lost")),
+                    str(_sum(each, "early")),
+                    str(_sum(each, "stale_writes")),
+                    str(_sum(each, "overlaps")),
+                    f"{_sum(each, 'duplicates')} ({_sum(each, 'duplicates_bound')})",
+                    f"{max(run.recovery_seconds for run in each):.1f} s",
+                    str(sum(len(run.violations) for run in each)),
+                )
+            )
+    about = [
+        (name, scenario.about)
+        for name, scenario in SCENARIOS.items()
+        if any(run.scenario == name for run in runs)
+    ]
+    return _table(columns, rows) + "\n" + _table(("scenario", "what is done"), about)
+
+
+def _by_kind(runs: Sequence[Figures]) -> str:
+    stores = _unique(run.store for run in runs)
+    counts: dict[str, Counter[str]] = {}
+    for run in runs:
+        for kind, count in run.faults.items():
+            counts.setdefault(kind, Counter())[run.store] += count
+    rows = [
+        (kind, *(str(by_store[store] or "") for store in stores), str(by_store.total()))
+        for kind, by_store in sorted(counts.items())
+    ]
+    return _table(("fault", *stores, "all"), rows)
+
+
+def _measured(runs: Sequence[Figures]) -> str:
+    if not runs:
+        return "Not measured yet.\n"
+    rows = []
+    for scenario in MEASURED:
+        for store, each in _groups([run for run in runs if run.scenario == scenario], lambda run: run.store):
+            others: Counter[str] = Counter()
+            for run in each:
+                others.update({rule: count for rule, count in run.forgiven.items() if rule != "nothing_lost"})
+            rows.append(
+                (
+                    DURABILITY[store],
+                    SCENARIOS[scenario].about,
+                    str(sum(sum(run.faults.values()) for run in each)),
+                    f"{_sum(each, 'messages'):,}",
+                    str(_sum(each, "lost")),
+                    ", ".join(f"{count} {rule}" for rule, count in others.items()) or "none",
+                )
+            )
+    columns = ("durability", "what is done", "times", "acknowledged", "lost", "other findings")
+    return MEASURED_TEXT + _table(columns, rows)
+
+
+MEASURED: Final = ("cut-off", "power-loss")
+MEASURED_TEXT: Final = """\
+Whether an acknowledged message survives is decided by how the server is set up. Here a server is lost together with
+what is nowhere else: a master or primary whose copy was cut off for 0.3 s before, or a Redis with all that it had not
+synced to its disk. Where an acknowledgement waits for neither, this is no promise but a measurement.
+
+"""
+DURABILITY: Final = {
+    "redis": "Redis, `appendfsync always`",
+    "redis-everysec": "Redis, `appendfsync everysec`",
+    "redis-cluster": "Redis Cluster, `appendfsync always`, asynchronous replicas",
+    "redis-cluster-guarded": "Redis Cluster, the same with `min-replicas-to-write 1` and `min-replicas-max-lag 1`",
+    "patroni": "Postgres, synchronous standby",
+    "patroni-async": "Postgres, asynchronous standby",
+}
+
+
+def _pictures(plots: Sequence[Path]) -> str:
+    if not plots:
+        return "No failover is among the results.\n"
+    return "\n".join(f"![{plot.stem}]({plot})\n" for plot in plots)
+
+
+def _sum(runs: Iterable[Figures], name: str) -> int:
+    return sum(getattr(run, name) for run in runs)
+
+
+def _unique(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(value for value in values if value))
+
+
+def _groups(runs: Sequence[Figures], key: Callable[[Figures], str]) -> Iterator[tuple[str, list[Figures]]]:
+    for name, each in groupby(sorted(runs, key=key), key):
+        yield name, list(each)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,38 @@
+"""Plots of throughput and lateness through a failover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from faults.figures import Figures
+
+
+def plot_failovers(runs: Sequence[Figures], directory: Path) -> list[Path]:
+    """A plot of the last `failover` run on each store."""
+    last = {run.store: run for run in runs if run.scenario == "failover" and not run.violations}
+    return [_plot(run, directory / f"failover-{store}.svg") for store, run in sorted(last.items())]
+
+
+def _plot(run: Figures, path: Path) -> Path:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "nightmail"  # The same results give the same file.
+    from matplotlib import pyplot
+
+    seconds = [second for second, _, _ in run.timeline]
+    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 4), layout="constrained")
+    above.step(seconds, [runs for _, runs, _ in run.timeline], where="post")
+    above.set_ylabel("runs in a second")
+    above.set_title(f"{run.server}, {run.store}, seed {run.seed}: the store is hit in the grey times")
+    below.step(seconds, [late for _, _, late in run.timeline], where="post")
+    below.set_ylabel("latest, s")
+    below.set_xlabel("seconds")
+    for axes in (above, below):
+        axes.set_ylim(bottom=0)
+        for begun, ended in run.outages:
+            axes.axvspan(begun, ended, color="0.85")
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    return path

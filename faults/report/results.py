@@ -1,0 +1,53 @@
+"""What runs have written, read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from faults.figures import Figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """One run of `make simulate`."""
+
+    seeds: int
+    first: int
+    hours: float
+    """Virtual time."""
+    events: int
+    faults: dict[str, int]
+    violations: int
+    version: str
+    commit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything there is."""
+
+    runs: list[Figures]
+    simulations: list[Simulation]
+
+
+def read_results(directory: Path) -> Results:
+    """Every line of every file: `simulation*.jsonl` are of the simulation, all others of the fault suite."""
+    runs = [
+        Figures(**{field.name: line[field.name] for field in fields(Figures)})
+        for path in sorted(directory.glob("*.jsonl"))
+        if not path.name.startswith("simulation")
+        for line in _lines(path)
+    ]
+    simulations = [
+        Simulation(**line) for path in sorted(directory.glob("simulation*.jsonl")) for line in _lines(path)
+    ]
+    return Results(runs, simulations)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    for text in path.read_text().splitlines():
+        yield json.loads(text)

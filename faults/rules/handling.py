@@ -1,0 +1,164 @@
+"""Rules about what workers make of a delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import inf
+from typing import Final
+
+from faults.journal import Line
+from faults.ledger import Lease, Ledger, Message
+from faults.rules.leases import CLOCKS
+
+LAST_SECONDS: Final = 3.0
+"""How long a stop may take after the grace period: `Worker.stop` promises 2.5 s."""
+SLOW_CLAIM: Final = 0.5
+"""How late a claim's answer may be heard, in seconds, before its leases may end by themselves."""
+ALONE_FROM: Final = 3
+"""From which delivery on a message that may have killed its process has to run alone."""
+
+
+def runs_once(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """A handler runs only what its process claimed, and each delivery once."""
+    for line in ledger.orphans:
+        yield (
+            line.key or "",
+            f"{line.process} wrote {line.what!r} for message {line.id}, which it did not claim",
+        )
+    for key, message in ledger.messages.items():
+        for lease in message.leases:
+            if len(lease.started) > 1:
+                yield key, f"{lease.process} ran the same delivery of {key} {len(lease.started)} times"
+
+
+def right_outcome(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """What is written is what became of the run: nothing is done that did not end well, no stop is a failure."""
+    for key, message in ledger.messages.items():
+        for lease in message.leases:
+            how = (
+                lease.ended.how if lease.ended is not None else "not run" if not lease.started else "cut off"
+            )
+            # Its handler's transaction is opened before the handler: if that fails, the run has failed without a start.
+            if how == "not run" and _is_transactional(message) and touched(lease, inf, ledger):
+                continue
+            for _, line in lease.settling:
+                if not _is_right(line, how, lease, ledger):
+                    yield key, f"{line.outcome!r} was written for {key}, which was {how}"
+
+
+def _is_transactional(message: Message) -> bool:
+    return message.intended is not None and message.intended.transactional
+
+
+def _is_right(line: Line, how: str | None, lease: Lease, ledger: Ledger) -> bool:
+    match line.outcome:
+        case "done":
+            return how == "ok"
+        case "retry":
+            # A handler that returned may still fail to commit.
+            return how == "failed" or bool(lease.acking) or _ran_too_long(lease, ledger)
+        case "dead" if line.reason == "max_deliveries":
+            booted = ledger.processes[lease.process].booted
+            return booted is not None and lease.claimed.deliveries > booted.max_deliveries
+        case "dead":
+            return how == "failed" or _ran_too_long(lease, ledger)
+        case _:
+            return how != "ok" or bool(lease.acking)
+
+
+def _ran_too_long(lease: Lease, ledger: Ledger) -> bool:
+    """Whether its handler was cancelled because its time was up."""
+    booted = ledger.processes[lease.process].booted
+    if booted is None or not booted.timeout or lease.ended is None or lease.ended.how != "cancelled":
+        return False
+    # Counted from before the handler's first line, but not from before the claim.
+    return lease.ended.at - lease.claimed.at >= booted.timeout - CLOCKS
+
+
+def no_needless_duplicate(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """A lease expires only if a fault hit its holder: without faults nothing runs twice."""
+    for key, message in ledger.messages.items():
+        for earlier, later in expired(message):
+            if not touched(earlier, later.claimed.at, ledger):
+                yield key, f"the lease of {earlier.process} on {key} expired although no fault had hit it"
+
+
+def expired(message: Message) -> Iterator[tuple[Lease, Lease]]:
+    """Each lease that ended by itself, with the one that followed it."""
+    for earlier, later in pairwise(message.leases):
+        if not earlier.may_have_ended(later.number) and earlier.claimed.id == later.claimed.id:
+            yield earlier, later
+
+
+def touched(lease: Lease, until: float, ledger: Ledger) -> bool:
+    """Whether a fault hit the holder of this lease while it had it."""
+    begun = lease.claimed.sent or lease.claimed.at
+    if lease.claimed.at - begun > SLOW_CLAIM:
+        return True  # An event loop that blocks cannot hear what its claim brought: its keeper does not know of it.
+    for fault in ledger.faults_of(lease.process):
+        begins = fault.sent or fault.at
+        ends = inf if fault.until is None else fault.until
+        # For the length of a lease after it the holder may still be busy with what it caused.
+        if begins <= until and begun <= ends + lease.claimed.lease:
+            return True
+    return False
+
+
+def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """A message that kills its process dies after exactly its limit, and from the third time on takes no run along."""
+    for key, message in ledger.messages.items():
+        if message.intended is None or not message.intended.poison:
+            continue
+        starts = [lease for lease in message.leases if lease.started]
+        for lease in starts:
+            yield from _taken_along(key, lease, ledger)
+        booted = (process.booted for process in ledger.processes.values() if process.booted is not None)
+        limits = {line.max_deliveries for line in booted if line.max_deliveries}
+        letters = ledger.over.letters if ledger.over is not None else ()
+        if message.acknowledged is not None and limits:
+            if message.ids.isdisjoint(letters):
+                yield key, f"{key} kills its process and is no dead letter"
+            elif len(starts) not in limits:
+                yield key, f"{key} kills its process and was given up after {len(starts)} runs"
+
+
+def _taken_along(poison: str, killer: Lease, ledger: Ledger) -> Iterator[tuple[str, str]]:
+    if killer.claimed.deliveries < ALONE_FROM:
+        return
+    died = killer.started[0].at
+    for key, message in ledger.messages.items():
+        for lease in message.leases:
+            if lease.process != killer.process or key == poison or not lease.started:
+                continue
+            if lease.started[0].at <= died and (lease.ended is None or lease.ended.at > died):
+                yield key, f"{poison}, on its delivery {killer.claimed.deliveries}, took {key} along"
+
+
+def stops_in_time(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """A process that is asked to stop ends within its grace period and a little more, and leaves no lease behind."""
+    for name, process in ledger.processes.items():
+        stopping, stopped, booted = process.stopping, process.stopped, process.booted
+        if stopping is None or booted is None:
+            continue
+        if any(fault.until is None or fault.until >= stopping.at for fault in ledger.faults_of(name)):
+            continue
+        if stopped is None:
+            yield "", f"{name} was asked to stop, and did not"
+            continue
+        took = stopped.at - stopping.at
+        if took > booted.grace + LAST_SECONDS:
+            yield "", f"{name} took {took:.1f} s to stop, with {booted.grace:g} s of grace"
+        for key, message in ledger.messages.items():
+            for lease in message.leases:
+                over = lease.settled or lease.acking or _taken_over(lease, message, stopping.at)
+                if lease.process == name and not over:
+                    yield key, f"{name} stopped and left {key} leased"
+
+
+def _taken_over(lease: Lease, message: Message, before: float) -> bool:
+    """Whether it had ended by itself by then: its message was leased again."""
+    return any(
+        later.number > lease.number and later.claimed.id == lease.claimed.id and later.claimed.at < before
+        for later in message.leases
+    )

@@ -1,0 +1,86 @@
+"""Rules about what becomes of a message between its publisher and the end of the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from faults.ledger import Ledger, Message
+
+
+def nothing_lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """What was acknowledged is still there, or was removed by a write that a worker sent under its lease."""
+    over = ledger.over
+    if over is None:
+        return
+    if over.how is not None:
+        yield "", f"the store is damaged: {over.how}"
+    kept = {*over.waiting, *over.letters}
+    for key, message in ledger.messages.items():
+        removed = any(lease.may_have_removed() for lease in message.leases)
+        if message.acknowledged is not None and not removed and kept.isdisjoint(message.ids):
+            yield key, f"{key} was acknowledged and is lost"
+        for lease in message.leases:
+            written = lease.written
+            if written is None:
+                continue
+            id_ = lease.claimed.id
+            if written.outcome == "dead" and id_ not in over.letters:
+                yield key, f"{key} died and is no dead letter"
+            if written.outcome in ("done", "dead") and id_ in over.waiting:
+                yield key, f"{key} is there although it is {written.outcome}"
+
+
+def no_phantom(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """What was rolled back, or refused with the word that it was not stored, never appears."""
+    waiting = set(ledger.over.waiting if ledger.over else ())
+    for key, message in ledger.messages.items():
+        if message.refused is None or message.acknowledged is not None or message.is_timer:
+            continue
+        if message.leases or waiting & message.ids:
+            yield key, f"{key} was {message.refused.what.replace('_', ' ')} and is delivered"
+
+
+def effects_once(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """What a handler writes in the transaction that ends its message is there once, and only if that has ended."""
+    over = ledger.over
+    if over is None:
+        return
+    effects = Counter(over.effects)
+    kept = {*over.waiting, *over.letters}
+    for key, count in effects.items():
+        if count > 1:
+            yield key, f"{key} has its effect {count} times"
+    for key, message in ledger.messages.items():
+        if message.intended is None or not message.intended.transactional:
+            continue
+        if effects[key] and not kept.isdisjoint(message.ids):
+            yield key, f"{key} has its effect and is still there"
+        if not effects[key] and _is_gone(message, kept):
+            yield key, f"{key} is gone without its effect"
+
+
+def _is_gone(message: Message, kept: set[int]) -> bool:
+    return message.acknowledged is not None and kept.isdisjoint(message.ids)
+
+
+def timer_ids(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """However often a timer id is published while it is taken, one message is stored for it."""
+    for key, message in ledger.messages.items():
+        if len(message.ids) > 1:
+            ids = ", ".join(map(str, sorted(message.ids)))
+            yield key, f"{key} was stored {len(message.ids)} times: {ids}"
+
+
+def delivered(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """When the faults are over, everything that is due is delivered in the time that the run gives it."""
+    over, calm = ledger.over, ledger.calm
+    if over is None or calm is None or not over.waiting:
+        return
+    waiting = set(over.waiting)
+    for key, message in ledger.messages.items():
+        if waiting & message.ids:
+            yield key, f"{key} still waits {over.at - calm.at:.1f} s after the last fault"
+    unknown = waiting.difference(*(message.ids for message in ledger.messages.values()))
+    if unknown:
+        yield "", f"{len(unknown)} messages still wait {over.at - calm.at:.1f} s after the last fault"

@@ -1,0 +1,74 @@
+"""One run of a scenario: play it, check its journal, say what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from faults.checker import Violation
+from faults.figures import Figures, figures
+from faults.journal import read
+from faults.ledger import Ledger
+from faults.place import Place
+from faults.scenarios import Scenario
+from faults.stage import Stage
+
+SHOWN: Final = 3
+"""How many violations are shown with their part of the journal."""
+
+
+async def run(
+    scenario: Scenario,
+    place: Place,
+    directory: Path,
+    *,
+    seed: int,
+    faults: int | None = None,
+    breakage: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> tuple[Figures, str]:
+    """Its figures, and a report on what it found."""
+    stage = Stage(
+        place,
+        directory,
+        seed=seed,
+        faults=faults or scenario.faults,
+        say=say,
+        breakage=breakage,
+        worker_options=scenario.worker,
+        publisher_options=scenario.publisher,
+    )
+    begun = time.monotonic()
+    try:
+        await stage.open()
+        await scenario.play(stage)
+        await stage.finish()
+    finally:
+        await stage.clear()
+    ledger = Ledger(read(directory / "journal.jsonl"))
+    seconds = time.monotonic() - begun
+    found, violations = figures(
+        ledger,
+        scenario=scenario.name,
+        store=place.store,
+        seed=seed,
+        seconds=seconds,
+        forgives=scenario.forgives.get(place.store, ()),
+    )
+    return found, report(violations, ledger, found)
+
+
+def report(violations: Sequence[Violation], ledger: Ledger, found: Figures) -> str:
+    """The first violations, each with what the journal says about that message, and how to run it again."""
+    if not violations:
+        return ""
+    parts: list[str] = []
+    for violation in violations[:SHOWN]:
+        lines = ledger.about(violation.key) if violation.key in ledger.messages else []
+        parts.append("\n".join([str(violation), *(f"    {line}" for line in lines)]))
+    if len(violations) > SHOWN:
+        parts.append(f"and {len(violations) - SHOWN} more")
+    parts.append(f"again: make faults SCENARIO={found.scenario} STORE={found.store} SEED={found.seed}")
+    return "\n\n".join(parts)

@@ -1,0 +1,20 @@
+"""Every scenario, by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from faults.scenarios import clusters, network, processes, servers
+from faults.scenarios.scenario import Scenario
+
+SCENARIOS: Final[dict[str, Scenario]] = {
+    scenario.name: scenario
+    for scenario in (
+        *processes.SCENARIOS,
+        *network.SCENARIOS,
+        *servers.SCENARIOS,
+        *clusters.SCENARIOS,
+    )
+}
+
+__all__ = ["SCENARIOS", "Scenario"]

@@ -1,0 +1,61 @@
+"""Clusters that lose a server."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from faults.clusters import ClusterPlace, clustered
+from faults.scenarios.processes import cast
+from faults.scenarios.scenario import ASYNCHRONOUS, Scenario
+from faults.stage import Stage
+
+
+async def failover(stage: Stage) -> None:
+    """kill -9 of a server that is written to: another takes over, and the lost one comes back later."""
+    await _lose(stage, "failover", cut=False)
+
+
+async def cut_off(stage: Stage) -> None:
+    """The same, and the one that takes over had been cut off from the other before."""
+    await _lose(stage, "failover to a copy that was cut off", cut=True)
+
+
+async def _lose(stage: Stage, kind: str, *, cut: bool) -> None:
+    place = stage.place
+    assert isinstance(place, ClusterPlace)
+    await cast(stage, workers=3, publishers=3)
+    for number in range(stage.faults):
+        await stage.until_any_busy(stage.random.randint(20, 60))
+        begun = time.monotonic()
+        await (place.cut_off_and_fail_over if cut else place.fail_over)(stage.random)
+        stage.note(kind, None, begun)
+        stage.say(
+            f"{number + 1} of {stage.faults} lost; another took over within {time.monotonic() - begun:.1f} s"
+        )
+        await stage.until_any_busy(20)
+        await place.mend()
+
+
+SCENARIOS: Final = (
+    Scenario(
+        name="failover",
+        about="kill -9 of a master, a primary or a node under load: another takes over",
+        play=failover,
+        faults=3,
+        stores=("redis-cluster", "galera", "patroni"),
+        where=clustered,
+        publisher={"pause": 0.05},
+    ),
+    Scenario(
+        name="cut-off",
+        about="kill -9 of a master or a primary whose copy was cut off for 0.3 s before",
+        play=cut_off,
+        faults=3,
+        stores=("redis-cluster", "redis-cluster-guarded", "patroni", "patroni-async"),
+        where=clustered,
+        publisher={"pause": 0.02},
+        # A synchronous standby has what was acknowledged.
+        forgives=dict.fromkeys(("redis-cluster", "redis-cluster-guarded", "patroni-async"), ASYNCHRONOUS),
+    ),
+)

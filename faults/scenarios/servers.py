@@ -1,0 +1,219 @@
+"""Servers that are killed, and what they push that gets lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Final
+
+import asyncpg
+from redis.asyncio import Redis as Client
+
+from faults.place import EVERYSEC, on_a_small_disk, that_can_lose_power, with_movable_clock
+from faults.scenarios.network import SERVERS
+from faults.scenarios.processes import cast
+from faults.scenarios.scenario import ASYNCHRONOUS, Scenario
+from faults.stage import Stage
+from faults.workload.database import Database, SqlDatabase
+from testkit.servers.postgres import Postgres
+from testkit.servers.redis import Redis
+
+FULL_SECONDS: Final = 2.0
+"""How long a server takes no more connections."""
+AGAIN_SECONDS: Final = 0.1
+STEP_SECONDS: Final = 8
+"""How far the store's clock is moved at once: longer than a lease, and than any message is delayed."""
+MOST_CONNECTIONS: Final = 500
+
+
+async def crashes(stage: Stage) -> None:
+    """kill -9 of the server under load, and a new start."""
+    await cast(stage)
+    for number in range(stage.faults):
+        await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 40))
+        begun = time.monotonic()
+        await stage.place.crash()
+        stage.note("server killed", None, begun)
+        stage.say(f"{number + 1} of {stage.faults} times killed")
+
+
+async def wakeups(stage: Stage) -> None:
+    """The connections that wait for wake-ups are closed: polling must find what they would have told."""
+    await cast(stage)
+    server = stage.place.server
+    for number in range(stage.faults):
+        await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
+        begun = time.monotonic()
+        if isinstance(server, Postgres):
+            await asyncio.to_thread(
+                server.sql,
+                "select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen%'",
+            )
+        else:
+            assert isinstance(server, Redis)
+            await asyncio.to_thread(server.execute_command, "CLIENT", "KILL", "TYPE", "pubsub")
+        stage.note("wake-ups cut", None, begun)
+        stage.say(f"{number + 1} of {stage.faults} times cut")
+
+
+async def connections(stage: Stage) -> None:
+    """The server takes no more connections, and those that there are get cut."""
+    await cast(stage)
+    for number in range(stage.faults):
+        await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
+        begun = time.monotonic()
+        if stage.place.store == "postgres":
+            await _fill_postgres(stage.place.url)
+        else:
+            await _fill_redis(stage.place.url)
+        stage.note("no connections left", None, begun)
+        stage.say(f"{number + 1} of {stage.faults} times no connections left")
+
+
+async def _fill_postgres(url: str) -> None:
+    taken: list[asyncpg.Connection] = []
+    try:
+        await _take_all(url, taken)
+        await taken[0].execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and pid not in (select unnest($1::int[]))",
+            [connection.get_server_pid() for connection in taken],
+        )
+        for _ in range(int(FULL_SECONDS / AGAIN_SECONDS)):
+            await _take_all(url, taken)
+            await asyncio.sleep(AGAIN_SECONDS)
+    finally:
+        for connection in taken:
+            await connection.close()
+
+
+async def _take_all(url: str, taken: list[asyncpg.Connection]) -> None:
+    with suppress(asyncpg.TooManyConnectionsError):
+        while len(taken) < MOST_CONNECTIONS:
+            taken.append(await asyncpg.connect(url))
+
+
+async def _fill_redis(url: str) -> None:
+    async with Client.from_url(url, single_connection_client=True) as admin:
+        most = str((await admin.config_get("maxclients"))["maxclients"])
+        await admin.config_set("maxclients", 1)
+        try:
+            for kind in ("normal", "pubsub"):
+                await admin.client_kill_filter(_type=kind)
+            await asyncio.sleep(FULL_SECONDS)
+        finally:
+            await admin.config_set("maxclients", most)
+
+
+async def power_loss(stage: Stage) -> None:
+    """The server is gone, and with it whatever it had not synced to its disk."""
+    await cast(stage)
+    for number in range(stage.faults):
+        await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 40))
+        begun = time.monotonic()
+        await stage.place.lose_power()
+        stage.note("power lost", None, begun)
+        stage.say(f"{number + 1} of {stage.faults} times without power")
+
+
+async def clock_steps(stage: Stage) -> None:
+    """The store's own clock is moved, forward and back, for longer than a lease."""
+    clock = stage.place.clock
+    assert clock is not None
+    await cast(stage)
+    for number in range(stage.faults):
+        await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
+        # Twice forward, twice back, and at the end where it was.
+        stage.step(clock, (STEP_SECONDS, 2 * STEP_SECONDS, STEP_SECONDS, 0)[number % 4])
+        stage.say(f"{number + 1} of {stage.faults} steps: {clock.seconds:+} s")
+    stage.step(clock, 0)
+
+
+async def disk_full(stage: Stage) -> None:
+    """There is no byte left on the store's disk for a while. A server that ends because of it is started again."""
+    disk, server = stage.place.disk, stage.place.server
+    assert disk is not None
+    await cast(stage)
+    for number in range(stage.faults):
+        await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
+        begun = time.monotonic()
+        await asyncio.to_thread(disk.fill)
+        if isinstance(server, Postgres):
+            # Its log has room in files that are there already: let it need a new one.
+            with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await asyncio.to_thread(server.sql, "select pg_switch_wal()")
+        await asyncio.sleep(FULL_SECONDS)
+        disk.free()
+        ended = server is not None and not server.running
+        if ended and server is not None:
+            await asyncio.to_thread(server.start)
+        stage.note("disk full", None, begun)
+        stage.say(f"{number + 1} of {stage.faults} times full{', and the server ended' if ended else ''}")
+
+
+async def old_snapshot(stage: Stage) -> None:
+    """A transaction of another application stays open, and what is done with cannot be cleaned away."""
+    await cast(stage)
+    async with Database.at(stage.place.url) as database:
+        assert isinstance(database, SqlDatabase)
+        for number in range(stage.faults):
+            begun = time.monotonic()
+            async with database.old_snapshot():
+                await stage.until_busy(stage.random.choice(stage.workers), 150)
+            # It is no excuse: nothing may run twice because of it.
+            stage.note("old snapshot", "another application", begun)
+            stage.say(f"{number + 1} of {stage.faults} times 150 runs beside an old snapshot")
+
+
+SCENARIOS: Final = (
+    Scenario(
+        name="power-loss",
+        about="the server is killed, and whatever it had not synced to its disk is gone",
+        play=power_loss,
+        faults=5,
+        stores=("redis", EVERYSEC),
+        where=that_can_lose_power,
+        forgives={EVERYSEC: ASYNCHRONOUS},
+    ),
+    Scenario(
+        name="clock-steps",
+        about="the store's clock is moved forward and back by more than a lease",
+        play=clock_steps,
+        faults=8,
+        where=with_movable_clock,
+    ),
+    Scenario(
+        name="disk-full",
+        about="no space is left on the disk of the store, for a while",
+        play=disk_full,
+        faults=3,
+        where=on_a_small_disk,
+        worker={"lease": 2.0},
+        publisher={"pause": 0.05},
+    ),
+    Scenario(
+        name="old-snapshot",
+        about="a transaction of another application is held open: nothing can be cleaned away",
+        play=old_snapshot,
+        faults=2,
+        stores=("sqlite", "postgres", "mariadb"),
+    ),
+    Scenario(
+        name="connections",
+        about="the server's connection limit is reached, and the connections there are get cut",
+        play=connections,
+        faults=4,
+        stores=("postgres", "redis"),
+    ),
+    Scenario(
+        name="crashes", about="kill -9 and restart of the server", play=crashes, faults=5, stores=SERVERS
+    ),
+    Scenario(
+        name="wakeups",
+        about="LISTEN and pub/sub connections closed by the server",
+        play=wakeups,
+        faults=10,
+        stores=("postgres", "redis"),
+    ),
+)

@@ -1,0 +1,344 @@
+"""Runs a scenario: starts its processes, hits them, waits until all is calm, and writes down what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from faults.clock import Clock, Skewed
+from faults.journal import Journal, What, read_from
+from faults.place import Place
+from faults.proxy import Proxy
+from faults.workload import publisher, worker
+from faults.workload.config import Config, PublisherConfig, WorkerConfig
+from faults.workload.database import Database
+from faults.workload.recorded import key_of
+from nightmail import open_store
+from nightmail.errors import StoreUnavailable
+from nightmail.records import DeadFilter
+from nightmail.store import FullStore
+
+LOOK_SECONDS: Final = 0.02
+PATIENCE: Final = 120.0
+"""How long anything may take before the run is given up as hung."""
+RECOVERY_SECONDS: Final = 60.0
+"""How soon after the last fault everything must have been delivered. On a quiet machine a lease and a look are enough;
+what is measured is printed."""
+
+# Processes are forked from one that has imported everything: each starts in milliseconds.
+_forks: Final = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["faults.workload.worker", "faults.workload.publisher"])
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """A process of the workload."""
+
+    config: Config
+    process: Any
+    hit: bool = False
+    """Whether it was killed, so that its end needs no explanation."""
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.process.is_alive())
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it is gone."""
+        if self.alive and self.process.pid is not None:
+            os.kill(self.process.pid, number)
+
+
+class Seen:
+    """What the journal says so far, counted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._counts: Counter[tuple[str, What]] = Counter()
+
+    def count(self, what: What, process: str | None = None) -> int:
+        """How often this happened, in one process or in all."""
+        lines, self._offset = read_from(self._path, self._offset)
+        self._counts.update((line.process, line.what) for line in lines)
+        if process is not None:
+            return self._counts[process, what]
+        return sum(count for (_, each), count in self._counts.items() if each == what)
+
+
+class Stage:
+    """One run of one scenario."""
+
+    def __init__(
+        self,
+        place: Place,
+        directory: Path,
+        *,
+        seed: int,
+        faults: int,
+        say: Callable[[str], None],
+        breakage: str | None = None,
+        worker_options: Mapping[str, Any],
+        publisher_options: Mapping[str, Any],
+    ) -> None:
+        self.place: Final = place
+        self.directory: Final = directory
+        self.seed: Final = seed
+        self.faults: Final = faults
+        """How many faults of its kind a scenario injects."""
+        self.say: Final = say
+        self.random: Final = random.Random(f"{seed} nemesis")
+        self.journal: Final = Journal(directory / "journal.jsonl", "nemesis")
+        self.seen: Final = Seen(directory / "journal.jsonl")
+        self.workers: list[Actor] = []
+        self.publishers: list[Actor] = []
+        self.proxy: Proxy | None = None
+        self._breakage = breakage
+        self._worker_options = worker_options
+        self._publisher_options = publisher_options
+        self._numbers: Counter[str] = Counter()
+        self._all: list[Actor] = []
+
+    # ── the cast ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        """Make the tables."""
+        store = open_store(self.place.url)
+        await store.open()
+        try:
+            await store.migrate()
+        finally:
+            await store.close()
+        async with Database.at(self.place.url) as database:
+            await database.prepare()
+
+    def use_proxy(self) -> Proxy:
+        """From now on every process goes through a proxy."""
+        self.proxy = Proxy(self.place.address, self.seed, self.journal)
+        return self.proxy
+
+    async def add_worker(self, *, clock: Clock | None = None, **options: Any) -> Actor:
+        """One more worker, which may have a wall clock of its own."""
+        config = WorkerConfig(**await self._config("worker"))
+        config = replace(config, **{**self._worker_options, **options})
+        actor = self._start(worker.main, config, clock)
+        self.workers.append(actor)
+        return actor
+
+    async def add_publisher(self, *, clock: Clock | None = None, **options: Any) -> Actor:
+        """One more publisher, which may have a wall clock of its own."""
+        config = PublisherConfig(**await self._config("publisher"), kinds=self.place.kinds)
+        config = replace(config, **{**self._publisher_options, **options})
+        actor = self._start(publisher.main, config, clock)
+        self.publishers.append(actor)
+        return actor
+
+    async def _config(self, role: str) -> dict[str, Any]:
+        self._numbers[role] += 1
+        name = f"{role}-{self._numbers[role]}"
+        number = self._numbers.total()
+        url = (
+            self.place.url_for(number)
+            if self.proxy is None
+            else self.place.through(await self.proxy.door(name))
+        )
+        return {
+            "name": name,
+            "url": url,
+            "directory": self.directory,
+            "seed": self.seed,
+            "breakage": self._breakage,
+        }
+
+    def _start(self, main: Callable[[Any], None], config: Config, clock: Clock | None) -> Actor:
+        if clock is None and self.place.server is None:
+            clock = self.place.clock  # Where there is no server, the clock of the processes is the store's.
+        if clock is not None:
+            actor = Actor(config, Skewed(config, clock))
+            if clock.seconds and clock is not self.place.clock:
+                self.note("clock off", config.name, time.monotonic())
+        else:
+            process = _forks.Process(target=main, args=(config,), name=config.name, daemon=True)
+            process.start()
+            actor = Actor(config, process)
+        self._all.append(actor)
+        return actor
+
+    # ── waiting ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def until(self, condition: Callable[[], bool], what: str, *, within: float = PATIENCE) -> None:
+        """Wait for this to come true."""
+        deadline = time.monotonic() + within
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {within:g} s for {what}; see {self.directory}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def until_busy(self, actor: Actor, runs: int) -> None:
+        """Wait until this process has done so much more and is at work: so a fault hits it, however slow it is."""
+        what: What = "started" if actor in self.workers else "intended"
+        count = self.seen.count(what, actor.name) + runs
+
+        def busy() -> bool:
+            done = self.seen.count(what, actor.name)
+            at_work = what == "intended" or done > self.seen.count("ended", actor.name)
+            return (done >= count and at_work) or not actor.alive
+
+        await self.until(busy, f"{actor.name} to be at work")
+        if not actor.alive:
+            raise RuntimeError(
+                f"{actor.name} ended by itself with {actor.process.exitcode}; see {self.directory}"
+            )
+
+    async def until_any_busy(self, runs: int) -> None:
+        """Wait until all workers together have done so much more."""
+        count = self.seen.count("started") + runs
+        await self.until(lambda: self.seen.count("started") >= count, "the workers to be at work")
+
+    async def rest(self) -> None:
+        """A little while."""
+        await asyncio.sleep(LOOK_SECONDS * 4)
+
+    async def dead_letters(self) -> int:
+        """How many dead letters there are."""
+        store = open_store(self.place.url)
+        await store.open()
+        try:
+            return sum(each.dead for each in (await store.stats()).values())
+        finally:
+            await store.close()
+
+    # ── faults ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def note(self, kind: str, target: str | None, begun: float, *, lasts: bool = False) -> None:
+        """Write down a fault that began then and is over now, or lasts."""
+        until = None if lasts else time.monotonic()
+        self.journal.write("fault", kind=kind, target=target, sent=begun, until=until)
+
+    def step(self, clock: Clock, seconds: int) -> None:
+        """Move the store's clock: from now on it is so many seconds ahead."""
+        begun = time.monotonic()
+        clock.set(seconds)
+        self.journal.write(
+            "fault",
+            kind="store's clock stepped",
+            sent=begun,
+            until=time.monotonic(),
+            skew=float(seconds),
+        )
+
+    async def kill(self, actor: Actor) -> None:
+        """kill -9."""
+        begun = time.monotonic()
+        actor.hit = True
+        actor.signal(signal.SIGKILL)
+        await self._ended(actor)
+        self.note("kill", actor.name, begun, lasts=True)
+
+    async def pause(self, actor: Actor, seconds: float) -> None:
+        """SIGSTOP for so long."""
+        begun = time.monotonic()
+        actor.signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        actor.signal(signal.SIGCONT)
+        self.note("pause", actor.name, begun)
+
+    async def stop(self, actor: Actor) -> None:
+        """SIGTERM, and wait for its end."""
+        actor.signal(signal.SIGTERM)
+        await self._ended(actor)
+
+    async def bury(self, actor: Actor, kind: str) -> None:
+        """Note the death of a process that ended by itself."""
+        self.note(kind, actor.name, time.monotonic(), lasts=True)
+        await self._ended(actor)
+
+    async def _ended(self, actor: Actor) -> None:
+        await self.until(lambda: not actor.alive, f"the end of {actor.name}")
+        for cast in (self.workers, self.publishers):
+            if actor in cast:
+                cast.remove(actor)
+        self.journal.write("exited", target=actor.name, code=actor.process.exitcode)
+
+    # ── the end ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def finish(self) -> None:
+        """No more faults: let everything be delivered, end all processes, and write down what is left."""
+        if self.proxy is not None:
+            self.proxy.rates = {}
+        for actor in list(self.publishers):
+            await self.stop(actor)
+        self.journal.write("calm")
+        store = open_store(self.place.url)
+        await store.open()
+        try:
+            drained = await self._drained(store)
+            for actor in list(self.workers):
+                await self.stop(actor)
+            await self._write_the_end(store, drained=drained)
+        finally:
+            await store.close()
+
+    async def _drained(self, store: FullStore) -> bool:
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                stats = await store.stats()
+            except StoreUnavailable:
+                stats = None
+            if stats is not None and not any(
+                each.ready + each.scheduled + each.running + each.superseded for each in stats.values()
+            ):
+                return True
+            await asyncio.sleep(LOOK_SECONDS * 4)
+        return False
+
+    async def _write_the_end(self, store: FullStore, *, drained: bool) -> None:
+        if not drained:
+            # What is still leased is not among what waits: let it expire.
+            await asyncio.sleep(
+                max(
+                    (actor.config.lease for actor in self._all if isinstance(actor.config, WorkerConfig)),
+                    default=0.0,
+                )
+            )
+        waiting = await store.peek(limit=100_000)
+        letters = await store.dead(DeadFilter(), limit=10_000)
+        for message in waiting:
+            self.journal.write("left", key=key_of(message), id=message.id)
+        for letter in letters:
+            self.journal.write("left", key=key_of(letter), id=letter.message_id)
+        damage = await asyncio.to_thread(self.place.damage)
+        async with Database.at(self.place.url) as database:
+            effects = await database.effects()
+            server = await database.version()
+        self.journal.write(
+            "over",
+            waiting=tuple(message.id for message in waiting),
+            letters=tuple(letter.message_id for letter in letters),
+            effects=tuple(effects),
+            how=damage or None,
+            server=server,
+        )
+
+    async def clear(self) -> None:
+        """End every process that is still there."""
+        for actor in self._all:
+            actor.signal(signal.SIGKILL)
+            actor.process.join(10)
+        if self.proxy is not None:
+            await self.proxy.close()
+        self.journal.close()

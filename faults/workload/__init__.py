@@ -1,0 +1,1 @@
+"""The programs whose processes are killed, frozen and cut off."""

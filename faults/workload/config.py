@@ -1,0 +1,72 @@
+"""What a process of the workload is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+Kind: TypeAlias = Literal[
+    "plain", "failing", "delayed", "timer", "ordered", "thread", "session", "undone", "joined"
+]
+KINDS: Final[tuple[Kind, ...]] = (
+    "plain", "failing", "delayed", "timer", "ordered", "thread", "session", "undone", "joined",
+)  # fmt: skip
+"""`failing`: its first attempt fails. `timer`: with a timer id, published again until it is acknowledged. `thread`: a
+`def` handler. `session`: its handler writes an effect in the transaction that ends the message. `joined`, `undone`:
+published in a transaction that is committed, or rolled back."""
+
+TRANSACTIONAL: Final = "session"
+"""The queue whose handler writes effects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """For one process."""
+
+    name: str
+    url: str
+    directory: Path
+    """Where the journal and its log are."""
+    seed: int = 0
+    breakage: str | None = None
+    """Breaks the product on purpose, to see that it is found."""
+
+    @property
+    def journal(self) -> Path:
+        return self.directory / "journal.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig(Config):
+    """For a worker."""
+
+    lease: float = 3.0
+    max_workers: int = 8
+    max_deliveries: int = 10
+    grace: float = 5.0
+    handler_seconds: float = 0.2
+    """How long a handler takes on average."""
+    timeout: float = 0.0
+    """After how long a handler is cancelled; 0 is never."""
+    block_seconds: float = 0.0
+    """How long some handlers block."""
+    blocks: Literal["loop", "process"] = "loop"
+    """What they block: the event loop, or every thread of the process, by a call into C that keeps the GIL."""
+    forks: float = 0.0
+    """How many of the handlers fork a process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherConfig(Config):
+    """For a publisher."""
+
+    count: int = 100_000
+    """How many messages at most: it also ends when it is asked to."""
+    pause: float = 0.02
+    """Between two messages, on average."""
+    kinds: tuple[Kind, ...] = KINDS
+    cancels: float = 0.0
+    """How many of the publishes are cancelled while they are under way."""
+    poison: int = 0
+    """How many of them kill the process that handles them."""

@@ -1,0 +1,160 @@
+"""The application's side of each store: its own transactions, and the table of effects."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+
+from redis.asyncio import Redis, RedisCluster
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+from faults.workload.config import TRANSACTIONAL
+from nightmail import open_store
+from nightmail.stores.redis import RedisStore
+from nightmail.stores.sqlite import begin_immediate
+
+_DRIVERS: Final = {"postgresql": "postgresql+asyncpg", "mysql": "mysql+asyncmy", "sqlite": "sqlite+aiosqlite"}
+
+_ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
+    # Statements with names do not get through a pooler.
+    "postgresql": {"timeout": 10.0, "statement_cache_size": 0, "prepared_statement_name_func": lambda: ""},
+    "mysql": {},
+    "sqlite": {"timeout": 10.0},
+}
+
+_SNAPSHOTS: Final = {
+    "postgresql": "begin isolation level repeatable read",
+    "mysql": "start transaction with consistent snapshot",
+    "sqlite": "begin",
+}
+
+
+class RolledBack(Exception):
+    """Ends a transaction that is not to be."""
+
+
+class Database:
+    """Where an application keeps its own data: the same database as the messages."""
+
+    @classmethod
+    def at(cls, url: str) -> Database:
+        """The one at this URL."""
+        return RedisDatabase(url) if url.startswith("redis") else SqlDatabase(url)
+
+    async def prepare(self) -> None:
+        """Make what the effects are written to."""
+
+    def transaction(self) -> Any:
+        """A transaction of the application's, committed at the end of the block."""
+        raise NotImplementedError
+
+    async def effects(self) -> list[str]:
+        """The key of each effect."""
+        raise NotImplementedError
+
+    async def version(self) -> str:
+        """What the server says that it is."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Give back its connections."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class SqlDatabase(Database):
+    """In an SQL database effects are rows, and nothing keeps one from being there twice."""
+
+    def __init__(self, url: str) -> None:
+        scheme, _, rest = url.partition("?")[0].partition("://")
+        self.engine: Final[AsyncEngine] = create_async_engine(
+            f"{_DRIVERS[scheme]}://{rest}", connect_args=_ARGUMENTS[scheme], pool_size=10, pool_pre_ping=False
+        )
+        if scheme == "sqlite":
+            begin_immediate(self.engine)
+        self.sessions: Final = async_sessionmaker(self.engine)
+
+    async def prepare(self) -> None:
+        async with self.engine.begin() as connection:
+            await connection.execute(text("create table faults_effects (message varchar(200) not null)"))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        async with self.sessions() as session, session.begin():
+            yield session
+
+    @asynccontextmanager
+    async def old_snapshot(self) -> AsyncIterator[None]:
+        """A transaction that has read, and goes on seeing what it saw."""
+        async with self.engine.connect() as own:
+            connection = await own.execution_options(isolation_level="AUTOCOMMIT")
+            for statement in (_SNAPSHOTS[self.engine.dialect.name], "select count(*) from faults_effects"):
+                await connection.exec_driver_sql(statement)
+            try:
+                yield
+            finally:
+                await connection.exec_driver_sql("rollback")
+
+    async def effects(self) -> list[str]:
+        async with self.engine.connect() as connection:
+            return [row[0] for row in await connection.execute(text("select message from faults_effects"))]
+
+    async def version(self) -> str:
+        name = self.engine.dialect.name
+        function = "sqlite_version()" if name == "sqlite" else "version()"
+        async with self.engine.connect() as connection:
+            told = str((await connection.execute(text(f"select {function}"))).scalar_one())
+        if name == "postgresql":
+            return " ".join(told.split()[:2])
+        return f"SQLite {told}" if name == "sqlite" else f"MariaDB {told.partition('-')[0]}"
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+
+async def write_effect(session: AsyncSession, key: str) -> None:
+    """The effect of a handler's, in its own session."""
+    await session.execute(text("insert into faults_effects (message) values (:key)"), {"key": key})
+
+
+class RedisDatabase(Database):
+    """In Redis effects are entries of a list."""
+
+    def __init__(self, url: str) -> None:
+        # No retries: a command whose answer was lost would be carried out twice.
+        options: dict[str, Any] = {"socket_timeout": 10.0, "decode_responses": True}
+        self.client: Final[Any] = (
+            RedisCluster.from_url(
+                url.replace("redis+cluster", "redis"), cluster_error_retry_attempts=0, **options
+            )
+            if url.startswith("redis+cluster")
+            else Redis.from_url(url, retry=None, **options)
+        )
+        store = open_store(url)
+        assert isinstance(store, RedisStore)
+        # In a cluster it has to be where the messages of the queue are.
+        self.effects_key: Final = f"{store.tag(TRANSACTIONAL)}:effects"
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        async with self.client.pipeline(transaction=True) as pipeline:
+            yield pipeline
+            await pipeline.execute()
+
+    async def effects(self) -> list[str]:
+        return [str(entry) for entry in await self.client.lrange(self.effects_key, 0, -1)]
+
+    async def version(self) -> str:
+        told = await self.client.info("server")
+        # A cluster answers for each of its nodes.
+        first = told if "redis_version" in told else next(iter(told.values()))
+        return f"Redis {first['redis_version']}"
+
+    async def close(self) -> None:
+        await self.client.aclose()

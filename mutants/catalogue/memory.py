@@ -1,0 +1,44 @@
+"""The memory store: what every other store is compared with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mutants.mutant import Mutant
+
+_SUITE: Final = "tests/stores/memory/test_conformance.py::TestMemory::"
+
+MUTANTS: Final = (
+    Mutant(
+        name="memory: any token will do",
+        why="a late worker ends what another has taken over",
+        file="stores/memory/data.py",
+        text="        if row is None or row.token != delivery.token:",
+        instead="        if row is None or row.token is None:",
+        killers=(f"{_SUITE}test_a_late_worker_cannot_settle_what_another_has_taken_over",),
+    ),
+    Mutant(
+        name="memory: a delivery is not counted at the claim",
+        why="a message that kills its process is never given up",
+        file="stores/memory/rows.py",
+        text="        self.deliveries += 1",
+        instead="        self.deliveries = 1",
+        killers=(f"{_SUITE}test_every_lost_lease_is_counted_as_a_delivery_and_not_as_an_attempt",),
+    ),
+    Mutant(
+        name="memory: a lease protects a moment too long",
+        why="a message that no worker has cannot be cancelled",
+        file="stores/memory/rows.py",
+        text="self.lease_until > now",
+        instead="self.lease_until >= now",
+        killers=(f"{_SUITE}test_a_lease_protects_until_the_very_moment_it_expires",),
+    ),
+    Mutant(
+        name="memory: a replaced message is not marked",
+        why="a timer that was moved while it ran is retried beside the new one",
+        file="stores/memory/publishing.py",
+        text="            owner.superseded = True\n",
+        instead="",
+        killers=(f"{_SUITE}test_whatever_brings_a_superseded_message_back_makes_it_due_at_once_and_marked",),
+    ),
+)

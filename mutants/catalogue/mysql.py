@@ -1,0 +1,104 @@
+"""The MySQL store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mutants.mutant import Mutant
+
+_STORE: Final = "tests/stores/mysql"
+_SUITE: Final = f"{_STORE}/test_conformance.py::TestMySQL::"
+
+MUTANTS: Final = (
+    Mutant(
+        name="mysql: writes under a lease are not fenced",
+        why="a late worker ends what another has taken over",
+        file="stores/mysql/settling.py",
+        text=" and m.token = {literal(token)})",
+        instead=" and {literal(token)} is not null)",
+        killers=(f"{_SUITE}test_a_late_worker_cannot_settle_what_another_has_taken_over",),
+    ),
+    Mutant(
+        name="mysql: a write goes on after its transaction was aborted",
+        why="on a cluster a settlement is written half, or twice",
+        file="stores/mysql/settling.py",
+        text="({' or '.join(held)}) and {begun})",
+        instead="({' or '.join(held)}))",
+        killers=(
+            f"{_STORE}/test_aborted_transactions.py::"
+            "test_a_settlement_leaves_alone_what_was_taken_over_when_it_was_aborted",
+            f"{_STORE}/test_aborted_transactions.py::test_an_aborted_settlement_is_carried_out_whole_and_once",
+        ),
+    ),
+    Mutant(
+        name="mysql: repeatable read is good enough",
+        why="an idle worker blocks every publisher",
+        file="stores/mysql/link.py",
+        text='"set session transaction isolation level read committed",',
+        instead='"set session transaction isolation level repeatable read",',
+        killers=(f"{_STORE}/test_connections.py::test_every_connection_is_at_read_committed",),
+    ),
+    Mutant(
+        name="mysql: the isolation level is not verified",
+        why="a proxy that keeps repeatable read blocks every publisher",
+        file="stores/mysql/link.py",
+        text="        if isolation != READ_COMMITTED:",
+        instead="        if not isolation:",
+        killers=(
+            f"{_STORE}/test_connections.py::test_a_session_that_does_not_go_to_read_committed_is_refused",
+        ),
+    ),
+    Mutant(
+        name="mysql: a delivery is not counted at the claim",
+        why="a message that kills its process is never given up",
+        file="stores/mysql/claim.sql",
+        text="m.deliveries = least(m.deliveries, 2147483646) + 1,",
+        instead="m.deliveries = 1,",
+        killers=(
+            f"{_SUITE}test_every_lost_lease_is_counted_as_a_delivery_and_not_as_an_attempt",
+            f"{_SUITE}test_a_release_keeps_what_earlier_lost_leases_counted",
+        ),
+    ),
+    Mutant(
+        name="mysql: a claimed message does not hold its key",
+        why="a message overtakes an earlier one of its ordering key that waits to be retried",
+        file="stores/mysql/claim.sql",
+        text=" + 1,\n    m.head_key = m.ordering_key\n",
+        instead=" + 1\n",
+        killers=(f"{_SUITE}test_a_started_message_that_comes_back_later_holds_its_key_until_then",),
+    ),
+    Mutant(
+        name="mysql: a message waits until a second too late",
+        why="the next look comes after the message is due",
+        file="stores/mysql/claim.sql",
+        text="m.priority = :level and m.due_at > :now\n order by m.due_at, m.id limit 1)",
+        instead="m.priority = :level and m.due_at > :now\n order by m.due_at desc, m.id limit 1)",
+        killers=(f"{_SUITE}test_the_next_look_is_worth_it_exactly_when_the_next_message_is_due",),
+    ),
+    Mutant(
+        name="mysql: a renewal shortens a lease",
+        why="a long lease that a handler asked for ends early",
+        file="stores/mysql/under_lease.sql",
+        text="set m.lease_until = greatest(m.lease_until, :now + interval :lease microsecond)",
+        instead="set m.lease_until = :now + interval :lease microsecond",
+        killers=(f"{_SUITE}test_extending_never_shortens_a_lease",),
+    ),
+    Mutant(
+        name="mysql: a password goes out in clear text",
+        why="who listens on the line has the password",
+        file="stores/mysql/connect.py",
+        text='IN_CLEAR_TEXT: Final = {"mysql_clear_password": _Refuses, "dialog": _Refuses}',
+        instead="IN_CLEAR_TEXT: Final[dict[str, type[_Refuses]]] = {}",
+        killers=(
+            f"{_STORE}/test_secrets.py::test_a_server_that_asks_for_the_password_in_clear_text_does_not_get_it",
+        ),
+    ),
+    Mutant(
+        name="mysql: TLS that a server does not offer is left out",
+        why="who stands in between reads everything",
+        file="stores/mysql/careful.py",
+        text="            if self._ssl_context and not self.server_capabilities & _CAN_TLS:",
+        instead="            if self._ssl_context is False:",
+        killers=("tests/security/test_tls.py::test_mysql_tls_is_never_left_out_in_silence",),
+    ),
+)

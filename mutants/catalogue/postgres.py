@@ -1,0 +1,116 @@
+"""The Postgres store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mutants.mutant import Mutant
+
+_STORE: Final = "tests/stores/postgres"
+_SUITE: Final = f"{_STORE}/test_conformance.py::TestPostgres::"
+_FENCE: Final = "    where m.id = any(:ids::bigint[]) and m.token = (:tokens::uuid[])[width_bucket(m.id, :ids::bigint[])]\n"
+_NO_FENCE: Final = "    where m.id = any(:ids::bigint[])\n"
+
+MUTANTS: Final = (
+    Mutant(
+        name="postgres: done is not fenced",
+        why="a late worker deletes what another has taken over",
+        file="stores/postgres/settle.sql",
+        text=f"{_FENCE}    returning m.id, m.queue, m.head_key\n",
+        instead=f"{_NO_FENCE}    returning m.id, m.queue, m.head_key\n",
+        killers=(f"{_SUITE}test_a_late_worker_cannot_settle_what_another_has_taken_over",),
+    ),
+    Mutant(
+        name="postgres: dead is not fenced",
+        why="a late worker buries what another has taken over",
+        file="stores/postgres/settle.sql",
+        text=f"{_FENCE}    returning m.*, ",
+        instead=f"{_NO_FENCE}    returning m.*, ",
+        killers=(
+            f"{_SUITE}test_a_repeated_settlement_that_was_carried_out_before_is_not_carried_out_twice",
+            f"{_SUITE}test_of_three_holders_after_one_another_only_the_last_may_settle",
+            f"{_SUITE}test_a_late_worker_cannot_settle_what_another_has_taken_over",
+        ),
+    ),
+    Mutant(
+        name="postgres: a retry is not fenced",
+        why="a late worker takes the lease of its successor",
+        file="stores/postgres/settle.sql",
+        text="\n      and m.token = (:back_tokens::uuid[])[width_bucket(m.id, :back_ids::bigint[])]",
+        instead="",
+        killers=(
+            f"{_SUITE}test_a_late_worker_cannot_settle_what_another_has_taken_over",
+            f"{_SUITE}test_a_late_and_a_good_lease_on_one_message_in_one_batch_are_told_apart",
+        ),
+    ),
+    Mutant(
+        name="postgres: a renewal is not fenced",
+        why="a late worker keeps a message that another has",
+        file="stores/postgres/settle.sql",
+        text=f"with held as materialized (\n    select m.id from nightmail_messages as m\n{_FENCE}"
+        "    order by m.id\n    for update skip locked\n)",
+        instead=f"with held as materialized (\n    select m.id from nightmail_messages as m\n{_NO_FENCE}"
+        "    order by m.id\n    for update skip locked\n)",
+        killers=(f"{_SUITE}test_a_late_worker_cannot_extend_the_lease_of_its_successor",),
+    ),
+    Mutant(
+        name="postgres: an ack takes what it can",
+        why="half of a batch is acknowledged in a transaction that should have failed",
+        file="stores/postgres/settle.sql",
+        text="\n      and (select count(*) from held) = pg_catalog.cardinality(:ids::bigint[])",
+        instead="",
+        killers=(f"{_SUITE}test_an_ack_is_all_or_nothing_and_names_the_lost_ones",),
+    ),
+    Mutant(
+        name="postgres: a delivery is not counted at the claim",
+        why="a message that kills its process is never given up",
+        file="stores/postgres/claim.sql",
+        text="        deliveries = least(m.deliveries, 2147483646) + 1, head_key = m.ordering_key",
+        instead="        deliveries = 1, head_key = m.ordering_key",
+        killers=(f"{_SUITE}test_every_lost_lease_is_counted_as_a_delivery_and_not_as_an_attempt",),
+    ),
+    Mutant(
+        name="postgres: a claimed message does not hold its key",
+        why="a message overtakes an earlier one of its ordering key that waits to be retried",
+        file="stores/postgres/claim.sql",
+        text="        deliveries = least(m.deliveries, 2147483646) + 1, head_key = m.ordering_key",
+        instead="        deliveries = least(m.deliveries, 2147483646) + 1",
+        killers=(f"{_SUITE}test_a_started_message_that_comes_back_later_holds_its_key_until_then",),
+    ),
+    Mutant(
+        name="postgres: a late arrival is delivered early",
+        why="a message without an ordering key runs before its time",
+        file="stores/postgres/claim.sql",
+        text="                  and m.due_at <= coalesce(:now, statement_timestamp())\n"
+        "                  and (m.token is null or m.lease_until <= coalesce(:now, statement_timestamp()))\n"
+        "                  and (turn.paused ? m.ordering_key) is not true\n",
+        instead="                  and (m.token is null or m.lease_until <= coalesce(:now, statement_timestamp()))\n"
+        "                  and (turn.paused ? m.ordering_key) is not true\n",
+        killers=(
+            f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",
+            f"{_SUITE}test_what_is_not_due_is_never_handed_out_while_the_clock_goes_on",
+        ),
+    ),
+    Mutant(
+        name="postgres: a function is called by its bare name",
+        why="who may create functions in a caller's schema runs code as the caller",
+        file="stores/postgres/settle.sql",
+        text="[pg_catalog.width_bucket(m.id, :ids::bigint[])]",
+        instead="[width_bucket(m.id, :ids::bigint[])]",
+        killers=(
+            f"{_STORE}/test_search_path.py::"
+            "test_functions_that_others_put_into_a_schema_are_not_run_in_a_callers_transaction",
+        ),
+    ),
+    Mutant(
+        name="postgres: the server's isolation level is kept",
+        why="claims fail where the database is serializable by default",
+        file="stores/postgres/link.py",
+        text='            "default_transaction_isolation": ISOLATION,\n',
+        instead="",
+        killers=(
+            f"{_STORE}/test_isolation.py::"
+            "test_our_connections_are_at_read_committed_whatever_the_databases_default",
+        ),
+    ),
+)

@@ -1,0 +1,131 @@
+"""The Redis store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mutants.mutant import Mutant
+
+_STORE: Final = "tests/stores/redis"
+_SUITE: Final = f"{_STORE}/test_conformance.py::TestRedis::"
+
+MUTANTS: Final = (
+    Mutant(
+        name="redis: a settlement is not fenced",
+        why="a late worker ends what another has taken over",
+        file="stores/redis/settle.lua",
+        text="  if found[1] ~= token or q.gone[id] then",
+        instead="  if not found[1] or found[1] == '' or q.gone[id] then",
+        killers=(f"{_SUITE}test_a_late_worker_cannot_settle_what_another_has_taken_over",),
+    ),
+    Mutant(
+        name="redis: a renewal is not fenced",
+        why="a late worker keeps a message that another has",
+        file="stores/redis/extend.lua",
+        text="  if found[1] ~= token or not s then",
+        instead="  if not s then",
+        killers=(f"{_SUITE}test_a_late_worker_cannot_extend_the_lease_of_its_successor",),
+    ),
+    Mutant(
+        name="redis: a handler that lost its message publishes in its name",
+        why="a timer is armed twice",
+        file="stores/redis/publish.lua",
+        text="  if redis.pcall('HGET', own, 'token') ~= ARGV[7] then",
+        instead="  if not redis.pcall('HGET', own, 'token') then",
+        killers=(f"{_SUITE}test_a_late_worker_cannot_publish_in_the_name_of_its_delivery",),
+    ),
+    Mutant(
+        name="redis: a claim that was recalled takes messages",
+        why="after a lost reply messages are leased and no worker has them",
+        file="stores/redis/claim.lua",
+        text="  if redis.call('ZSCORE', q.claims, token) then",
+        instead="  if redis.call('ZSCORE', q.claims, token) == 'never' then",
+        killers=(
+            f"{_STORE}/test_outages.py::test_a_claim_that_arrives_after_it_was_handed_back_takes_nothing",
+        ),
+    ),
+    Mutant(
+        name="redis: a delivery is not counted at the claim",
+        why="a message that kills its process is never given up",
+        file="stores/redis/claim.lua",
+        text="      s.deliveries = one_more(s.deliveries)",
+        instead="      s.deliveries = 1",
+        killers=(f"{_SUITE}test_every_lost_lease_is_counted_as_a_delivery_and_not_as_an_attempt",),
+    ),
+    Mutant(
+        name="redis: a message is claimed early",
+        why="a delayed message runs before its time",
+        file="stores/redis/claim.lua",
+        text="  for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now, 'LIMIT', 0, count + q.held_back)) do",
+        instead="  for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now + 1, 'LIMIT', 0, count + q.held_back)) do",
+        killers=(f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",),
+    ),
+    Mutant(
+        name="redis: a renewal shortens a lease",
+        why="a long lease that a handler asked for ends early",
+        file="stores/redis/extend.lua",
+        text="math.max(tonumber(before), till)",
+        instead="till",
+        killers=(f"{_SUITE}test_extending_never_shortens_a_lease",),
+    ),
+    Mutant(
+        name="redis: a freed key does not ring",
+        why="the next message of an ordering key waits for the next poll",
+        file="stores/redis/common.lua",
+        text="  redis.call('HDEL', q.heads, key)\n  q.rung = true\n",
+        instead="  redis.call('HDEL', q.heads, key)\n",
+        killers=(f"{_SUITE}test_the_end_of_a_message_rings_though_nothing_waits_for_its_key",),
+    ),
+    Mutant(
+        name="redis: a script writes before it has looked",
+        why="a key of a foreign type leaves half a message",
+        file="stores/redis/common.lua",
+        text="  for _, key in ipairs({ q.run, q.expired, q.later, q.waits, q.lines, q.blocked, q.dead, q.died, q.dead_due }) do\n"
+        "    redis.call('ZCARD', key)\n  end\n",
+        instead="",
+        killers=(
+            f"{_STORE}/test_tampering.py::"
+            "test_a_foreign_type_in_the_place_of_a_queue_is_told_before_anything_is_written",
+        ),
+    ),
+    Mutant(
+        name="redis: the keys of a queue have no common tag",
+        why="nothing works on a cluster",
+        file="stores/redis/keys.py",
+        text='        return f"{{{self.prefix}:{safe}}}"',
+        instead='        return f"{self.prefix}:{safe}"',
+        killers=(
+            f"{_STORE}/test_keys.py::test_every_key_and_channel_of_a_queue_is_in_one_slot_whatever_its_name",
+        ),
+    ),
+    Mutant(
+        name="redis: a queue's name may move its tag",
+        why="a queue with a brace in its name does not work on a cluster, or is another queue",
+        file="stores/redis/keys.py",
+        text='re.compile(r"[{}%\\x00-\\x20\\x7f]")',
+        instead='re.compile(r"[\\x00-\\x20\\x7f]")',
+        killers=(
+            f"{_STORE}/test_keys.py::test_every_key_and_channel_of_a_queue_is_in_one_slot_whatever_its_name",
+            f"{_STORE}/test_keys.py::test_no_two_queues_share_their_keys",
+        ),
+    ),
+    Mutant(
+        name="redis: a server that forgot its scripts is not told them",
+        why="after a failover nothing works",
+        file="stores/redis/link.py",
+        text="        if is_unknown_script(answers[0]):",
+        instead="        if answers[0] is None:",
+        killers=(f"{_STORE}/test_outages.py::test_a_server_that_forgot_the_scripts_is_told_them_again",),
+    ),
+    Mutant(
+        name="redis: a server that evicts is good enough",
+        why="messages vanish when its memory is full",
+        file="stores/redis/server.py",
+        text='    elif policy != "noeviction":',
+        instead='    elif policy == "allkeys-random":',
+        killers=(
+            f"{_STORE}/test_server_requirements.py::"
+            "test_a_server_that_may_drop_messages_is_refused_and_the_setting_is_named",
+        ),
+    ),
+)

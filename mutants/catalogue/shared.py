@@ -1,0 +1,114 @@
+"""Values, limits, retries, what is said of errors, and what stores share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mutants.mutant import Mutant
+
+_UNIT: Final = "tests/unit"
+
+MUTANTS: Final = (
+    Mutant(
+        name="a publisher's headers may look like ours",
+        why="a publisher forges where a message comes from, and how often it was redriven",
+        file="message.py",
+        text="encode_headers(without_reserved(self.headers))",
+        instead="encode_headers(self.headers)",
+        killers=(f"{_UNIT}/test_reserved_headers.py::test_a_publisher_cannot_give_a_header_of_ours",),
+    ),
+    Mutant(
+        name="a name may contain NUL",
+        why="Postgres refuses it, and on Redis one ordering key runs into the next",
+        file="message.py",
+        text='    if "\\x00" in name:',
+        instead='    if "\\x00" == name:',
+        killers=(f"{_UNIT}/test_message.py::test_what_cannot_be_stored_is_refused",),
+    ),
+    Mutant(
+        name="a delivery shows its token",
+        why="who reads a log can end a message that another holds",
+        file="message.py",
+        text="    token: UUID = field(repr=False)",
+        instead="    token: UUID",
+        killers=(f"{_UNIT}/test_message.py::test_body_headers_and_token_are_not_shown",),
+    ),
+    Mutant(
+        name="a body of any size is published",
+        why="one message fills the memory of every worker",
+        file="limits.py",
+        text="    if len(message.body) > max_body_bytes:",
+        instead="    if len(message.body) > max_body_bytes * 1024:",
+        killers=(
+            "tests/stores/memory/test_conformance.py::TestMemory::"
+            "test_a_body_over_the_limit_is_refused_and_nothing_is_stored",
+        ),
+    ),
+    Mutant(
+        name="a claim takes what does not fit",
+        why="many large messages at once end the process",
+        file="limits.py",
+        text="        if self.spent or (size > self._left and not self._first):",
+        instead="        if self.spent:",
+        killers=(
+            "tests/stores/memory/test_conformance.py::TestMemory::"
+            "test_a_claim_stops_before_it_has_read_more_bytes_than_it_may",
+        ),
+    ),
+    Mutant(
+        name="an error quotes the input",
+        why="a payload stands in logs, dead letters and spans",
+        file="describing.py",
+        text='    if library.startswith("pydantic") and hasattr(error, "errors"):',
+        instead='    if library == "pedantic" and hasattr(error, "errors"):',
+        killers=(f"{_UNIT}/test_describing.py::test_what_a_library_quotes_of_the_input_is_left_out",),
+    ),
+    Mutant(
+        name="a database's error quotes the row",
+        why="a payload stands in logs, dead letters and spans",
+        file="describing.py",
+        text='    return _ROW.sub("…", text)',
+        instead="    return text",
+        killers=(f"{_UNIT}/test_describing.py::test_what_a_library_quotes_of_the_input_is_left_out",),
+    ),
+    Mutant(
+        name="a text may begin a line of a log",
+        why="a message writes log lines of its own",
+        file="describing.py",
+        text="    if not text.isprintable():",
+        instead="    if not text:",
+        killers=(f"{_UNIT}/test_describing.py::test_a_line_is_one_line_and_not_too_long",),
+    ),
+    Mutant(
+        name="the last attempt is not the last",
+        why="a message that always fails runs once more than allowed",
+        file="retry.py",
+        text="delivery.attempt >= self.max_attempts",
+        instead="delivery.attempt > self.max_attempts",
+        killers=(f"{_UNIT}/test_retry.py::test_a_handler_runs_exactly_as_often_as_allowed",),
+    ),
+    Mutant(
+        name="a long delay overflows",
+        why="the retry policy raises, and the message becomes a dead letter",
+        file="retry.py",
+        text="        except OverflowError:",
+        instead="        except ZeroDivisionError:",
+        killers=(f"{_UNIT}/test_retry.py::test_no_attempt_number_overflows",),
+    ),
+    Mutant(
+        name="a table prefix is checked at its beginning only",
+        why="a prefix with a quote in it is SQL",
+        file="stores/shared/table_names.py",
+        text="not _PART.fullmatch(part)",
+        instead="not _PART.match(part)",
+        killers=(f"{_UNIT}/test_sql_files.py::test_what_cannot_name_tables_is_refused",),
+    ),
+    Mutant(
+        name="a URL is shown with its user and password",
+        why="the password stands in logs and in the AsyncAPI document",
+        file="stores/__init__.py",
+        text='    hosts, slash, path = shown.rpartition("@")[2].partition("/")',
+        instead='    hosts, slash, path = shown.partition("/")',
+        killers=(f"{_UNIT}/test_public_url.py::test_what_is_shown_of_a_url",),
+    ),
+)

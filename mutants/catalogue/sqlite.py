@@ -1,0 +1,131 @@
+"""The SQLite store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mutants.mutant import Mutant
+
+_SUITE: Final = "tests/stores/sqlite/test_conformance.py::TestSQLite::"
+
+MUTANTS: Final = (
+    Mutant(
+        name="sqlite: done is not fenced",
+        why="a late worker deletes what another has taken over",
+        file="stores/sqlite/settle.sql",
+        text="WHERE m.id = lease.value AND hex(m.token) = claim.key;",
+        instead="WHERE m.id = lease.value AND m.token IS NOT NULL;",
+        killers=(f"{_SUITE}test_a_late_worker_cannot_settle_what_another_has_taken_over",),
+    ),
+    Mutant(
+        name="sqlite: other outcomes are not fenced",
+        why="a late worker retries or buries what another has taken over",
+        file="stores/sqlite/settle.sql",
+        text="WHERE m.id = json_extract(lease.value, '$[0]') AND hex(m.token) = json_extract(lease.value, '$[1]');\n\n-- name: still_wanted",
+        instead="WHERE m.id = json_extract(lease.value, '$[0]') AND m.token IS NOT NULL;\n\n-- name: still_wanted",
+        killers=(f"{_SUITE}test_a_late_and_a_good_lease_on_one_message_in_one_batch_are_told_apart",),
+    ),
+    Mutant(
+        name="sqlite: a retry counts no attempt",
+        why="a message that always fails is retried for ever",
+        file="stores/sqlite/settle.sql",
+        text="    attempts = min(attempts + 1, 2147483647),\n    deliveries = 0,",
+        instead="    attempts = attempts,\n    deliveries = 0,",
+        killers=(f"{_SUITE}test_every_retry_counts_one_attempt",),
+    ),
+    Mutant(
+        name="sqlite: a hand-back counts as a lost worker",
+        why="deployments send healthy messages to the dead letters",
+        file="stores/sqlite/settle.sql",
+        text="    deliveries = max(deliveries - 1, 0),",
+        instead="    deliveries = deliveries,",
+        killers=(f"{_SUITE}test_a_release_undoes_the_count_of_its_claim",),
+    ),
+    Mutant(
+        name="sqlite: a renewal shortens a lease",
+        why="a long lease that a handler asked for ends early",
+        file="stores/sqlite/under_lease.sql",
+        text=" AND lease_until < :until;",
+        instead=" AND lease_until IS NOT NULL;",
+        killers=(f"{_SUITE}test_extending_never_shortens_a_lease",),
+    ),
+    Mutant(
+        name="sqlite: a message is claimed a moment early",
+        why="a delayed message runs before its time",
+        file="stores/sqlite/claiming.py",
+        text="        at = Moment.after_lock_out(self._time.now(), locked_out, waited_lately, wanted.lease)",
+        instead="        at = Moment.after_lock_out(\n"
+        "            self._time.now() + 1, locked_out, waited_lately, wanted.lease\n        )",
+        killers=(
+            f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",
+            f"{_SUITE}test_a_delivery_tells_when_it_was_published_due_and_claimed",
+        ),
+    ),
+    Mutant(
+        name="sqlite: a key's line has no order",
+        why="messages of one ordering key overtake each other",
+        file="stores/sqlite/claim.sql",
+        text="                        AND earlier.id < m.id",
+        instead="                        AND earlier.id < 0",
+        killers=(
+            f"{_SUITE}test_among_what_is_due_the_lower_id_goes_first_whatever_the_due_times",
+            f"{_SUITE}test_messages_of_one_key_go_one_at_a_time_in_the_order_of_publishing",
+        ),
+    ),
+    Mutant(
+        name="sqlite: a replacement leaves the old lease",
+        why="a late worker ends the new message",
+        file="stores/sqlite/publish.sql",
+        text="    last_attempt_at = NULL,\n    token = NULL,\n    lease_until = NULL,\n    claimed_at = NULL,\n    stop_requested_by = NULL\nWHERE id = :id;",
+        instead="    last_attempt_at = NULL\nWHERE id = :id;",
+        killers=(
+            f"{_SUITE}test_replace_and_latest_overwrite_an_expired_lease_in_place_and_its_holder_is_told",
+        ),
+    ),
+    Mutant(
+        name="sqlite: a dedup window is closed at once",
+        why="what was to be published once is published twice",
+        file="stores/sqlite/publish.sql",
+        text="WHERE queue = :queue AND timer_id = :timer_id AND until > :now;",
+        instead="WHERE queue = :queue AND timer_id = :timer_id AND until < :now;",
+        killers=(f"{_SUITE}test_a_name_stays_taken_for_the_window_after_its_message_has_ended",),
+    ),
+    Mutant(
+        name="sqlite: a running message is cancelled",
+        why="a handler's message is deleted under it",
+        file="stores/sqlite/timers.sql",
+        text="WHERE queue = :queue AND timer_key = :timer_id AND (lease_until IS NULL OR lease_until <= :now)\n"
+        "RETURNING ordering_key;\n\n-- name: close_window",
+        instead="WHERE queue = :queue AND timer_key = :timer_id\nRETURNING ordering_key;\n\n-- name: close_window",
+        killers=(f"{_SUITE}test_a_running_message_is_not_cancelled",),
+    ),
+    Mutant(
+        name="sqlite: a commit does not wait for the disk",
+        why="a power cut loses messages that were told to be stored",
+        file="stores/sqlite/link.py",
+        text="{'FULL' if lasting else 'NORMAL'}",
+        instead="{'NORMAL'}",
+        killers=(
+            "tests/stores/sqlite/test_thread.py::TestWritingTogether::test_only_what_must_last_waits_for_the_disk",
+        ),
+    ),
+    Mutant(
+        name="sqlite: a transaction begins without the lock",
+        why="writers fail with `database is locked` instead of waiting",
+        file="stores/sqlite/link.py",
+        text='            else:\n                connection.execute("BEGIN IMMEDIATE")',
+        instead='            else:\n                connection.execute("BEGIN")',
+        killers=(
+            "tests/stores/sqlite/test_thread.py::TestTheLock::"
+            "test_a_transaction_has_it_before_its_first_statement",
+        ),
+    ),
+    Mutant(
+        name="sqlite: the file is for everyone",
+        why="every user of the machine can read the messages",
+        file="stores/sqlite/connect.py",
+        text="0o600)",
+        instead="0o644)",
+        killers=("tests/stores/sqlite/test_file.py::TestFile::test_only_its_owner_may_read_what_is_created",),
+    ),
+)
