@@ -46,7 +46,7 @@ async def main(file: Path) -> None:
     print("two builds are requested: one of a second, one of a minute", flush=True)
     async with sessions() as session, session.begin():
         await session.execute(update(Batch).where(Batch.id == 2).values(wanted=False))
-    print("nobody wants the second any more", flush=True)
+    print("the second is no longer wanted", flush=True)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while await broker.stats():  # noqa: ASYNC110 - a look from outside, as an operator would
             await asyncio.sleep(0.1)

@@ -39,7 +39,7 @@ class Shop:
         )
         self.broker = OutboxBroker(
             f"sqlite:///{file}",
-            # A dead process's messages go to another process after this long; the default is a minute.
+            # A dead process's messages go to another process after this long; the default is 20 seconds.
             lease_ttl_seconds=LEASE_SECONDS,
             retry=ConstantRetry(delay=0.2),
             logger=None,
