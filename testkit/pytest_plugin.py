@@ -8,6 +8,7 @@ to the same process; and only one process at a time makes a server.
 """
 
 import fcntl
+import gc
 import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
@@ -108,6 +109,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_one_of_several(config):
         # Each has its own directory for temporary files, and all of these lie in one.
         turns.share(Path(config.option.basetemp).parent)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, and keep it away from the million objects that collecting leaves.
+
+    It would walk over all of them again and again, for a third of the time that collecting takes.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

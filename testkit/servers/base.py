@@ -29,7 +29,7 @@ from testkit.servers import cleanup
 from testkit.servers.account import Account
 from testkit.servers.errors import NotOurs, NotReady, ServerFailed, ServerUnavailable
 from testkit.servers.install import Package, program
-from testkit.servers.lifecycle import StartsAndCloses
+from testkit.servers.lifecycle import START_SECONDS, StartsAndCloses
 from testkit.servers.ports import free_port
 from testkit.servers.supervised import Supervised
 
@@ -152,7 +152,7 @@ class Server(StartsAndCloses):
         """Whether its main process is there, paused or not."""
         return not self.ours or (self._run is not None and self._run.running)
 
-    def start(self, *, within: float = 60.0) -> Self:
+    def start(self, *, within: float = START_SECONDS) -> Self:
         """Run it, if it does not run yet, and return once it answers.
 
         When it cannot be started nothing is left behind; the error carries the end of its log.

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 from asyncmy.errors import MySQLError
 
 from testkit.servers.errors import NotReady, ServerFailed, ServerUnavailable
-from testkit.servers.lifecycle import StartsAndCloses
+from testkit.servers.lifecycle import START_SECONDS, StartsAndCloses
 from testkit.servers.mariadb import MariaDB
 from testkit.servers.ports import free_port
 from testkit.waiting import wait_until
 
-_AGREE_SECONDS = 30.0
+_AGREE_SECONDS = 120.0
 _PROVIDERS = "/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so"
 _RECOVERED = re.compile(r"WSREP: Recovered position: ([0-9a-f-]{36}):(-?\d+)")
 _NOWHERE = "00000000-0000-0000-0000-000000000000", -1
@@ -166,14 +166,14 @@ class Galera(StartsAndCloses):
 
     # Its life
 
-    def start(self, *, within: float = 60.0) -> Self:
+    def start(self, *, within: float = START_SECONDS) -> Self:
         """Run every node that does not run yet, and return once all of them know of one another."""
         deadline = time.monotonic() + within
         try:
             if self.ours and not any(node.running for node in self.nodes):
                 self._found(within=within)
             for node in self.nodes:
-                node.start(within=deadline - time.monotonic())
+                node.start(within=max(deadline - time.monotonic(), 0))
             wait_until(self.complete, within=_AGREE_SECONDS, what="all nodes to be in one cluster")
         except BaseException:
             self.close()
@@ -207,7 +207,7 @@ class Galera(StartsAndCloses):
 
         wait_until(counted, within=_AGREE_SECONDS, what="the living nodes to go on without the dead one")
 
-    def restart(self, number: int, *, within: float = 60.0) -> None:
+    def restart(self, number: int, *, within: float = START_SECONDS) -> None:
         """Run one node again, stopping it first if it still runs, and return once the cluster is complete."""
         self.nodes[number].stop()
         self.start(within=within)

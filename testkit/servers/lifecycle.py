@@ -2,14 +2,17 @@
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+START_SECONDS: Final = 240.0
+"""How long a start may take on a busy machine. A server that fails to start ends, and is not waited for."""
 
 
 class StartsAndCloses(ABC):
     """To be used in a `with` statement."""
 
     @abstractmethod
-    def start(self, *, within: float = 60.0) -> Self:
+    def start(self, *, within: float = START_SECONDS) -> Self:
         """Run it, if it does not run yet, and return once it answers."""
 
     @abstractmethod

@@ -20,7 +20,7 @@ import asyncpg
 from testkit.servers.base import Server
 from testkit.servers.errors import NotReady, ServerFailed
 from testkit.servers.install import Package, program
-from testkit.servers.lifecycle import StartsAndCloses
+from testkit.servers.lifecycle import START_SECONDS, StartsAndCloses
 from testkit.servers.ports import free_port
 from testkit.servers.postgres import Postgres
 from testkit.waiting import wait_until
@@ -220,7 +220,7 @@ class Patroni(StartsAndCloses):
         """Of whichever node is the primary."""
         return self.proxy.url
 
-    def start(self, *, within: float = 60.0) -> Self:
+    def start(self, *, within: float = START_SECONDS) -> Self:
         """Run what does not run yet, and return once the standby follows the primary."""
         try:
             for server in (self.etcd, *self.nodes, self.proxy):

@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 import redis
 
 from testkit.servers.errors import NotOurs, ServerFailed
-from testkit.servers.lifecycle import StartsAndCloses
+from testkit.servers.lifecycle import START_SECONDS, StartsAndCloses
 from testkit.servers.ports import free_port
 from testkit.servers.redis import Redis
 from testkit.waiting import wait_until
 
 SLOTS = 16384
 _NODE_TIMEOUT_MILLISECONDS = 1000
-_SECONDS = 30.0
+_SECONDS = 120.0
 _ANSWER_SECONDS = 5.0
 _REVIVAL_SECONDS = 10.0
 _KEYS_AT_ONCE = 100
@@ -184,7 +184,7 @@ class RedisCluster(StartsAndCloses):
 
     # Its life
 
-    def start(self, *, within: float = 60.0) -> Self:
+    def start(self, *, within: float = START_SECONDS) -> Self:
         """Run every node that does not run yet, and return once all of them agree."""
         try:
             for node in self.nodes:
