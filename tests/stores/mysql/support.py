@@ -66,7 +66,8 @@ class MySQLHarness(Harness):
             self.url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
         )
         await store.open()
-        await store.migrate()
+        if self.owner not in self._migrated:
+            await store.migrate()
         return store
 
     def unopened(self) -> MySQLStore:

@@ -63,7 +63,8 @@ class PostgresHarness(Harness):
             self.url, clock=self.clock, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
         )
         await store.open()
-        await store.migrate()
+        if self.owner not in self._migrated:
+            await store.migrate()
         return store
 
     def unopened(self) -> PostgresStore:
