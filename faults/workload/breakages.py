@@ -6,12 +6,14 @@ Each is a mistake that a queue can have, and names the scenario that must find i
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from nightmail.engine.pausing import Pausing
 from nightmail.message import Message
 from nightmail.outcome import Done, Release, Retry, WriteResult
 from nightmail.store import Extend, FullStore, Settlement
@@ -115,6 +117,15 @@ def a_stop_is(outcome: Done | Retry) -> Callable[[Any], None]:
     return broken
 
 
+def prefetched_all_the_same() -> None:
+    """What a worker has fetched ahead is not looked at again before it starts."""
+
+    async def unchecked(pausing: Pausing) -> None:
+        pausing._in_flight.were_checked(math.inf)
+
+    setattr(Pausing, "check", unchecked)  # noqa: B010 - mypy refuses the assignment
+
+
 BREAKAGES: Final = {
     breakage.name: breakage
     for breakage in (
@@ -153,6 +164,13 @@ BREAKAGES: Final = {
             store="redis",
             rules=("timer_ids",),
             publisher=without_timer_ids,
+        ),
+        Breakage(
+            name="prefetched-all-the-same",
+            scenario="paused",
+            store="sqlite",
+            rules=("obeys_pauses",),
+            product=prefetched_all_the_same,
         ),
     )
 }
