@@ -23,6 +23,7 @@ from nightmail.broker._upstream import (
     make_logger_state,
 )
 from nightmail.broker.exceptions import PauseQueue, PostponeMessage
+from nightmail.json_log import FIELDS, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -104,7 +105,7 @@ class Adopted(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `Handler`."""
-        self._write(record.levelno, record.getMessage())
+        self._write(record.levelno, record.getMessage(), extra=fields_of(record, (*FIELDS, "message_id")))
 
     def close(self) -> None:
         """Detach from the logger."""

@@ -82,7 +82,7 @@ async def _watch(
         try:
             found = await _findings(store, strict=strict)
         except StoreUnavailable as error:
-            session.out.note(f"{moment(datetime.now(UTC))} {line_of(error, session.chosen.where)}")
+            session.out.warn(line_of(error, session.chosen.where))
 
 
 def _subject(finding: Finding) -> str:

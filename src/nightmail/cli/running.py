@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -17,6 +18,7 @@ import typer
 from nightmail.cli.exit_codes import INTERRUPTED, code_of, line_of
 from nightmail.cli.output import Output
 from nightmail.cli.which_store import URL_VARIABLE, Chosen, choose
+from nightmail.json_log import JSONFormatter
 
 P = ParamSpec("P")
 
@@ -126,7 +128,7 @@ def _run(
     try:
         chosen = choose(app=app, url=url, tables=tables)
         where = chosen.where
-        with _terminated_like_interrupted():
+        with _terminated_like_interrupted(), _library_log(as_json=as_json):
             code = asyncio.run(command(Session(chosen, Output(as_json=as_json)), **own))
     except (typer.Exit, typer.Abort):
         raise
@@ -146,6 +148,22 @@ def _run(
         raise typer.Exit(code_of(error)) from None
     if code:
         raise typer.Exit(code)
+
+
+@contextmanager
+def _library_log(*, as_json: bool) -> Iterator[None]:
+    """Show what the library logs, beside the answer; unless the application of `--app` has configured `logging`."""
+    library = logging.getLogger("nightmail")
+    if library.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JSONFormatter() if as_json else logging.Formatter("nightmail: %(message)s"))
+    library.addHandler(handler)
+    try:
+        yield
+    finally:
+        library.removeHandler(handler)
 
 
 @contextmanager
