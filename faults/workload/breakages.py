@@ -6,19 +6,18 @@ Each is a mistake that a queue can have, and names the scenario that must find i
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from nightmail.engine.pausing import Pausing
 from nightmail.message import Message
 from nightmail.outcome import Done, Release, Retry, WriteResult
 from nightmail.store import Extend, FullStore, Settlement
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql import statements
+from nightmail.stores.sqlite.pausing import Paused
 
 TOO_LATE_SECONDS: Final = 0.3
 
@@ -117,13 +116,9 @@ def a_stop_is(outcome: Done | Retry) -> Callable[[Any], None]:
     return broken
 
 
-def prefetched_all_the_same() -> None:
-    """What a worker has fetched ahead is not looked at again before it starts."""
-
-    async def unchecked(pausing: Pausing) -> None:
-        pausing._in_flight.were_checked(math.inf)
-
-    setattr(Pausing, "check", unchecked)  # noqa: B010 - mypy refuses the assignment
+def claimed_while_paused() -> None:
+    """A claim does not ask what is paused."""
+    setattr(Paused, "open", lambda _paused, queues: queues)  # noqa: B010 - mypy refuses the assignment
 
 
 BREAKAGES: Final = {
@@ -166,11 +161,11 @@ BREAKAGES: Final = {
             publisher=without_timer_ids,
         ),
         Breakage(
-            name="prefetched-all-the-same",
+            name="claimed-while-paused",
             scenario="paused",
             store="sqlite",
             rules=("obeys_pauses",),
-            product=prefetched_all_the_same,
+            product=claimed_while_paused,
         ),
     )
 }
