@@ -50,7 +50,7 @@ async def doctor(
     if session.out.as_json:
         session.out.json([_plain(each) for each in found])
     elif not found:
-        session.out.note("nothing is wrong")
+        session.out.note("nothing is wrong" + (" that stays until it is put right" if strict else ""))
     elif session.out.on_terminal:
         _print_blocks(session.out, found)
     else:

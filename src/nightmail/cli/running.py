@@ -7,6 +7,7 @@ import inspect
 import logging
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +19,14 @@ import typer
 from nightmail.cli.exit_codes import INTERRUPTED, code_of, line_of
 from nightmail.cli.output import Output
 from nightmail.cli.which_store import URL_VARIABLE, Chosen, choose
+from nightmail.describing import one_line
 from nightmail.json_log import JSONFormatter
 
 P = ParamSpec("P")
 
 _STORE: Final = "The store"
+_LINE: Final = 2000
+"""The longest line of a traceback."""
 App = Annotated[
     str | None,
     typer.Option(
@@ -50,7 +54,7 @@ Tables = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_STORE)
+    bool, typer.Option("--debug", help="Show the traceback of an error, too.", rich_help_panel=_STORE)
 ]
 
 
@@ -141,9 +145,10 @@ def _run(
             "nightmail: interrupted; what is done stays done, and the same command goes on", file=sys.stderr
         )
         raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - it ends in a line and a code, whatever it is
         if debug:
-            raise
+            for line in traceback.format_exc().splitlines():
+                print(one_line(line, _LINE), file=sys.stderr)
         print(f"nightmail: {line_of(error, where)}", file=sys.stderr)
         raise typer.Exit(code_of(error)) from None
     if code:

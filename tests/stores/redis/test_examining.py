@@ -148,7 +148,7 @@ async def test_a_replica_is_not_fit_to_keep_messages_until_it_is_promoted(
         async with client(server.url) as own:
 
             async def has_copied() -> bool:
-                return (await own.info("replication"))["master_link_status"] == "up"
+                return bool((await own.info("replication"))["master_link_status"] == "up")
 
             await until(has_copied)
             (found,) = await told(replica, Code.UNSUITABLE_SERVER)
