@@ -223,16 +223,6 @@ class WhyConformance:
         assert superseded == waiting == Superseded(timer_id="reminder", message_id=new)
         assert isinstance(lost, WorkerLost)
 
-    async def test_a_message_that_was_replaced_while_it_waited_is_gone(self, attended: FullStore) -> None:
-        old = await stored(attended, timer("reminder", b"old"))
-        new = await stored(attended, timer("reminder", b"new", on_conflict="replace"))
-
-        (gone,) = await why(attended, old)
-
-        assert gone == Unknown()
-        assert "replaced" in gone.text
-        assert [type(each) for each in await why(attended, new)] == [Available]
-
     async def test_why_an_expired_message_will_not_run(self, attended: FullStore, clock: ManualClock) -> None:
         id_ = await stored(attended, message(expires_in=SECOND))
         clock.advance(3 * SECOND)
