@@ -17,7 +17,7 @@ from nightmail.message import Delivery
 FIELDS: Final = (
     "event",
     "queue",
-    "id",
+    "message_id",
     "attempt",
     "deliveries",
     "error",
@@ -35,9 +35,7 @@ FIELDS: Final = (
 
 def about(delivery: Delivery) -> dict[str, object]:
     """The fields of a line about this message."""
-    id_ = str(delivery.id)
-    # The id twice: FastStream has a column for `message_id`, and cuts off there what is longer.
-    return {"queue": delivery.queue, "id": id_, "message_id": id_, "attempt": delivery.attempt}
+    return {"queue": delivery.queue, "message_id": str(delivery.id), "attempt": delivery.attempt}
 
 
 class JSONFormatter(logging.Formatter):

@@ -23,7 +23,7 @@ SECRET = "hunter2"
 CLAIMED = delivery(
     id=2**60, attempts=2, deliveries=4, body=SECRET.encode(), encoded_headers=f'{{"password":"{SECRET}"}}'
 )
-ABOUT = {"queue": "mail", "id": str(2**60), "attempt": 3}
+ABOUT = {"queue": "mail", "message_id": str(2**60), "attempt": 3}
 
 
 class Written:

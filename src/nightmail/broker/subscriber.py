@@ -372,8 +372,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
             return {"queue": ",".join(self.queues), "message_id": ""}
         received = message.raw_message
         queue = received.delivery.queue if isinstance(received, Received) else ",".join(self.queues)
-        # Twice: FastStream cuts off what stands in its column, and the ids of Redis are longer.
-        return {"queue": queue, "message_id": message.message_id, "id": message.message_id}
+        return {"queue": queue, "message_id": message.message_id}
 
 
 class _ReplyPublisher(FakePublisher):
