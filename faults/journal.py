@@ -23,6 +23,8 @@ What: TypeAlias = Literal[
     "started", "ended",
     # processes
     "booted", "stopping", "stopped", "exited",
+    # operators
+    "paused", "resuming",
     # faults, and the end
     "fault", "calm", "left", "over",
 ]  # fmt: skip

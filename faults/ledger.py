@@ -78,6 +78,29 @@ class Message:
 
 
 @dataclass(slots=True)
+class Pause:
+    """A queue, or one ordering key of it, of which nothing is to run."""
+
+    paused: Line
+    """From here on an operator knows that it is paused."""
+    resuming: Line | None = None
+
+    @property
+    def ends_at(self) -> float:
+        """From here on it may be over."""
+        return inf if self.resuming is None else self.resuming.at
+
+    def covers(self, message: Message) -> bool:
+        """Whether it keeps this message from running."""
+        intended = message.intended
+        return (
+            intended is not None
+            and intended.queue == self.paused.queue
+            and self.paused.ordering_key in (None, intended.ordering_key)
+        )
+
+
+@dataclass(slots=True)
 class Process:
     """One process, from its start to its end."""
 
@@ -95,6 +118,7 @@ class Ledger:
         self.messages: Final[dict[str, Message]] = {}
         self.processes: Final[dict[str, Process]] = {}
         self.faults: Final[list[Line]] = []
+        self.pauses: Final[list[Pause]] = []
         self.unheard: Final[dict[str, Line]] = {}
         """Claims, by token, whose answer was never heard: they may have taken anything."""
         self.calm: Line | None = None
@@ -193,6 +217,13 @@ class Ledger:
                 self._process(line).stopped = line
             case "exited":
                 self.processes.setdefault(line.target or "", Process()).exited = line
+            case "paused":
+                self.pauses.append(Pause(line))
+            case "resuming":
+                for pause in self.pauses:
+                    is_the_same = pause.paused.ordering_key == line.ordering_key
+                    if pause.resuming is None and pause.paused.queue == line.queue and is_the_same:
+                        pause.resuming = line
             case "left":
                 self._message(line)
             case "fault":

@@ -15,6 +15,8 @@ LAST_SECONDS: Final = 3.0
 """How long a stop may take after the grace period: `Worker.stop` promises 2.5 s."""
 SLOW_CLAIM: Final = 0.5
 """How late a claim's answer may be heard, in seconds, before its leases may end by themselves."""
+PAUSED_WITHIN: Final = 1.0
+"""How long after a pause the last handler of what is paused may start, in seconds."""
 ALONE_FROM: Final = 3
 """From which delivery on a message that may have killed its process has to run alone."""
 
@@ -162,3 +164,37 @@ def _taken_over(lease: Lease, message: Message, before: float) -> bool:
         later.number > lease.number and later.claimed.id == lease.claimed.id and later.claimed.at < before
         for later in message.leases
     )
+
+
+def obeys_pauses(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """Of what is paused no handler starts any more, in any process, from a second after the pause to its end.
+
+    Time in which the process stood still, or waited for the store, does not count.
+    """
+    for pause in ledger.pauses:
+        what = pause.paused.ordering_key or pause.paused.queue
+        for key, message in ledger.messages.items():
+            if not pause.covers(message):
+                continue
+            for lease in message.leases:
+                for started in lease.started:
+                    if pause.paused.at + PAUSED_WITHIN < started.at < pause.ends_at:
+                        late = started.at - pause.paused.at
+                        if (
+                            late - _stood_still(lease.process, pause.paused.at, started.at, ledger)
+                            > PAUSED_WITHIN
+                        ):
+                            yield key, f"{lease.process} started {key} {late:.2f} s after {what} was paused"
+
+
+def _stood_still(process: str, since: float, until: float, ledger: Ledger) -> float:
+    """For how long in this time a fault hit this process."""
+    hit = sorted(
+        (max(fault.sent or fault.at, since), min(inf if fault.until is None else fault.until, until))
+        for fault in ledger.faults_of(process)
+    )
+    total, counted = 0.0, since
+    for begins, ends in hit:
+        total += max(ends - max(begins, counted), 0.0)
+        counted = max(counted, ends)
+    return total

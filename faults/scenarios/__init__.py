@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from faults.scenarios import clusters, network, processes, servers
+from faults.scenarios import clusters, network, operators, processes, servers
 from faults.scenarios.scenario import Scenario
 
 SCENARIOS: Final[dict[str, Scenario]] = {
@@ -14,6 +14,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         *network.SCENARIOS,
         *servers.SCENARIOS,
         *clusters.SCENARIOS,
+        *operators.SCENARIOS,
     )
 }
 

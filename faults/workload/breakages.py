@@ -17,6 +17,7 @@ from nightmail.outcome import Done, Release, Retry, WriteResult
 from nightmail.store import Extend, FullStore, Settlement
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql import statements
+from nightmail.stores.sqlite.pausing import Paused
 
 TOO_LATE_SECONDS: Final = 0.3
 
@@ -115,6 +116,11 @@ def a_stop_is(outcome: Done | Retry) -> Callable[[Any], None]:
     return broken
 
 
+def claimed_while_paused() -> None:
+    """A claim does not ask what is paused."""
+    setattr(Paused, "open", lambda _paused, queues: queues)  # noqa: B010 - mypy refuses the assignment
+
+
 BREAKAGES: Final = {
     breakage.name: breakage
     for breakage in (
@@ -153,6 +159,13 @@ BREAKAGES: Final = {
             store="redis",
             rules=("timer_ids",),
             publisher=without_timer_ids,
+        ),
+        Breakage(
+            name="claimed-while-paused",
+            scenario="paused",
+            store="sqlite",
+            rules=("obeys_pauses",),
+            product=claimed_while_paused,
         ),
     )
 }

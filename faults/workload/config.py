@@ -47,6 +47,8 @@ class WorkerConfig(Config):
     grace: float = 5.0
     handler_seconds: float = 0.2
     """How long a handler takes on average."""
+    slow_seconds: float = 0.0
+    """How long one handler in ten takes; 0: as long as the others."""
     timeout: float = 0.0
     """After how long a handler is cancelled; 0 is never."""
     block_seconds: float = 0.0

@@ -47,6 +47,8 @@ class Handlers:
 
     def seconds(self) -> float:
         """How long a handler takes this time."""
+        if self._config.slow_seconds and self._random.random() < 0.1:
+            return self._config.slow_seconds
         return self._random.uniform(0, 2) * self._config.handler_seconds
 
     def block(self) -> None:

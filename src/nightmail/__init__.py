@@ -47,6 +47,7 @@ from nightmail.errors import (
     WrongProcess,
 )
 from nightmail.forwarder import Forwarder
+from nightmail.json_log import JSONFormatter
 from nightmail.message import DeadDelivery, Delivery, Message, OnConflict
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.operations.reasons import WhyReason
@@ -109,6 +110,7 @@ __all__ = [
     "HandlerDied",
     "HandlerTimeout",
     "Inspection",
+    "JSONFormatter",
     "LeaseLost",
     "LeasedMessage",
     "LinearRetry",

@@ -42,6 +42,7 @@ class Code(StrEnum):
 
     POSTGRES_DEAD_ROWS = "postgres-dead-rows"
     POSTGRES_OLD_SNAPSHOT = "postgres-old-snapshot"
+    POSTGRES_REPLICATION_SLOT = "postgres-replication-slot"
     POSTGRES_NOTIFY_QUEUE = "postgres-notify-queue"
     POSTGRES_NO_WAKEUPS = "postgres-no-wakeups"
     POSTGRES_ISOLATION = "postgres-isolation"

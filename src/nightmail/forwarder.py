@@ -15,6 +15,7 @@ from nightmail.engine.attempt import Batched
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
 from nightmail.errors import LeaseLost
+from nightmail.json_log import about
 from nightmail.message import Delivery
 from nightmail.observe import LoggingObserver, Observer
 from nightmail.outcome import Dead, Done, Outcome
@@ -193,7 +194,7 @@ def _call(name: str, hook: Callable[..., object] | None, delivery: Delivery, *wh
     except Exception as error:  # noqa: BLE001 - the message is settled, whatever a hook does
         _log.error(
             "message %d of %s: the forwarder's %s raised %s",
-            delivery.id, delivery.queue, name, type(error).__name__,
+            delivery.id, delivery.queue, name, type(error).__name__, extra=about(delivery),
         )  # fmt: skip
 
 

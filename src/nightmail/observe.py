@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from nightmail.controls import PauseCause
 from nightmail.describing import in_words, one_line
+from nightmail.json_log import about
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Retry
 from nightmail.records import QueueStats
@@ -152,19 +153,29 @@ class LoggingObserver(Observer):
         ends = {Done: "done", Retry: "repeated", Postpone: "postponed"}.get(type(outcome), "handed back")
         failed = "" if error is None else f": {one_line(error)}"
         self._say(
-            logging.WARNING, delivery, f"attempt {delivery.attempt} failed{failed}; {ends} all the same"
+            logging.WARNING,
+            delivery,
+            "overruled",
+            f"attempt {delivery.attempt} failed{failed}; {ends} all the same",
+            error=error,
+            next=_name(outcome),
         )
 
     def overdue(self, delivery: Delivery, seconds: float) -> None:
         self._say(
             logging.WARNING,
             delivery,
+            "overdue",
             f"overdue: its thread has run for {seconds:.1f} s and does not end; "
             "no other worker gets it while that thread, or this process, lives",
+            seconds=round(seconds, 3),
+            next="stays_leased",
         )
 
     def policy_failed(self, delivery: Delivery, error: Exception) -> None:
-        self._say(logging.ERROR, delivery, f"its retry policy raised {type(error).__name__}")
+        kind = type(error).__name__
+        said = f"its retry policy raised {kind}"
+        self._say(logging.ERROR, delivery, "policy_failed", said, error=kind, next="dead_letter")
 
     def settled(self, settlements: Sequence[Settlement]) -> None:
         if self._is_down:
@@ -178,18 +189,25 @@ class LoggingObserver(Observer):
                 self._say_given_up(settlement.delivery, outcome)
 
     def superseded(self, delivery: Delivery) -> None:
-        self._say(logging.INFO, delivery, "replaced while it ran: dropped")
+        self._say(logging.INFO, delivery, "superseded", "replaced while it ran: dropped", next="dropped")
 
     def lease_lost(self, delivery: Delivery) -> None:
         self._say(
             logging.WARNING,
             delivery,
+            "lease_lost",
             f"lease lost on delivery {delivery.deliveries}; another worker has it, or it is gone",
+            deliveries=delivery.deliveries,
         )
 
     def uncertain(self, settlement: Settlement) -> None:
-        outcome = type(settlement.outcome).__name__
-        self._say(logging.WARNING, settlement.delivery, f"gone; the store's answer to our {outcome} was lost")
+        self._say(
+            logging.WARNING,
+            settlement.delivery,
+            "uncertain",
+            f"gone; the store's answer to our {type(settlement.outcome).__name__} was lost",
+            outcome=_name(settlement.outcome),
+        )
 
     def paused(
         self, queue: str, cause: PauseCause, by: str, delay: timedelta | None, reason: str | None
@@ -197,65 +215,107 @@ class LoggingObserver(Observer):
         if cause is not PauseCause.BREAKER:
             how_long = "" if delay is None else f" for {_span(delay)}"
             why = "" if reason is None else f": {one_line(reason)}"
-            self._log(logging.INFO, f"queue {queue} paused{how_long} by {by}{why}", extra={"queue": queue})
+            self._tell(
+                logging.INFO,
+                "paused",
+                f"queue {queue} paused{how_long} by {by}{why}",
+                queue=queue,
+                by=by,
+                reason=reason,
+                next=None if delay is None else "resume" if cause is PauseCause.OPERATOR else "probe",
+                next_at=_after(delay),
+            )
 
     def resumed(self, queue: str, by: str) -> None:
-        self._log(logging.INFO, f"queue {queue} resumed by {by}", extra={"queue": queue})
+        self._tell(logging.INFO, "resumed", f"queue {queue} resumed by {by}", queue=queue, by=by)
 
     def breaker_opened(self, queue: str, failures: int, seconds: float, pause: timedelta) -> None:
         until = (datetime.now(UTC) + pause).strftime("%H:%M:%S UTC")
-        self._log(
+        self._tell(
             logging.WARNING,
+            "breaker_opened",
             f"queue {queue} paused by its breaker for {_span(pause)}, until {until}: "
             f"{failures} failures in {seconds:.3g} s",
-            extra={"queue": queue},
+            queue=queue,
+            failures=failures,
+            seconds=round(seconds, 3),
+            next="probe",
+            next_at=_after(pause),
         )
 
     def store_unavailable(self, error: Exception, retry_in: timedelta) -> None:
         if not self._is_down:
             self._is_down = True
-            self._log(
+            said = in_words(error)
+            self._tell(
                 logging.WARNING,
-                f"the store is unavailable: {in_words(error)}; trying again in {_span(retry_in)}",
+                "store_unavailable",
+                f"the store is unavailable: {said}; trying again in {_span(retry_in)}",
+                error=said,
+                next="try_again",
+                next_at=_after(retry_in),
             )
 
     def store_recovered(self) -> None:
         if self._is_down:
             self._is_down = False
-            self._log(logging.INFO, "the store answers again")
+            self._tell(logging.INFO, "store_recovered", "the store answers again")
 
     def drained(self, left: int) -> None:
         if left:
-            self._log(
+            self._tell(
                 logging.WARNING,
+                "drained",
                 f"stopped with {left} messages unsettled; they come back when their leases end",
+                left=left,
             )
 
     def _say_retried(self, delivery: Delivery, outcome: Retry) -> None:
-        when = f"next attempt {_in(outcome.after)}"
-        if outcome.error is None:
-            self._say(logging.INFO, delivery, f"attempt {delivery.attempt} asked to be repeated; {when}")
-        else:
-            error = one_line(outcome.error)
-            self._say(logging.WARNING, delivery, f"attempt {delivery.attempt} failed: {error}; {when}")
+        ended = "asked to be repeated" if outcome.error is None else f"failed: {one_line(outcome.error)}"
+        self._say(
+            logging.INFO if outcome.error is None else logging.WARNING,
+            delivery,
+            "retried",
+            f"attempt {delivery.attempt} {ended}; next attempt {_in(outcome.after)}",
+            error=outcome.error,
+            next="retry",
+            next_at=_after(outcome.after),
+        )
 
     def _say_given_up(self, delivery: Delivery, outcome: Dead) -> None:
         if outcome.reason == Reason.STOPPED and outcome.error is not None:
             when = f" during attempt {delivery.attempt}" if outcome.ran else " before it ran"
-            self._say(logging.WARNING, delivery, f"{one_line(outcome.error)}{when}; a dead letter now")
-            return
-        ran = f"attempt {delivery.attempt}" if outcome.ran else "not run"
-        failed = "" if outcome.error is None else f" failed: {one_line(outcome.error)}"
-        now = "left with the dead letters" if isinstance(delivery, DeadDelivery) else "a dead letter now"
-        self._say(logging.ERROR, delivery, f"{ran}{failed}; {now}: {one_line(outcome.reason)}")
+            level, what = logging.WARNING, f"{one_line(outcome.error)}{when}; a dead letter now"
+        else:
+            ran = f"attempt {delivery.attempt}" if outcome.ran else "not run"
+            failed = "" if outcome.error is None else f" failed: {one_line(outcome.error)}"
+            now = "left with the dead letters" if isinstance(delivery, DeadDelivery) else "a dead letter now"
+            level, what = logging.ERROR, f"{ran}{failed}; {now}: {one_line(outcome.reason)}"
+        facts = {"error": outcome.error, "reason": outcome.reason, "next": "dead_letter"}
+        self._say(level, delivery, "died", what, **facts)
 
-    def _say(self, level: int, delivery: Delivery, what: str) -> None:
+    def _say(self, level: int, delivery: Delivery, event: str, what: str, **facts: object) -> None:
         kind = "dead letter" if isinstance(delivery, DeadDelivery) else "message"
-        self._log(
-            level,
-            f"{kind} {delivery.id} of {delivery.queue}: {what}",
-            extra={"queue": delivery.queue, "message_id": str(delivery.id)},
-        )
+        line = f"{kind} {delivery.id} of {delivery.queue}: {what}"
+        self._tell(level, event, line, **about(delivery), **facts)
+
+    def _tell(self, level: int, event: str, line: str, **facts: object) -> None:
+        """One line, with what it says as fields of their own (`json_log.FIELDS`)."""
+        extra = {
+            name: one_line(fact) if isinstance(fact, str) else fact
+            for name, fact in facts.items()
+            if fact is not None
+        }
+        self._log(level, line, extra={"event": event, **extra})
+
+
+def _name(outcome: Outcome) -> str:
+    return type(outcome).__name__.lower()
+
+
+def _after(delay: timedelta | None) -> datetime | None:
+    """When that is, by our own clock."""
+    return None if delay is None else datetime.now(UTC) + delay
 
 
 def _in(after: timedelta) -> str:

@@ -21,6 +21,7 @@ from nightmail.errors import StoreUnavailable
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.outcome import Dead, Outcome, Retry
 from tests.broker.support import AT_ONCE, Heard, soon, started
+from tests.unit.support import delivery
 
 SECRET = "hunter2"
 logger = logging.getLogger("tests.broker.logs")
@@ -278,6 +279,16 @@ async def test_by_default_lines_have_their_time_and_level(
         r"INFO +- +\| +- the store answers again",
     ):
         assert re.search(rf"(?m)^\d{{4}}-\d\d-\d\d [\d:,]+ +{expected}", seen), seen
+
+
+@pytest.mark.usefixtures("default_log")
+async def test_the_longest_id_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator types it: those of Redis have 16 digits and more."""
+    broker = OutboxBroker("memory://")
+    async with broker:
+        _observer(broker).lease_lost(delivery(id=2**63 - 1, queue="mail"))
+
+    assert f"| {2**63 - 1} - message" in capsys.readouterr().out
 
 
 async def test_what_the_rest_of_the_library_says_goes_to_the_brokers_log_too(

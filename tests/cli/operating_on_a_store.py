@@ -73,6 +73,16 @@ class OperatingOnAStore:
         claimed = await store.claim(["orders"], limit=9, lease=LEASE, token=token_of(FIRST, 1))
         return len(claimed.deliveries)
 
+    def test_a_queue_that_no_one_knows_is_paused_with_a_question(self, store: str) -> None:
+        publish(store, Message(queue="orders", body=b"x"))
+
+        known = nightmail("pause", "orders", url=store)
+        unknown = nightmail("pause", "odrers", url=store)
+
+        assert "is its name right?" not in known.err
+        assert (unknown.code, unknown.out) == (0, "odrers is paused until you resume it\n")
+        assert "nothing is in odrers, and no worker was seen that consumes it" in unknown.err
+
     def test_a_pause_has_an_end_a_key_and_the_name_of_who_gave_it(self, store: str) -> None:
         publish(store, an_order(ordering_key="acct-7"), an_order(ordering_key="acct-8"))
 

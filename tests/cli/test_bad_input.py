@@ -123,6 +123,11 @@ def test_a_traceback_is_shown_only_when_asked_for(url: str, monkeypatch: pytest.
 
     assert ran.code == 70
     assert ran.refusal == "ZeroDivisionError: division by \\x1b[31mzero (--debug shows where)"
-    with pytest.raises(ZeroDivisionError):
-        nightmail("dead", "list", "--debug", url=url)
+    debugged = nightmail("dead", "list", "--debug", url=url)
+    assert debugged.code == 70
+    assert debugged.err.startswith("Traceback (most recent call last):\n")
+    assert 'raise ZeroDivisionError("' in debugged.err
+    assert debugged.err.splitlines()[-1] == f"nightmail: {ran.refusal}"
+    assert "\x1b" not in debugged.err
+    assert nightmail("resume", "nosuch", "--debug", url=url).code == 6
     assert on_store(url, lambda store: store.summarize_dead(DeadFilter())).count == 1

@@ -1,8 +1,10 @@
-"""`nightmail status --watch`, through an outage."""
+"""Commands that go on until they are interrupted: through an outage, and what the library logs meanwhile."""
 
 from __future__ import annotations
 
 import json
+import logging
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,11 +12,14 @@ import pytest
 from nightmail.cli.output import Output
 from nightmail.cli.running import Session
 from nightmail.cli.status import Looks, watch_queues
+from nightmail.cli.tail import Followed, follow
 from nightmail.cli.which_store import Chosen
 from nightmail.controls import Pause
 from nightmail.errors import StoreUnavailable
-from nightmail.records import QueueStats
+from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.store import FullStore
+from nightmail.stores import open_store
+from tests.cli.support import migrated, nightmail
 
 
 class Enough(Exception):
@@ -64,3 +69,52 @@ async def test_a_script_gets_one_object_per_look(capsys: pytest.CaptureFixture[s
     assert second["queues"][0]["ready"] == 0
     assert second["queues"][0]["change_per_second"] < 0
     assert first["at"].endswith("Z")
+
+
+async def test_a_script_is_told_of_an_outage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    await watched(ONE, GONE, ONE, as_json=True)
+
+    said = capsys.readouterr()
+    (line,) = [json.loads(line) for line in said.err.splitlines()]
+    assert len(said.out.splitlines()) == 2
+    assert (line["level"], "the connection was lost" in line["message"]) == ("WARNING", True)
+
+
+async def test_following_goes_on_after_an_outage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: list[Exception] = [GONE, GONE, Enough()]
+
+    async def look(_followed: Followed) -> list[PendingMessage | DeadLetter]:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(Followed, "look", look)
+    store = open_store("memory://")
+    await store.open()
+    with pytest.raises(Enough):
+        await follow(Session(Chosen(store, "the store", None), Output()), store, None, seconds=0.001)
+    await store.close()
+
+    *_, first, second = capsys.readouterr().err.splitlines()
+    assert [line.count("the connection was lost") for line in (first, second)] == [1, 1]
+
+
+@pytest.mark.sqlite
+def test_what_the_library_logs_stands_beside_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        logging.getLogger("nightmail"), "propagate", False
+    )  # As if logging were not configured.
+    file = tmp_path / "shop.db"
+    url = migrated(f"sqlite:///{file}")
+    file.chmod(0o666)
+
+    plain = nightmail("status", "--over", "0", url=url)
+    as_json = nightmail("status", "--over", "0", "--json", url=url)
+
+    assert plain.err.startswith("nightmail: every user of this machine can change the messages in ")
+    (line,) = [json.loads(line) for line in as_json.err.splitlines()]
+    assert (line["level"], line["logger"]) == ("WARNING", "nightmail.stores.sqlite.ownership")
+    assert (plain.out, as_json.answer) == ("", [])
+    assert logging.getLogger("nightmail").handlers == []

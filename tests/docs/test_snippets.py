@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -84,3 +85,22 @@ def test_the_demo_tells_its_whole_story() -> None:
     places = [story.find(line) for line in told]
     assert -1 not in places
     assert places == sorted(places)
+
+
+def test_the_log_as_json_is_what_is_shown(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "handlers.md").read_text("utf-8")
+    (shown,) = [json.loads(each) for each in re.findall(r"^```json\n(.*?)\n```", page, re.MULTILINE)]
+    (code,) = [code for _, code in SNIPPETS if "JSONFormatter" in code]
+    script = tmp_path / "snippet.py"
+    script.write_text(code, "utf-8")
+
+    ran = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    (failure,) = [line for line in lines if line.get("event") == "retried"]
+    moments = {name: shown[name] for name in ("time", "next_at")}
+    assert list(failure) == list(shown)
+    assert failure | moments == shown
+    assert (ran.stderr, "4000" in ran.stdout) == ("", False)

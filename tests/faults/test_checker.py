@@ -80,6 +80,12 @@ def pause(at: float, until: float, target: str | None = ME) -> Line:
     return fault(at, target, until, kind="pause")
 
 
+def paused(at: float, until: float, queue: str = "plain", ordering_key: str | None = None) -> list[Line]:
+    """An operator pauses a queue, and resumes it."""
+    what = {"queue": queue, "ordering_key": ordering_key}
+    return [nemesis("paused", at, **what), nemesis("resuming", until, **what)]
+
+
 def step(at: float, seconds: float) -> Line:
     return Line(
         what="fault", process="nemesis", at=at, kind="store's clock stepped", sent=at, until=at, skew=seconds
@@ -177,6 +183,18 @@ FINE: Final = {
         claimed(8.0, "c", "worker-4", deliveries=3), about("started", 8.0, "c", "worker-4"), fault(8.0, "worker-4"),
         claimed(11.5, "d", OTHER, deliveries=4), *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"),
         *end(letters=(1,)),
+    ],
+    "started just after its queue was paused, and just after it was resumed": [
+        *BOOTED, *paused(0.5, 6.0), *published(), *published("publisher-1/1", 2),
+        *a_run(1.4), *settled(1.6),
+        *a_run(6.1, token="b", key="publisher-1/1", id=2), *settled(6.3, token="b", key="publisher-1/1", id=2), *end(),
+    ],
+    "another key is paused": [
+        *BOOTED, *paused(0.5, 6.0, ordering_key="k"), *published(ordering_key="l"), *a_run(3.0), *settled(3.2), *end(),
+    ],
+    "paused while its process stood still": [
+        *BOOTED, *paused(0.5, 6.0), *published(), claimed(0.4), fault(0.6, until=2.2, kind="stall"),
+        about("started", 2.3), about("ended", 2.4, how="ok"), *settled(2.5), *end(),
     ],
     "still there, as a dead letter": [
         *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(letters=(1,)),
@@ -327,6 +345,25 @@ BROKEN: Final = {
         "with a lease left": [
             *BOOTED, *published(), claimed(1.0), about("stopping", 1.1, key=None, id=None, token=None),
             about("stopped", 1.2, key=None, id=None, token=None), *end(waiting=(1,)),
+        ],
+    },
+    "obeys_pauses": {
+        "claimed before, and started too late": [
+            *BOOTED, *paused(0.5, 6.0), *published(), claimed(0.4), about("started", 1.6),
+            about("ended", 1.7, how="ok"), *settled(1.8), *end(),
+        ],
+        "claimed while it is paused": [*BOOTED, *paused(0.5, 6.0), *published(), *a_run(3.0), *settled(3.2), *end()],
+        "of a paused key": [
+            *BOOTED, *paused(0.5, 6.0, ordering_key="k"), *published(ordering_key="k"), *a_run(3.0), *settled(3.2),
+            *end(),
+        ],
+        "after a short standstill": [
+            *BOOTED, *paused(0.5, 6.0), *published(), claimed(0.4), fault(0.6, until=1.1, kind="stall"),
+            about("started", 2.1), about("ended", 2.4, how="ok"), *settled(2.5), *end(),
+        ],
+        "another process stood still": [
+            *BOOTED, *paused(0.5, 6.0), *published(), fault(0.6, OTHER, until=2.2, kind="stall"), *a_run(2.0),
+            *settled(2.2), *end(),
         ],
     },
 }  # fmt: skip

@@ -23,6 +23,7 @@ from nightmail.broker._upstream import (
     make_logger_state,
 )
 from nightmail.broker.exceptions import PauseQueue, PostponeMessage
+from nightmail.json_log import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from nightmail.observe import Log
 
 _ID_WIDTH: Final = 10
+_LONGEST_ID: Final = 20
+"""What is longer is cut off: no id is, and those of Redis have 16 digits and more."""
 
 
 class OutboxLoggerStorage(DefaultLoggerStorage):
@@ -56,7 +59,7 @@ class OutboxLoggerStorage(DefaultLoggerStorage):
             logger = get_broker_logger(
                 name="nightmail",
                 default_context={"queue": ""},
-                message_id_ln=_ID_WIDTH,
+                message_id_ln=_LONGEST_ID,
                 fmt=(
                     f"%(asctime)s %(levelname)-8s - %(queue)-{self._queue_width}s | "
                     f"%(message_id)-{_ID_WIDTH}s - %(message)s"
@@ -104,7 +107,7 @@ class Adopted(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `Handler`."""
-        self._write(record.levelno, record.getMessage())
+        self._write(record.levelno, record.getMessage(), extra=fields_of(record))
 
     def close(self) -> None:
         """Detach from the logger."""

@@ -72,7 +72,7 @@ async def list_dead(
         session.out.json([with_content(each) if body else plain(each) for each in found])
         return
     if not found:
-        session.out.note("no such dead letters")
+        session.out.note(_none(which))
         return
     now = datetime.now(UTC)
     columns = ("id", "queue", "died", "reason", "attempts", "error", *(("headers", "body") if body else ()))
@@ -128,7 +128,7 @@ async def groups(
     if session.out.as_json:
         session.out.json(summary)
     elif not summary.count:
-        session.out.note("no such dead letters")
+        session.out.note(_none(which))
     else:
         _print_groups(session, summary)
         session.out.note(
@@ -267,6 +267,10 @@ def filter_of(
     )
 
 
+def _none(which: DeadFilter) -> str:
+    return "there are no dead letters" if which == DeadFilter() else "no such dead letters"
+
+
 async def _preview(
     session: Session, store: FullStore, which: DeadFilter, limit: int | None, *, everything: bool
 ) -> int:
@@ -279,7 +283,7 @@ async def _preview(
         )
     summary = await store.summarize_dead(which, limit=_SAMPLE)
     if not summary.count:
-        session.out.note("no such dead letters")
+        session.out.note(_none(which))
         return 0
     _print_groups(session, summary)
     wanted = summary.count if limit is None else min(limit, summary.count)

@@ -50,7 +50,7 @@ async def doctor(
     if session.out.as_json:
         session.out.json([_plain(each) for each in found])
     elif not found:
-        session.out.note("nothing is wrong")
+        session.out.note("nothing is wrong" + (" that stays until it is put right" if strict else ""))
     elif session.out.on_terminal:
         _print_blocks(session.out, found)
     else:
@@ -82,7 +82,7 @@ async def _watch(
         try:
             found = await _findings(store, strict=strict)
         except StoreUnavailable as error:
-            session.out.note(f"{moment(datetime.now(UTC))} {line_of(error, session.chosen.where)}")
+            session.out.warn(line_of(error, session.chosen.where))
 
 
 def _subject(finding: Finding) -> str:

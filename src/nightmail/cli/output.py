@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -16,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nightmail.cli.texts import safe
+from nightmail.json_log import JSONFormatter
+from nightmail.wording import moment
 
 HIDDEN: Final = frozenset({"body", "encoded_headers"})
 """Fields of messages that are shown only when asked for."""
@@ -42,6 +45,14 @@ class Output:
         """A line about the answer: not part of it."""
         if not self.as_json:
             print(line, file=sys.stderr, flush=True)
+
+    def warn(self, line: str) -> None:
+        """A line about what is in the way of a command that goes on; as JSON for one who reads JSON."""
+        if self.as_json:
+            record = logging.LogRecord("nightmail.cli", logging.WARNING, __file__, 0, line, None, None)
+            print(JSONFormatter().format(record), file=sys.stderr, flush=True)
+        else:
+            print(f"{moment(datetime.now(UTC))} {line}", file=sys.stderr, flush=True)
 
     def json(self, answer: Any, *, compact: bool = False) -> None:
         """The answer as JSON. `compact`: in one line, for streams."""

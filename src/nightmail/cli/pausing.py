@@ -13,6 +13,7 @@ from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import positive_duration, safe, time
 from nightmail.controls import Pause, check_pause
 from nightmail.message import check_queue
+from nightmail.operations.liveness import consumers
 from nightmail.records import QueueStats
 from nightmail.wording import moment, several, when
 
@@ -41,7 +42,9 @@ async def pause(
         found = [
             each for each in await store.pauses(queue) if each.ordering_key == key and not each.automatic
         ]
-        stats = (await store.stats()).get(queue, QueueStats())
+        everything = await store.stats()
+        is_known = queue in everything or bool(consumers(queue, await store.workers()))
+    stats = everything.get(queue, QueueStats())
     if not found:
         session.out.say(f"{_what(queue, key)} was paused, and that is over already")
         return
@@ -52,6 +55,11 @@ async def pause(
         f"{several(stats.ready, 'message')} ready in the queue, {several(stats.running, 'message')} still running; "
         f"`{resume}` ends the pause"
     )
+    if not is_known:
+        session.out.note(
+            f"nothing is in {safe(queue)}, and no worker was seen that consumes it: is its name right? "
+            "`nightmail status` and `nightmail workers` show those that there are"
+        )
 
 
 def _end(for_: str | None, until: str | None) -> datetime | timedelta | None:
@@ -98,7 +106,7 @@ def _but(others: list[Pause], key: str | None, *, breaker: bool) -> str:
     elif any(each.ordering_key is not None for each in others) and key is None:
         said = ", but some of its ordering keys are: --key KEY"
     elif others:
-        said = f", but {_named(others[0])} is"
+        said = f", but this is: {_named(others[0])}"
     return f"{said}. `nightmail pauses` shows what is paused"
 
 

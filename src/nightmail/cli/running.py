@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +19,14 @@ import typer
 from nightmail.cli.exit_codes import INTERRUPTED, code_of, line_of
 from nightmail.cli.output import Output
 from nightmail.cli.which_store import URL_VARIABLE, Chosen, choose
+from nightmail.describing import one_line
+from nightmail.json_log import JSONFormatter
 
 P = ParamSpec("P")
 
 _STORE: Final = "The store"
+_LINE: Final = 2000
+"""The longest line of a traceback."""
 App = Annotated[
     str | None,
     typer.Option(
@@ -48,7 +54,7 @@ Tables = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=_STORE)
+    bool, typer.Option("--debug", help="Show the traceback of an error, too.", rich_help_panel=_STORE)
 ]
 
 
@@ -126,7 +132,7 @@ def _run(
     try:
         chosen = choose(app=app, url=url, tables=tables)
         where = chosen.where
-        with _terminated_like_interrupted():
+        with _terminated_like_interrupted(), _library_log(as_json=as_json):
             code = asyncio.run(command(Session(chosen, Output(as_json=as_json)), **own))
     except (typer.Exit, typer.Abort):
         raise
@@ -139,13 +145,30 @@ def _run(
             "nightmail: interrupted; what is done stays done, and the same command goes on", file=sys.stderr
         )
         raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - it ends in a line and a code, whatever it is
         if debug:
-            raise
+            for line in traceback.format_exc().splitlines():
+                print(one_line(line, _LINE), file=sys.stderr)
         print(f"nightmail: {line_of(error, where)}", file=sys.stderr)
         raise typer.Exit(code_of(error)) from None
     if code:
         raise typer.Exit(code)
+
+
+@contextmanager
+def _library_log(*, as_json: bool) -> Iterator[None]:
+    """Show what the library logs, beside the answer; unless the application of `--app` has configured `logging`."""
+    library = logging.getLogger("nightmail")
+    if library.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JSONFormatter() if as_json else logging.Formatter("nightmail: %(message)s"))
+    library.addHandler(handler)
+    try:
+        yield
+    finally:
+        library.removeHandler(handler)
 
 
 @contextmanager

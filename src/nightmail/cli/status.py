@@ -102,7 +102,7 @@ async def watch_queues(session: Session, looks: Looks, seconds: float) -> None:
             _print_lines(session.out, looks.status)
             await asyncio.sleep(seconds)
             while problem := await _problem(session, looks):
-                session.out.note(problem)
+                session.out.warn(problem)
                 await asyncio.sleep(seconds)
     # The alternate screen: when it ends, however it ends, the terminal is as it was.
     with Live(console=session.out.console, screen=True, auto_refresh=False) as live:
@@ -118,7 +118,7 @@ async def _problem(session: Session, looks: Looks) -> str:
     try:
         await looks.look()
     except StoreUnavailable as error:
-        return f"{moment(datetime.now(UTC))} {line_of(error, session.chosen.where)}"
+        return line_of(error, session.chosen.where)
     return ""
 
 

@@ -8,10 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
+from nightmail.cli.exit_codes import line_of
 from nightmail.cli.messages import Body
 from nightmail.cli.output import headers_of, plain, shown_body, with_content
 from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import positive_duration, safe
+from nightmail.errors import StoreUnavailable
 from nightmail.message import check_queue
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage
 from nightmail.store import FullStore
@@ -40,13 +42,31 @@ async def tail(
         check_queue(queue)
     seconds = positive_duration(every).total_seconds()
     async with session.chosen.ready() as store:
-        followed = Followed(store, queue, only_dead=dead)
-        await followed.begin()
-        session.out.note(f"following {'all queues' if queue is None else safe(queue)}; Ctrl-C ends")
-        while True:
-            await asyncio.sleep(seconds)
-            for found in await followed.look():
-                _print(session, found, body=body)
+        await follow(session, store, queue, only_dead=dead, seconds=seconds, body=body)
+
+
+async def follow(
+    session: Session,
+    store: FullStore,
+    queue: str | None,
+    *,
+    seconds: float,
+    only_dead: bool = False,
+    body: bool = False,
+) -> None:
+    """Print what comes, without end. An outage is told, too, and ends nothing."""
+    followed = Followed(store, queue, only_dead=only_dead)
+    await followed.begin()
+    session.out.note(f"following {'all queues' if queue is None else safe(queue)}; Ctrl-C ends")
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            came = await followed.look()
+        except StoreUnavailable as error:
+            session.out.warn(line_of(error, session.chosen.where))
+            continue
+        for each in came:
+            _print(session, each, body=body)
 
 
 class Followed:

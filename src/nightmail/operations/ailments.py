@@ -64,13 +64,14 @@ def workers_busy(
     """Every handler of a queue is in use, and messages are late."""
     pace = f"; a handler takes {length(timedelta(seconds=mean))} on average" if mean > 0 else ""
     late = stats.oldest_due_age or timedelta(0)
+    where = "1 process" if len(live) == 1 else f"{count(len(live))} processes"
+    busy = f"the only handler in {where} is" if slots == 1 else f"all {count(slots)} handlers in {where} are"
     return Finding(
         code=Code.WORKERS_BUSY,
         severity=Severity.WARNING,
         what=f"queue {queue} has more work than its workers can do",
         evidence=(
-            f"{several(stats.ready, 'message')} ready, the oldest for {length(late)}; all {count(slots)} handlers in "
-            f"{'1 process' if len(live) == 1 else f'{count(len(live))} processes'} are busy{pace}"
+            f"{several(stats.ready, 'message')} ready, the oldest for {length(late)}; {busy} busy{pace}"
         ),
         consequence="messages are late, and later by the minute while more come than are done",
         remedy="start more processes, raise `max_workers`, or make the handler faster: it may wait for something slow",

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
+from typing import Final
 
 from nightmail.controls import LeasedMessage, Pause, WorkerRecord
-from nightmail.errors import NotAllowed, SchemaDrift, UnsuitableServer
+from nightmail.errors import NightmailError, NotAllowed, SchemaDrift, UnsuitableServer
 from nightmail.findings import Code, Examined, Finding, Severity
 from nightmail.operations import ailments
 from nightmail.operations.liveness import consumers, is_live, subscribers, total
@@ -37,11 +38,19 @@ class Thresholds:
 
 
 DEFAULTS = Thresholds()
+_IN_THE_WAY: Final = frozenset({Code.UNSUITABLE_SERVER, Code.SCHEMA_DRIFT, Code.RIGHTS_MISSING})
+"""Findings that can be why a store cannot be looked at."""
 
 
 async def diagnose(store: FullStore, thresholds: Thresholds = DEFAULTS) -> list[Finding]:
     """What is wrong, the worst first. Raises only where there are no tables to look at."""
-    found = [*await _examine(store), *await _look(store, thresholds)]
+    found = await _examine(store)
+    try:
+        found += await _look(store, thresholds)
+    except NightmailError:
+        # On a replica, with changed tables, or without rights, not everything can be read: that is told already.
+        if not any(each.code in _IN_THE_WAY for each in found):
+            raise
     return sorted(found, key=lambda each: (-each.severity, each.code, each.what))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -152,6 +153,20 @@ async def test_an_account_that_may_not_see_other_sessions_is_examined_all_the_sa
         await store.open()
         assert await store.examine() == []
         await store.close()
+
+
+async def test_an_account_that_only_looks_is_told_so(own_url: str) -> None:
+    async with open_store(own_url), user(own_url) as url:
+        name, database = urlsplit(url).username, urlsplit(url).path[1:]
+        await run(own_url, f"grant select on `{database}`.* to {name}")
+        store = MySQLStore(url)
+        await store.open()
+        (found,) = [each for each in await diagnose(store) if each.code is Code.RIGHTS_MISSING]
+        await store.close()
+
+    assert found.severity is Severity.NOTICE
+    async with open_store(own_url) as store:
+        assert [each for each in await diagnose(store) if each.code is Code.RIGHTS_MISSING] == []
 
 
 async def test_a_dropped_index_is_found_until_it_is_repaired(own_url: str) -> None:

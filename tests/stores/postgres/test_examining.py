@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import struct
 import subprocess
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +17,7 @@ import pytest
 
 from nightmail.findings import Code, Severity
 from nightmail.operations.doctor import diagnose
-from nightmail.stores.postgres import examining
+from nightmail.stores.postgres import PostgresStore, examining
 from nightmail.testing.conformance.build import message
 from testkit.pytest_plugin import provide
 from testkit.servers import Postgres
@@ -31,9 +33,19 @@ pytestmark = pytest.mark.postgres
 def own_server() -> Iterator[Postgres]:
     """A server whose settings a test may change: with few connections, and one that waits for its disk."""
     with provide(
-        Postgres(durable=True, settings={"max_connections": 20, "max_prepared_transactions": 2})
+        Postgres(
+            durable=True,
+            settings={"max_connections": 20, "max_prepared_transactions": 2, "wal_level": "logical"},
+        )
     ) as server:
         yield server
+
+
+@pytest.fixture
+def replicated(own_server: Postgres, own_url: str) -> Iterator[str]:
+    """A database on a server whose slots are dropped again, also if the test fails."""
+    yield own_url
+    own_server.sql("select pg_drop_replication_slot(slot_name) from pg_replication_slots")
 
 
 @pytest.fixture
@@ -106,6 +118,96 @@ async def test_who_holds_the_oldest_snapshot_is_found_until_that_ends(
         assert prepared.evidence.startswith("prepared transaction forgotten")
         assert "rollback prepared 'forgotten'" in prepared.remedy
         assert await findings(store, Code.POSTGRES_OLD_SNAPSHOT) == []
+
+
+async def test_a_slot_whose_reader_is_gone_is_found_until_it_is_dropped(
+    replicated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examining, "SLOT_BYTES", 1_000_000)
+    monkeypatch.setattr(examining, "SLOT_TRANSACTIONS", 20)
+    async with open_store(replicated) as store, connection(replicated) as own:
+        # A slot begins at the last checkpoint.
+        await own.execute("checkpoint")
+        await own.execute("select pg_create_physical_replication_slot('standby', true)")
+        await own.execute("select pg_create_logical_replication_slot('feed', 'test_decoding')")
+        assert await findings(store, Code.POSTGRES_REPLICATION_SLOT) == []
+        await store.publish_batch([message(os.urandom(500_000)) for _ in range(4)])
+        (feed, standby) = await findings(store, Code.POSTGRES_REPLICATION_SLOT)
+        await own.execute("select pg_drop_replication_slot('standby')")
+        for _ in range(21):
+            await own.execute("select txid_current()")
+        (of_catalogs,) = await findings(store, Code.POSTGRES_REPLICATION_SLOT)
+        await own.execute(of_catalogs.remedy.split("`")[1])
+
+        assert (feed.severity, feed.lasting) == (Severity.WARNING, False)
+        assert re.fullmatch(r"physical slot, nothing reads it; it keeps \d MB of the log", standby.evidence)
+        assert re.fullmatch(
+            r"logical slot, nothing reads it; it keeps \d MB of the log, those of the system tables of the last 2\d",
+            of_catalogs.evidence,
+        )
+        assert await findings(store, Code.POSTGRES_REPLICATION_SLOT) == []
+
+
+async def test_a_standby_that_keeps_dead_rows_is_found_by_its_slot(
+    own_server: Postgres, replicated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examining, "SLOT_TRANSACTIONS", 20)
+    async with open_store(replicated) as store, connection(replicated) as own:
+        begins = await own.fetchval(
+            "select lsn::text from pg_create_physical_replication_slot('standby', true)"
+        )
+        oldest = await own.fetchval("select txid_current()")
+        async with a_standby(own_server.port, "standby", begins, xmin=oldest):
+            for _ in range(21):
+                await own.execute("select txid_current()")
+            await until(lambda: _is_found(store, Code.POSTGRES_REPLICATION_SLOT))
+            (behind,) = await findings(store, Code.POSTGRES_REPLICATION_SLOT)
+
+        async def is_gone() -> bool:
+            return "nothing reads it" in (await findings(store, Code.POSTGRES_REPLICATION_SLOT))[0].evidence
+
+        await until(is_gone)
+        await own.execute("select pg_drop_replication_slot('standby')")
+
+        assert re.fullmatch(
+            r"physical slot, its reader is behind; it keeps the dead rows of the last 2\d transactions",
+            behind.evidence,
+        )
+        assert "claims get slower" in behind.consequence
+        assert await findings(store, Code.POSTGRES_REPLICATION_SLOT) == []
+
+
+@asynccontextmanager
+async def a_standby(port: int, slot: str, begins: str, *, xmin: int) -> AsyncIterator[None]:
+    """Read the log through this slot, and say that no row is to be removed that this transaction can see."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def answer(last: bytes) -> None:
+        while (kind := await reader.readexactly(1)) != last:
+            (length,) = struct.unpack("!i", await reader.readexactly(4))
+            said = await reader.readexactly(length - 4)
+            assert kind != b"E", said
+
+    options = b"user\0postgres\0replication\0true\0\0"
+    writer.write(struct.pack("!ii", len(options) + 8, 196608) + options)
+    await answer(b"Z")
+    await reader.readexactly(5)
+    query = f'START_REPLICATION SLOT "{slot}" PHYSICAL {begins}\0'.encode()
+    writer.write(b"Q" + struct.pack("!i", len(query) + 4) + query)
+    await answer(b"W")
+    # What a standby with hot_standby_feedback sends: its oldest transaction, and no other for system tables.
+    feedback = b"h" + struct.pack("!qIIII", 0, xmin, 0, 0, 0)
+    writer.write(b"d" + struct.pack("!i", len(feedback) + 4) + feedback)
+    await writer.drain()
+    try:
+        yield
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def _is_found(store: PostgresStore, code: Code) -> bool:
+    return bool(await findings(store, code))
 
 
 async def test_notifications_that_pile_up_are_found_until_the_listener_goes_on(

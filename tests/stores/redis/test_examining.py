@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import pytest_asyncio
 
-from nightmail.findings import Code, Severity
+from faults.clock import Clock
+from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.doctor import diagnose
 from nightmail.stores.redis import RedisStore
 from testkit.pytest_plugin import provide
@@ -120,3 +124,67 @@ async def test_an_account_that_may_not_read_the_settings_is_examined_all_the_sam
         await store.open()
         assert await store.examine() == []
         await store.close()
+
+
+async def test_a_server_whose_clock_is_off_is_found_until_it_is_right() -> None:
+    # Not pytest's directory: the server has a user of its own, who must get to it.
+    with TemporaryDirectory() as directory:
+        clock = Clock(Path(directory), "server", seconds=-90)
+        with provide(Redis(environment=clock.environment)) as server:
+            async with open_store(server.url) as store:
+                (found,) = await told(store, Code.CLOCK_SKEW)
+                clock.set(0)
+
+                assert re.match(r"this machine's clock is 1 min (30|29) s ahead of the store's", found.what)
+                assert await told(store, Code.CLOCK_SKEW) == []
+
+
+async def test_a_replica_is_not_fit_to_keep_messages_until_it_is_promoted(
+    own_server: Redis, store: RedisStore
+) -> None:
+    with provide(Redis(options={"replicaof": ["127.0.0.1", own_server.port]})) as server:
+        replica = RedisStore(server.url)
+        await replica.open()
+        async with client(server.url) as own:
+
+            async def has_copied() -> bool:
+                return bool((await own.info("replication"))["master_link_status"] == "up")
+
+            await until(has_copied)
+            (found,) = await told(replica, Code.UNSUITABLE_SERVER)
+            await own.replicaof("NO", "ONE")
+
+        assert (found.severity, found.lasting) == (Severity.FATAL, True)
+        assert "this Redis is a replica" in found.evidence
+        assert await told(replica, Code.UNSUITABLE_SERVER) == []
+        await replica.close()
+
+
+async def test_keys_that_were_changed_are_found_until_they_are_changed_back(
+    own_server: Redis, store: RedisStore
+) -> None:
+    async with client(own_server.url) as own:
+        (meta,) = await own.keys("*meta*")
+        interval = await own.hget(meta, "look_interval")
+        await own.hset(meta, "look_interval", 60)
+        (found,) = await told(store, Code.SCHEMA_DRIFT)
+        await own.hset(meta, "look_interval", interval)
+
+    assert "look_interval is 60 and not 5" in found.evidence
+    assert await told(store, Code.SCHEMA_DRIFT) == []
+
+
+async def test_an_account_that_only_looks_is_told_so(own_server: Redis, store: RedisStore) -> None:
+    async with account(own_server.url, "operator", also=["-zadd", "-hset"]) as url:
+        operator = RedisStore(url)
+        await operator.open()
+        (found,) = await told(operator, Code.RIGHTS_MISSING)
+        await operator.close()
+
+    assert found.severity is Severity.NOTICE
+    assert await told(store, Code.RIGHTS_MISSING) == []
+
+
+async def told(store: RedisStore, code: Code) -> list[Finding]:
+    """What a doctor finds of this kind."""
+    return [each for each in await diagnose(store) if each.code is code]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,14 +32,21 @@ async def test_a_file_in_order_has_no_findings(file: Path, monkeypatch: pytest.M
         assert await store.examine() == []
 
 
-async def test_an_old_version_is_found(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("version", "is_found"), [((3, 51, 2), True), ((3, 51, 3), False), ((3, 52, 0), False), (None, None)]
+)
+async def test_an_old_version_is_found(
+    file: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int, int] | None, is_found: bool | None
+) -> None:
+    if version is None:
+        # The one that this machine has.
+        is_found = sqlite3.sqlite_version_info < examining.SAFE_VERSION
+    else:
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
     async with opened(SQLiteStore(file)) as store:
-        monkeypatch.setattr(examining, "SAFE_VERSION", (99, 0, 0))
-        (found,) = await findings(store, Code.SQLITE_VERSION)
-        monkeypatch.setattr(examining, "SAFE_VERSION", sqlite3.sqlite_version_info)
+        found = await findings(store, Code.SQLITE_VERSION)
 
-        assert found.evidence == "it is older than 99.0.0"
-        assert await findings(store, Code.SQLITE_VERSION) == []
+    assert [each.evidence for each in found] == (["it is older than 3.51.3"] if is_found else [])
 
 
 async def test_a_disk_in_the_network_is_fatal_and_one_of_this_machine_is_not(
@@ -77,14 +86,21 @@ async def test_a_log_that_a_reader_keeps_from_shrinking_is_found_until_it_ends(
         assert await findings(store, Code.SQLITE_LOG_LARGE) == []
 
 
-async def test_a_disk_that_is_nearly_full_is_found(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened(SQLiteStore(file)) as store:
-        monkeypatch.setattr(examining, "LEAST_FREE", 1 << 62)
-        (found,) = await findings(store, Code.SQLITE_DISK_FULL)
-        monkeypatch.setattr(examining, "LEAST_FREE", 0)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+async def test_a_disk_that_is_nearly_full_is_found_until_there_is_room(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    # Sizes of a file system in memory, which takes only what is written.
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], check=True)
+    try:
+        async with opened(SQLiteStore(disk / "messages.db")) as store:
+            (found,) = await findings(store, Code.SQLITE_DISK_FULL)
+            subprocess.run(["mount", "-o", "remount,size=1g", disk], check=True)
 
-        assert found.evidence.endswith(" MB are free")
-        assert await findings(store, Code.SQLITE_DISK_FULL) == []
+            assert re.fullmatch(r"[0-4] MB are free", found.evidence)
+            assert await findings(store, Code.SQLITE_DISK_FULL) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 async def test_a_changed_table_is_found_until_it_is_changed_back(file: Path) -> None:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost
+from nightmail.json_log import about
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
@@ -143,8 +144,13 @@ class Settling:
             first = yield from self._settle(batch[:half], begun, rings)
             second = yield from self._settle(batch[half:], begun, rings)
             return [*first, *second]
+        refused = batch[0].delivery
         logger.error(
-            "the server refuses to settle %s %d: %s", self.what, batch[0].delivery.id, number_of(error)
+            "the server refuses to settle %s %d: %s",
+            self.what,
+            refused.id,
+            number_of(error),
+            extra=about(refused),
         )
         return [WriteResult.BUSY]
 

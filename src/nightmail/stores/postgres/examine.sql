@@ -31,6 +31,18 @@ select found.* from (
 order by found.seconds desc
 limit 1;
 
+-- name: replication_slots
+-- What each replication slot keeps the whole server from removing: log, dead rows of tables, and of system tables.
+select s.slot_name::text as name, s.slot_type as kind, s.active,
+       coalesce(pg_wal_lsn_diff(
+           case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end, s.restart_lsn
+       ), 0)::bigint as bytes,
+       coalesce(age(s.xmin), 0) as transactions,
+       coalesce(age(s.catalog_xmin), 0) as catalog_transactions,
+       format('select pg_drop_replication_slot(%L)', s.slot_name) as remedy
+from pg_replication_slots as s
+order by s.slot_name;
+
 -- name: notify_queue
 -- How full the queue of notifications is: 0 to 1. It belongs to the whole server.
 select pg_notification_queue_usage() as used;

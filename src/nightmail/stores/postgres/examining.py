@@ -17,6 +17,9 @@ DEAD_ROWS: Final = 50_000
 DEAD_SHARE: Final = 0.2
 """Autovacuum begins at a fiftieth: from this share of live rows on, and so many rows, it does not keep up."""
 OLD: Final = timedelta(minutes=10)
+SLOT_BYTES: Final = 1_000_000_000
+SLOT_TRANSACTIONS: Final = 100_000
+"""How far the reader of a replication slot may be behind: in bytes of the log, and in transactions."""
 QUEUE_SHARE: Final = 0.1
 CONNECTION_SHARE: Final = 0.8
 WAKEUP_SECONDS: Final = 5.0
@@ -37,6 +40,7 @@ async def examine(link: Link, statements: Mapping[str, Statement], place: Place)
     return [
         *_dead_rows(await ask("dead_rows")),
         *_old_snapshot(await ask("oldest_snapshot")),
+        *_replication_slots(await ask("replication_slots")),
         *_notify_queue((await ask("notify_queue"))[0]["used"]),
         *_durability(settings),
         *_isolation(settings.get("default_transaction_isolation", "read committed")),
@@ -102,6 +106,40 @@ def _old_snapshot(found: Sequence[Any]) -> Iterator[Finding]:
                 ),
                 remedy=f"end it where it comes from; or `{row['remedy']}`",
             )
+
+
+def _replication_slots(found: Sequence[Any]) -> Iterator[Finding]:
+    for row in found:
+        held: list[str] = []
+        consequences: list[str] = []
+        if row["bytes"] > SLOT_BYTES:
+            held.append(f"{count(row['bytes'] // 1_000_000)} MB of the log")
+            consequences.append(
+                "when the log has filled the disk, the server stops, and all publishes with it"
+            )
+        if row["transactions"] > SLOT_TRANSACTIONS:
+            held.append(f"the dead rows of the last {count(row['transactions'])} transactions")
+            consequences.append(
+                "what was delivered since then cannot be removed: claims get slower and slower"
+            )
+        if row["catalog_transactions"] > SLOT_TRANSACTIONS:
+            held.append(f"those of the system tables of the last {count(row['catalog_transactions'])}")
+            consequences.append("system tables grow, and everything that plans a query gets slower")
+        if not held:
+            continue
+        reader = "its reader is behind" if row["active"] else "nothing reads it"
+        yield Finding(
+            code=Code.POSTGRES_REPLICATION_SLOT,
+            severity=Severity.WARNING,
+            what=f"replication slot {row['name']} keeps what the server would remove",
+            evidence=f"{row['kind']} slot, {reader}; it keeps {', '.join(held)}",
+            consequence="; ".join(consequences),
+            remedy=(
+                "find out why its reader is slow; max_slot_wal_keep_size limits the log that it can keep"
+                if row["active"]
+                else f"start its reader (a standby, a change feed); if there is none any more: `{row['remedy']}`"
+            ),
+        )
 
 
 def _notify_queue(used: float) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ import asyncpg
 
 from nightmail.clock import Clock
 from nightmail.errors import LeaseLost
+from nightmail.json_log import about
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import Settlement
@@ -117,7 +118,14 @@ class UnderLease(ABC):
             first = yield from self.settle(batch[:half])
             second = yield from self.settle(batch[half:])
             return Change([*first.result, *second.result])
-        logger.error("Postgres refuses to settle %s %d: %s", self.what, batch[0].delivery.id, error.sqlstate)
+        refused = batch[0].delivery
+        logger.error(
+            "Postgres refuses to settle %s %d: %s",
+            self.what,
+            refused.id,
+            error.sqlstate,
+            extra=about(refused),
+        )
         return Change([WriteResult.BUSY])
 
     def _settle_unlocked(self, batch: Sequence[Settlement]) -> Verb[set[int]]:

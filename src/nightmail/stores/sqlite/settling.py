@@ -10,6 +10,7 @@ from functools import partial
 from uuid import UUID
 
 from nightmail.errors import Refused
+from nightmail.json_log import about
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Dead, Done, Release, WriteResult
 from nightmail.store import Settlement
@@ -120,7 +121,9 @@ def settle_apart(
                 rings |= change.rings
             case Failed(Refused() as error):
                 kind = "dead letter" if isinstance(one.delivery, DeadDelivery) else "message"
-                logger.error("%s %d cannot be settled: %s", kind, one.delivery.id, error)
+                logger.error(
+                    "%s %d cannot be settled: %s", kind, one.delivery.id, error, extra=about(one.delivery)
+                )
                 results.append(WriteResult.BUSY)
             case Failed(error):
                 raise error

@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from nightmail.operations.reasons import (
     Available,
+    Delivered,
     Died,
     DueLater,
     Expired,
@@ -22,7 +23,7 @@ from nightmail.operations.reasons import (
     WorkerLost,
 )
 from nightmail.operations.why import why
-from nightmail.outcome import Dead, Retry
+from nightmail.outcome import Dead, Done, Retry
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
@@ -205,16 +206,22 @@ class WhyConformance:
         clock.advance(SECOND)
         assert await why(store, id_) == [NoWorker(queue="mail", worker="host-1/77", seen_ago=31 * SECOND)]
 
-    async def test_why_a_superseded_message_does_not_run_again(self, attended: FullStore) -> None:
+    async def test_why_a_superseded_message_does_not_run_again(
+        self, attended: FullStore, clock: ManualClock
+    ) -> None:
         old = await stored(attended, timer("reminder", b"old"))
         delivery = await claim_one(attended, token=token_of(FIRST, 1))
         new = await stored(attended, timer("reminder", b"new", on_conflict="replace"))
 
         running, superseded = await why(attended, delivery.id)
+        clock.advance(LEASE + SECOND)
+        await attended.report(a_report())
+        lost, waiting = await why(attended, delivery.id)
 
         assert old == delivery.id
         assert isinstance(running, Leased)
-        assert superseded == Superseded(timer_id="reminder", message_id=new)
+        assert superseded == waiting == Superseded(timer_id="reminder", message_id=new)
+        assert isinstance(lost, WorkerLost)
 
     async def test_why_an_expired_message_will_not_run(self, attended: FullStore, clock: ManualClock) -> None:
         id_ = await stored(attended, message(expires_in=SECOND))
@@ -262,6 +269,23 @@ class WhyConformance:
             attempts=1,
         )
         assert f"rejected after 1 attempt: ValueError: no (`nightmail dead show {letter.id}`)" in reason.text
+
+    async def test_why_a_delivered_message_does_not_run_where_history_is_kept(
+        self, attended: FullStore, harness: Harness, clock: ManualClock
+    ) -> None:
+        forgotten = await stored(attended, message())
+        await settle_one(attended, await claim_one(attended), Done())
+        keeper = await harness.open(keep_delivered=True)
+        try:
+            kept = await stored(keeper, message())
+            await settle_one(keeper, await claim_one(keeper), Done())
+            delivered_at = clock.now()
+            clock.advance(MINUTE)
+
+            assert await why(attended, forgotten) == [Unknown()]
+            assert await why(attended, kept) == [Delivered(delivered_at=delivered_at, delivered_ago=MINUTE)]
+        finally:
+            await keeper.close()
 
     async def test_why_an_available_message_will_run_soon(
         self, attended: FullStore, clock: ManualClock
