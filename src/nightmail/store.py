@@ -530,6 +530,24 @@ class Inspection(Protocol):
 
 
 @runtime_checkable
+class LooksAhead(Protocol):
+    """A store that tells for many queues at once when something is due there. Idle workers then share their looks."""
+
+    @property
+    def look_interval(self) -> timedelta:
+        """See `Store.look_interval`."""
+        ...
+
+    async def look_ahead(self, queues: Sequence[str]) -> dict[str, timedelta]:
+        """How long until a claim of each of these queues may find something: zero if now, left out if nothing is known.
+
+        It takes and changes nothing. It may be too early, for instance where messages wait in a long line or where it
+        is expensive to know, but never too late: until then a claim finds only what is written after this call.
+        """
+        ...
+
+
+@runtime_checkable
 class Control(Protocol):
     """The same store, for those who steer it and ask why. What is not used costs a message nothing."""
 

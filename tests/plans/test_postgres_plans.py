@@ -21,6 +21,7 @@ import pytest
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import PostgresStore
+from nightmail.stores.postgres.claiming import WINDOW
 from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE
 from testkit.servers import Postgres
 from tests.stores.postgres.support import connection, open_store
@@ -179,6 +180,10 @@ async def test_what_is_read_follows_the_batch_and_not_the_backlog(postgres_url: 
 
         claimed, plan = await claim(queue="nothing")
         assert_frugal(plan, rows=50, pages=250)
+
+        # The look that idle workers share reads no more than a window of what is leased or waits in line.
+        assert set(await store.look_ahead([QUEUE, "nothing"])) == {QUEUE}
+        assert_frugal(await claims.only(), rows=WINDOW * 10, pages=WINDOW * 30)
 
 
 async def test_a_claim_updates_its_rows_in_place_and_touches_no_index(postgres_url: str) -> None:

@@ -21,6 +21,7 @@ from nightmail.broker.class_annotations import what_to_import
 from nightmail.broker.options import Run, TimerOptions, WorkerOptions
 from nightmail.broker.sessions import SessionFactories, SessionFactory
 from nightmail.broker.sync_sessions import SyncSessionFactory
+from nightmail.engine.idle_looks import IdleLooks
 from nightmail.engine.presence import Presence
 from nightmail.engine.quarantine import Quarantine
 from nightmail.observe import LoggingObserver, Observer
@@ -37,6 +38,7 @@ class OutboxBrokerConfig(BrokerConfig):
     worker_options: WorkerOptions = field(default_factory=WorkerOptions)
     observer: Observer = field(default_factory=LoggingObserver)
     quarantine: Quarantine = field(default_factory=Quarantine)
+    idle_looks: IdleLooks = field(default_factory=IdleLooks)
     access_log_level: int = logging.DEBUG
     """The level of the lines about messages that are received and processed."""
     presence: Presence = field(default_factory=lambda: Presence({"faststream": FASTSTREAM_VERSION}))

@@ -187,6 +187,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
             observer=broker.observer,
             quarantine=broker.quarantine,
             presence=broker.presence,
+            idle_looks=broker.idle_looks,
             about={"name": self.specification.call_name, "handlers": self._where_handlers_run},
         )
 

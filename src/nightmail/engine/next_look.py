@@ -26,14 +26,22 @@ class Alarm:
 
     def __init__(self) -> None:
         self._at = 0.0
+        self.is_routine = False
+        """Whether nothing is expected then: the look is made only because the interval has passed."""
 
-    def set(self, at: float) -> None:
+    def set(self, at: float, *, routine: bool = False) -> None:
         """Look at this moment."""
         self._at = at
+        self.is_routine = routine
 
     def at_once(self) -> None:
         """Look as soon as there is room."""
-        self._at = 0.0
+        self.set(0.0)
+
+    def put_off(self, at: float, *, routine: bool) -> None:
+        """Another's look saw that nothing is due before that moment. It never makes a look earlier."""
+        if self.is_routine and at > self._at:
+            self.set(at, routine=routine)
 
     def seconds_from(self, now: float) -> float:
         """How long until then; never negative."""
@@ -47,3 +55,8 @@ def next_look(sent: float, next_in: timedelta | None, interval: timedelta) -> fl
     """
     wait = interval if next_in is None else min(next_in, interval)
     return sent + wait.total_seconds()
+
+
+def is_routine(next_in: timedelta | None, interval: timedelta) -> bool:
+    """Whether nothing is expected within the interval."""
+    return next_in is None or next_in >= interval

@@ -28,9 +28,10 @@ from nightmail.engine.attempt import Attempt, Batched, Handler
 from nightmail.engine.dead_letters import DeadLetters
 from nightmail.engine.failure_counts import FailureCounts
 from nightmail.engine.finished import Finished
+from nightmail.engine.idle_looks import IdleLooks
 from nightmail.engine.in_flight import InFlight
 from nightmail.engine.leases import Keeper, Leases
-from nightmail.engine.next_look import Alarm, next_look
+from nightmail.engine.next_look import Alarm, is_routine, next_look
 from nightmail.engine.pausing import PATIENCE_SECONDS, Pausing
 from nightmail.engine.prefetch import MOST_AHEAD, ClaimSize, Prefetch
 from nightmail.engine.presence import Presence, control_of
@@ -78,9 +79,13 @@ class Worker:
         observer: Observer | None = None,
         quarantine: Quarantine | None = None,
         presence: Presence | None = None,
+        idle_looks: IdleLooks | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """`quarantine` and `presence` are shared by the workers of a process; `about` is what it reports besides."""
+        """`quarantine`, `presence` and `idle_looks` are shared by the workers of a process.
+
+        `about` is what it reports besides.
+        """
         self._store = store
         self.queues: Final = check_queues(queues)
         self._settings = settings or WorkerSettings()
@@ -90,6 +95,7 @@ class Worker:
         self._handler = handler
         self._quarantine = quarantine or Quarantine()
         self._presence = presence or Presence()
+        self._idle_looks = idle_looks or IdleLooks()
         self._about = dict(about or {})
         self._control = control_of(store)
         breaker = self._settings.breaker
@@ -250,6 +256,8 @@ class Worker:
     async def _work(self, claiming: Step, stays: bool) -> None:
         self._quarantine.join(self)
         self._presence.join(self, self._store, at_once=stays)
+        if stays:
+            self._idle_looks.join(self._alarm, self._store, self.queues)
         loop = asyncio.get_running_loop()
         keeper = Keeper(
             self._leases,
@@ -275,6 +283,7 @@ class Worker:
                         leaving.result()
         finally:
             self._quarantine.leave(self)
+            self._idle_looks.leave(self._alarm)
             self._runners.close()
             await self._presence.leave(
                 self, self._store, by=max(self._stopping.last_writes_end(), time.monotonic() + A_MOMENT)
@@ -330,6 +339,7 @@ class Worker:
         await self._wait_for_room()
         while seconds := self._alarm.seconds_from(time.monotonic()):
             if await self._bell.wait(min(seconds, REVIEW_SECONDS) if self._in_flight.waiting else seconds):
+                self._alarm.at_once()
                 self._observer.woken()
                 break
             self._review()
@@ -376,6 +386,8 @@ class Worker:
     async def _claim(self) -> None:
         if self._quarantine.closed or (self._most is not None and self._quarantine.taken):
             return  # A message was quarantined just now: wait again.
+        if await self._idle_looks.puts_off(self._alarm):
+            return
         self._bell.clear()
         await self._recall()
         sent = time.monotonic()
@@ -409,7 +421,10 @@ class Worker:
         if claimed.full:
             self._alarm.at_once()
         else:
-            self._alarm.set(next_look(sent, claimed.next_in, self._store.look_interval))
+            interval = self._store.look_interval
+            self._alarm.set(
+                next_look(sent, claimed.next_in, interval), routine=is_routine(claimed.next_in, interval)
+            )
 
     async def _recall(self) -> None:
         """Hand back what the last claim took if its reply was lost: no worker could have it before the lease ends."""

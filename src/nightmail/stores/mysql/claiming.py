@@ -37,7 +37,7 @@ from nightmail.stores.mysql.portions import Portions
 from nightmail.stores.mysql.ranges import Place, within
 from nightmail.stores.mysql.requests import SERVER, Answer, Pause, Server
 from nightmail.stores.mysql.retries import Retries
-from nightmail.stores.mysql.text import ALWAYS, NEVER, Queries, Sql, Value, literal, several, union
+from nightmail.stores.mysql.text import ALWAYS, NEVER, Queries, Sql, Value, listed, literal, several, union
 from nightmail.stores.mysql.times import aware, later, now
 from nightmail.stores.shared.fairness import FairShare
 from nightmail.stores.shared.marks import LEVELS, Marks, Range
@@ -224,7 +224,11 @@ class Claims:
         for place, walk in enumerate(walks):
             values |= {"place": place, "queue": walk.range.queue.encode()}
             # No message has the id 0, and an empty list would let nothing pass.
-            values |= {"level": walk.range.level, "within": within(walk.range), "tried": [0, *walk.tried]}
+            values |= {
+                "level": walk.range.level,
+                "within": within(walk.range),
+                "tried": listed((0, *walk.tried)),
+            }
             branches.append(self._sql("candidates", **values))
         answer: Answer = yield union(branches)
         found: list[list[Found]] = [[] for _ in walks]
@@ -321,9 +325,9 @@ class Claims:
             # Where only one level has anything due, its oldest come first anyway.
             several_levels = len({each.range.level for each in own}) > 1
             share = self._shares.reserved(queue, room) if several_levels else 0
-            oldest = sorted(own, key=_AGE)[:share]
-            ids = {each.id for each in oldest}
-            rest = (each for each in own if each.id not in ids and each.range.level >= lowest[queue])
+            oldest = sorted(own, key=_AGE)[:share] if share else []
+            ids, least = {each.id for each in oldest}, lowest[queue]
+            rest = (each for each in own if each.id not in ids and each.range.level >= least)
             chosen += [*oldest, *rest][:room]
         return chosen
 
@@ -403,7 +407,7 @@ class Claims:
                 "token": look.wanted.token,
                 "now": moment,
                 "until": later(moment, look.wanted.lease),
-                "ids": [row[0] for row in look.taken],
+                "ids": listed(row[0] for row in look.taken),
                 "begun": begun,
             }
             writes.append(self._sql("lease", **values))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final, TypeAlias
@@ -39,17 +38,20 @@ _Writes: TypeAlias = Callable[[Sequence[Delivery]], list[Sql]]
 
 def by_token(deliveries: Iterable[Delivery]) -> dict[UUID, list[int]]:
     """The ids leased under each token."""
-    found: defaultdict[UUID, list[int]] = defaultdict(list)
+    found: dict[UUID, list[int]] = {}
+    token, ids = None, list[int]()
     for delivery in deliveries:
-        found[delivery.token].append(delivery.id)
+        if delivery.token is not token:  # Messages claimed together share it, and its hash is a call.
+            token = delivery.token
+            ids = found.setdefault(token, [])
+        ids.append(delivery.id)
     return found
 
 
 def fenced(leased: Mapping[UUID, Iterable[int]], begun: Sql = ALWAYS) -> Sql:
     """The fence: ids under their tokens. `begun`: nothing passes it outside of a transaction (see `Dialect.begun`)."""
     held = [
-        f"(m.id in {literal(several(sorted(ids)))} and m.token = {literal(token)})"
-        for token, ids in leased.items()
+        f"(m.id in {several(sorted(ids))} and m.token = {literal(token)})" for token, ids in leased.items()
     ]
     return Sql(f"(({' or '.join(held)}) and {begun})" if held else "false")
 

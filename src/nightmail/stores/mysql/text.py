@@ -78,13 +78,18 @@ def literal(value: Value) -> str:
             return f"({', '.join(map(literal, value)) or 'null'})"
 
 
-def several(ids: Iterable[int]) -> list[int]:
+def listed(ids: Iterable[int]) -> Sql:
+    """The literal of a list of ids. There may be many, so none is asked what it is; what is not a number is refused."""
+    return Sql(f"({', '.join(map(int.__repr__, ids)) or 'null'})")
+
+
+def several(ids: Iterable[int]) -> Sql:
     """Ids to be locked on a condition, with one more that no message has.
 
     A single id would be read before the condition is evaluated, and InnoDB would then keep the row locked until the end
     of the transaction even if the condition does not hold.
     """
-    return [0, *ids]
+    return listed((0, *ids))
 
 
 class Queries:

@@ -378,6 +378,71 @@ union all
 select claimed.*, null, null, null, null, null, null, null, null
 from claimed;
 
+-- name: look_ahead
+-- For each of these queues how long until a claim may find something, null if nothing is known: for idle workers, who
+-- share this look. It takes nothing, and may be too early, but never too late: behind :window messages that run or wait in
+-- line it does not look, and says now. It always begins at the beginning of each level.
+select q.queue, least(
+    case when (controls.paused ? '') is not true then (
+        select min(coming.at)
+        from generate_series(0, 9) as l(level),
+        lateral (
+            select case when count(*) = :window::integer then min(running.due_at)
+                        else min(coalesce(running.lease_until, running.due_at))
+                            filter (where (controls.paused ? running.ordering_key) is not true) end as at
+            from (
+                select m.due_at, m.lease_until, m.ordering_key
+                from nightmail_messages as m
+                where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+                  and m.queue = q.queue and m.priority = l.level
+                  and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
+                order by m.due_at, m.id
+                limit :window
+            ) as running
+            union all
+            select case when count(*) = :window or bool_or(line.is_free) then min(line.due_at) end
+            from (
+                select b.due_at, (controls.paused ? b.ordering_key) is not true and (
+                    select h.id from nightmail_messages as h
+                    where h.queue = q.queue and h.head_key = b.ordering_key limit 1) is null as is_free
+                from nightmail_messages as b
+                where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+                  and b.queue = q.queue and b.priority = l.level
+                  and b.due_at <= coalesce(:now, statement_timestamp())
+                order by b.due_at, b.id
+                limit :window
+            ) as line
+            union all
+            select next.due_at
+            from (
+                select m.due_at from nightmail_messages as m
+                where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
+                  and m.queue = q.queue and m.priority = l.level
+                  and m.due_at > coalesce(:now, statement_timestamp())
+                order by m.due_at, m.id
+                limit 1
+            ) as next
+            union all
+            select next.due_at
+            from (
+                select b.due_at from nightmail_messages as b
+                where b.priority >= 0 and b.ordering_key is not null and b.head_key is null
+                  and b.queue = q.queue and b.priority = l.level
+                  and b.due_at > coalesce(:now, statement_timestamp())
+                order by b.due_at, b.id
+                limit 1
+            ) as next
+        ) as coming
+    ) end,
+    controls.ends
+) - coalesce(:now, statement_timestamp()) as next_in
+from unnest(:queues::text[]) as q(queue),
+lateral (
+    select jsonb_object_agg(c.ordering_key, true) as paused, min(c.until) as ends
+    from nightmail_controls as c
+    where c.queue = q.queue
+) as controls;
+
 -- name: moment
 select coalesce(:now::timestamptz, statement_timestamp()) as looked_at;
 

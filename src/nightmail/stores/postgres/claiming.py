@@ -40,6 +40,7 @@ FIRSTS_SECONDS: Final = 1.0
 TOO_LONG: Final = 1.0
 """Seconds: a claim that the server canceled sooner than this was not canceled for scanning too much."""
 MILLISECOND: Final = timedelta(milliseconds=1)
+ZERO: Final = timedelta(0)
 SECONDS_PER_QUEUE: Final = 0.0005
 SECONDS_PER_MESSAGE: Final = 0.0001
 """What a claim takes when it passes over nothing. Time beyond that, marks can save."""
@@ -156,6 +157,18 @@ class Claims:
         except BaseException:
             self.look_everywhere()
             raise
+
+    def look_ahead(self, queues: Sequence[str]) -> Verb[dict[str, timedelta]]:
+        """See `LooksAhead.look_ahead`."""
+        # Where a look from the beginning is expensive, claims know better when to make one.
+        expected = {queue: ZERO for queue in queues if self._marks.is_dear(queue)}
+        cheap = [queue for queue in queues if queue not in expected]
+        if cheap:
+            values = {"queues": cheap, "window": WINDOW, "now": self._clock.now()}
+            for row in (yield self._ask("look_ahead", values)):
+                if row["next_in"] is not None:
+                    expected[row["queue"]] = max(row["next_in"], ZERO)
+        return expected
 
     def settled(self, batch: Sequence[Settlement]) -> None:
         """Look where these make a difference.

@@ -112,6 +112,10 @@ class Runtime:
         """See `Runtime.claim`."""
         return self.lanes.claim.carry_out(partial(self.claims.claim, wanted))
 
+    def look_ahead(self, queues: Sequence[str]) -> Awaitable[dict[str, timedelta]]:
+        """See `LooksAhead.look_ahead`."""
+        return self.lanes.claim.carry_out(partial(self.claims.look_ahead, queues))
+
     def claim_dead(self, wanted: Wanted) -> Awaitable[Claimed]:
         """See `Runtime.claim_dead`."""
         return self.lanes.claim.carry_out(partial(self._letters.claim, wanted))

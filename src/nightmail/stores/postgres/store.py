@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from nightmail.clock import Clock, StoreClock
@@ -140,6 +142,10 @@ class PostgresStore(ServerStore[Runtime], SQLStore):
             await self._tables.learn(link)
 
         await self._runtime.lanes.publish.run(work)
+
+    async def look_ahead(self, queues: Sequence[str]) -> dict[str, timedelta]:
+        """See `LooksAhead.look_ahead`."""
+        return await self._runtime.look_ahead(queues)
 
     async def examine(self) -> list[Finding]:
         """See `Examined.examine`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -23,7 +24,7 @@ def leased(row: Sequence[Any], token: UUID, claimed_at: datetime) -> Delivery:
     ) = row  # fmt: skip
     # Positional: this runs for every message, and keyword arguments would take twice as long.
     return Delivery(
-        id_, token, queue, bytes.fromhex(body), str(bytes.fromhex(headers), "utf-8", "replace"), timer_id, ordering_key,
+        id_, token, queue, unhexlify(body), str(unhexlify(headers), "utf-8", "replace"), timer_id, ordering_key,
         priority, moment_of(due_at), moment_of(published_at), claimed_at,
         None if expires_at is None else moment_of(expires_at),
         attempts, deliveries,
