@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
+from heapq import nsmallest
+from itertools import product
 from typing import Any, Final
 
 from nightmail.limits import ByteBudget
@@ -17,7 +18,8 @@ from nightmail.records import (
     QueueStats,
     StoredMessage,
 )
-from nightmail.stores.shared.dead_groups import DeadGroups
+from nightmail.stores.shared.dead_groups import PAGE, DeadGroups
+from nightmail.stores.shared.marks import LEVELS
 from nightmail.stores.sql.verbs import Verb
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.queries import Queries
@@ -29,8 +31,9 @@ from nightmail.stores.sqlite.times import (
     stored_moment,
 )
 
-_PAGE: Final = 10_000
-"""How many dead letters are counted at a time."""
+_LEVELS: Final = tuple(product((0, 1), LEVELS))
+"""The parts of the index of a queue: those that follow another message of their ordering key, or not; by priority."""
+_BEGINNING, _END = -(2**63), 2**63 - 1
 
 
 class Inspecting:
@@ -50,20 +53,26 @@ class Inspecting:
         cursor: tuple[datetime, int] | None,
     ) -> Verb[list[PendingMessage]]:
         """Waiting messages by due time."""
+        now = self._time.now()
         narrowed: Mapping[str, Any] = {
-            "due_before": None if due_before is None else stored_moment(due_before),
-            "after": None if cursor is None else stored_moment(cursor[0]),
-            "after_id": None if cursor is None else cursor[1],
+            "due_before": _END if due_before is None else stored_moment(due_before),
+            "after": _BEGINNING if cursor is None else stored_moment(cursor[0]),
+            "after_id": 0 if cursor is None else cursor[1],
             "limit": max(limit, 0),
-            "now": self._time.now(),
+            "now": now,
         }
-        if queue is None:
-            found = yield self._sql("peek", timer_id=timer_id, **narrowed)
-        elif timer_id is None:
-            found = yield self._sql("peek_queue", queue=queue, **narrowed)
-        else:
-            found = yield self._sql("peek_timer", queue=queue, timer_id=timer_id, **narrowed)
-        return [rows.pending_message(row) for row in found]
+        found: list[tuple[int, int]] = []
+        for name in [row[0] for row in (yield self._sql("queues"))] if queue is None else [queue]:
+            if timer_id is not None:
+                found += yield self._sql("peek_timer", queue=name, timer_id=timer_id, **narrowed)
+                continue
+            for follows, priority in _LEVELS:
+                found += yield self._sql(
+                    "peek_level", queue=name, follows=follows, priority=priority, **narrowed
+                )
+        ids = [id_ for _, id_ in nsmallest(limit, found)]
+        page = (yield self._sql("peek", ids=json.dumps(ids), now=now)) if ids else []
+        return [rows.pending_message(row) for row in page]
 
     def find(self, ids: Sequence[int]) -> Verb[list[StoredMessage]]:
         """The messages with these ids."""
@@ -75,7 +84,8 @@ class Inspecting:
     ) -> Verb[list[DeadLetter]]:
         """Dead letters, newest first, as many as fit into `max_bytes`."""
         wanted = conditions(which, self._time.now())
-        sizes = yield self._sql(narrowed("dead", which), cursor=cursor, limit=max(limit, 0), **wanted)
+        below = _END if cursor is None else cursor
+        sizes = yield self._sql(narrowed("dead", which), cursor=below, limit=max(limit, 0), **wanted)
         budget = ByteBudget(max_bytes)
         ids = [id_ for id_, size in sizes if budget.take(size)]
         found = (yield self._sql("read_dead", ids=json.dumps(ids))) if ids else []
@@ -85,11 +95,9 @@ class Inspecting:
         """Dead letters, counted by group: page by page, so that memory holds no more than one."""
         wanted = conditions(which, self._time.now())
         groups = DeadGroups(readable_moment)
-        cursor: int | None = None
-        while page := (yield self._sql(narrowed("dead_errors", which), cursor=cursor, limit=_PAGE, **wanted)):
-            for id_, queue, reason, error, died in page:
-                why = None if error is None else error.decode("utf-8", "replace")
-                groups.add(_text(queue), _text(reason), why, 1, died, died, id_)
+        cursor = _END
+        while page := (yield self._sql(narrowed("dead_errors", which), cursor=cursor, limit=PAGE, **wanted)):
+            groups.add_page(page)
             cursor = page[-1][0]
         return groups.summary(limit)
 
@@ -110,12 +118,6 @@ class Inspecting:
                 else timedelta(microseconds=now - max(oldest, BEGINNING_OF_TIME)),
             )
         return stats
-
-
-@lru_cache(maxsize=1024)
-def _text(name: bytes) -> str:
-    """A name or reason. Read as bytes, for Python is called for each text that SQLite returns, and these are many."""
-    return name.decode("utf-8", "replace")
 
 
 def narrowed(statement: str, which: DeadFilter) -> str:
