@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from nightmail.store import FullStore
 from nightmail.stores import open_store
 
 COMMANDS: Final = "read commands"
+PROCESSOR: Final = "processor time of their processes"
 CALLS: Final = "the same, as calls of the library"
 DRAIN: Final = "drain of a plain handler"
 SLOWEST: Final = "the slowest"
@@ -125,21 +127,32 @@ async def _migrated(url: str) -> None:
 async def _answers(lab: Lab, bench: Bench, wanted: Sequence[Command], store: FullStore, note: str) -> None:
     typed = Table("operating", COMMANDS, bench.server.name, "s", note=note, less_is_better=True)
     called = Table("operating", CALLS, bench.server.name, "s", note=note, less_is_better=True)
-    lab.results.tables += [typed, called]
+    worked = Table("operating", PROCESSOR, bench.server.name, "s", note=note, less_is_better=True)
+    lab.results.tables += [typed, worked, called]
     typed.order([SLOWEST, STARTING])
     starting = Command("--version", ("--version",), lambda _: asyncio.sleep(0))
     for _ in range(lab.choose(2, 1)):
         most = 0.0
+        before = _processor_seconds()
         typed.row(STARTING).values.append(await _run(starting, bench.url))
+        worked.row(STARTING).values.append(_processor_seconds() - before)
         for command in wanted:
             lab.say(f"nightmail {command.name}")
             begun = time.perf_counter()
             await command.call(store)
             called.row(command.name).values.append(time.perf_counter() - begun)
+            before = _processor_seconds()
             seconds = max([await _run(command, bench.url, *json) for json in ((), ("--json",))])
+            worked.row(command.name).values.append((_processor_seconds() - before) / 2)
             typed.row(command.name).values.append(seconds)
             most = max(most, seconds)
         typed.row(SLOWEST).values.append(most)
+
+
+def _processor_seconds() -> float:
+    """Of all processes that have ended: commands, and nothing else while they are timed."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 async def _run(command: Command, url: str, *options: str, codes: Sequence[int] = ()) -> float:

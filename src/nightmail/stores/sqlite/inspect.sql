@@ -1,57 +1,74 @@
 -- Operator queries. Read-only, on a separate connection, so nothing waits for them.
 
--- name: queues
--- The queues that have messages: one lookup in the index for each, however many it has.
+-- name: peek
+-- Waiting messages of a queue, or of all, by due time: the first of each part of the index, and of these the first. One
+-- lookup for each queue finds the next one, however many messages it has. Ids are sorted without the bodies, which may
+-- be large.
 WITH RECURSIVE queues(queue) AS (
-    SELECT min(queue)
-    FROM nightmail_messages
+    SELECT coalesce(:queue, (SELECT min(m.queue) FROM nightmail_messages AS m))
     UNION ALL
     SELECT (SELECT min(m.queue) FROM nightmail_messages AS m WHERE m.queue > queues.queue)
     FROM queues
-    WHERE queues.queue IS NOT NULL
+    WHERE :queue IS NULL AND queues.queue IS NOT NULL
+), levels(follows, priority) AS (
+    SELECT f.value, p.value
+    FROM json_each('[0,1]') AS f, json_each('[0,1,2,3,4,5,6,7,8,9]') AS p
 )
-SELECT queue
-FROM queues
-WHERE queue IS NOT NULL;
-
--- name: peek_level
--- Waiting messages of one level of a queue, by due time: in the order of the index, so that no more are read.
-SELECT due_at, id
-FROM nightmail_messages INDEXED BY nightmail_messages_due
-WHERE
-    queue = :queue
-    AND follows = :follows
-    AND priority = :priority
-    AND due_at < :due_before
-    AND (due_at, id) > (:after, :after_id)
-    AND (lease_until IS NULL OR lease_until <= :now)
-    AND superseded = 0
-ORDER BY due_at, id
-LIMIT :limit;
-
--- name: peek
--- Those of these messages that still wait, by due time.
 SELECT
     id, queue, cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, expires_at, attempts,
     cast(body AS BLOB), cast(headers AS TEXT)
 FROM nightmail_messages
-WHERE
-    id IN (SELECT value FROM json_each(:ids))
-    AND (lease_until IS NULL OR lease_until <= :now)
-    AND superseded = 0
+WHERE id IN (
+    SELECT first.id
+    FROM queues
+    CROSS JOIN levels
+    CROSS JOIN nightmail_messages AS first
+    WHERE first.id IN (
+        SELECT m.id
+        FROM nightmail_messages AS m INDEXED BY nightmail_messages_due
+        WHERE
+            m.queue = queues.queue
+            AND m.follows = levels.follows
+            AND m.priority = levels.priority
+            AND m.due_at < :due_before
+            AND (m.due_at, m.id) > (:after, :after_id)
+            AND (m.lease_until IS NULL OR m.lease_until <= :now)
+            AND m.superseded = 0
+        ORDER BY m.due_at, m.id
+        LIMIT :limit
+    )
+    ORDER BY first.due_at, first.id
+    LIMIT :limit
+)
 ORDER BY due_at, id;
 
 -- name: peek_timer
--- The message of a queue that owns this timer id, if it waits.
-SELECT due_at, id
+-- The messages that own this timer id, in a queue or in all, if they wait.
+WITH RECURSIVE queues(queue) AS (
+    SELECT coalesce(:queue, (SELECT min(m.queue) FROM nightmail_messages AS m))
+    UNION ALL
+    SELECT (SELECT min(m.queue) FROM nightmail_messages AS m WHERE m.queue > queues.queue)
+    FROM queues
+    WHERE :queue IS NULL AND queues.queue IS NOT NULL
+)
+SELECT
+    id, queue, cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, expires_at, attempts,
+    cast(body AS BLOB), cast(headers AS TEXT)
 FROM nightmail_messages
-WHERE
-    queue = :queue
-    AND timer_key = :timer_id
-    AND due_at < :due_before
-    AND (due_at, id) > (:after, :after_id)
-    AND (lease_until IS NULL OR lease_until <= :now)
-LIMIT :limit;
+WHERE id IN (
+    SELECT m.id
+    FROM queues
+    CROSS JOIN nightmail_messages AS m INDEXED BY nightmail_messages_timer
+    WHERE
+        m.queue = queues.queue
+        AND m.timer_key = :timer_id
+        AND m.due_at < :due_before
+        AND (m.due_at, m.id) > (:after, :after_id)
+        AND (m.lease_until IS NULL OR m.lease_until <= :now)
+    ORDER BY m.due_at, m.id
+    LIMIT :limit
+)
+ORDER BY due_at, id;
 
 -- name: find
 -- The messages with these ids, whatever their state.

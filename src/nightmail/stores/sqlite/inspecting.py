@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from heapq import nsmallest
-from itertools import product
 from typing import Any, Final
 
 from nightmail.limits import ByteBudget
@@ -19,7 +17,6 @@ from nightmail.records import (
     StoredMessage,
 )
 from nightmail.stores.shared.dead_groups import PAGE, DeadGroups
-from nightmail.stores.shared.marks import LEVELS
 from nightmail.stores.sql.verbs import Verb
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.queries import Queries
@@ -31,9 +28,8 @@ from nightmail.stores.sqlite.times import (
     stored_moment,
 )
 
-_LEVELS: Final = tuple(product((0, 1), LEVELS))
-"""The parts of the index of a queue: those that follow another message of their ordering key, or not; by priority."""
-_BEGINNING, _END = -(2**63), 2**63 - 1
+_BEGINNING: Final = -(2**63)
+_END: Final = 2**63 - 1
 
 
 class Inspecting:
@@ -53,26 +49,19 @@ class Inspecting:
         cursor: tuple[datetime, int] | None,
     ) -> Verb[list[PendingMessage]]:
         """Waiting messages by due time."""
-        now = self._time.now()
         narrowed: Mapping[str, Any] = {
+            "queue": queue,
             "due_before": _END if due_before is None else stored_moment(due_before),
             "after": _BEGINNING if cursor is None else stored_moment(cursor[0]),
             "after_id": 0 if cursor is None else cursor[1],
             "limit": max(limit, 0),
-            "now": now,
+            "now": self._time.now(),
         }
-        found: list[tuple[int, int]] = []
-        for name in [row[0] for row in (yield self._sql("queues"))] if queue is None else [queue]:
-            if timer_id is not None:
-                found += yield self._sql("peek_timer", queue=name, timer_id=timer_id, **narrowed)
-                continue
-            for follows, priority in _LEVELS:
-                found += yield self._sql(
-                    "peek_level", queue=name, follows=follows, priority=priority, **narrowed
-                )
-        ids = [id_ for _, id_ in nsmallest(limit, found)]
-        page = (yield self._sql("peek", ids=json.dumps(ids), now=now)) if ids else []
-        return [rows.pending_message(row) for row in page]
+        if timer_id is None:
+            found = yield self._sql("peek", **narrowed)
+        else:
+            found = yield self._sql("peek_timer", timer_id=timer_id, **narrowed)
+        return [rows.pending_message(row) for row in found]
 
     def find(self, ids: Sequence[int]) -> Verb[list[StoredMessage]]:
         """The messages with these ids."""
