@@ -14,6 +14,7 @@ from benchmarks.scenarios import (
     keys,
     latency,
     million,
+    operating,
     parameter,
     recovery,
     snapshot,
@@ -281,6 +282,25 @@ def _all() -> list[Bound]:
                 Place("keys", keys.CASE, store, keys.BEHIND),
                 Place("keys", keys.CASE, store, keys.ELSEWHERE),
                 at_least=90,
+                unit="%",
+            )
+            for store in STORES
+        ),
+        *(
+            _most(
+                "slowest read command beside 1,000,000 waiting and 200,000 dead",
+                Place("operating", operating.COMMANDS, store, operating.SLOWEST),
+                2,
+                "s",
+            )
+            for store in STORES
+        ),
+        *(
+            Bound(
+                f"{store}: drain beside a read command each second, of the same on an empty store",
+                Place("operating", operating.DRAIN, store, operating.BESIDE),
+                Place("operating", operating.DRAIN, store, operating.BESIDE_EMPTY),
+                at_least=95,
                 unit="%",
             )
             for store in STORES

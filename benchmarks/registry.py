@@ -14,6 +14,7 @@ from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.keys import keys
 from benchmarks.scenarios.latency import lateness, lateness_under_load, pick_up
 from benchmarks.scenarios.million import million
+from benchmarks.scenarios.operating import operating
 from benchmarks.scenarios.parameter import parameter
 from benchmarks.scenarios.publish import publish
 from benchmarks.scenarios.recovery import recovery
@@ -136,6 +137,13 @@ SCENARIOS: Final = [
         "other ordering keys past a blocked one",
         keys,
         {"postgres": 15, "redis": 15, "mariadb": 20, "sqlite": 10},
+        ("sqlite",),
+    ),
+    Scenario(
+        "operating",
+        "read commands on a full store, and a drain beside them",
+        operating,
+        {"postgres": 300, "redis": 420, "mariadb": 480, "sqlite": 300},
         ("sqlite",),
     ),
     Scenario("parameter", "what asking for the message costs", parameter, {NO_STORE: 15}, (NO_STORE,)),

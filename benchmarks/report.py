@@ -23,7 +23,7 @@ in a process of its own; rounds of all systems are interleaved; a ratio is the m
 that is done, and what each scenario means: [benchmarks/README.md](../benchmarks/README.md).
 
 ```sh
-make bench              # everything, about three quarters of an hour
+make bench              # everything, about an hour
 QUICK=1 make bench      # three minutes: does it work, and roughly how fast?
 ```
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import ClassVar
 
@@ -49,9 +49,17 @@ class Server(ABC):
         yield
 
     async def multiply(self, url: str, table: str, times: int) -> None:
-        """Copy every row of a table until there are so many times as many."""
+        """Copy every row of a table until there are so many times as many.
+
+        In an error, @ becomes the number of the copy: errors have numbers in them, and hardly two are the same.
+        """
         raise NotImplementedError
 
     async def dead_rows(self, url: str, table: str) -> int:
         """How many rows are dead and not yet removed."""
         raise NotImplementedError
+
+
+def copied(columns: Sequence[str], number: int | str) -> str:
+    """What to select for copies of rows."""
+    return ", ".join(f"replace({each}, '@', {number})" if each == "error" else each for each in columns)

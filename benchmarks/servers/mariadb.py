@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from benchmarks.servers.base import Server
+from benchmarks.servers.base import Server, copied
 from testkit.servers.mariadb import MariaDB as Private
 
 SETTINGS: Final[dict[str, str | int | None]] = {
@@ -60,6 +60,19 @@ class MariaDB(Server):
                 f"select count(*) from information_schema.processlist where db = '{database}'"  # noqa: S608 - our own name
             )
         )
+
+    async def multiply(self, url: str, table: str, times: int) -> None:
+        await asyncio.to_thread(self._multiply, urlsplit(url).path[1:], table, times)
+
+    def _multiply(self, database: str, table: str, times: int) -> None:
+        described = self._server.sql(f"show columns from {database}.{table}")
+        names = [str(row[0]) for row in described if row[0] != "id" and "GENERATED" not in row[5]]
+        ((last,),) = self._server.sql(f"select max(id) from {database}.{table}")  # noqa: S608 - our own names
+        for number in range(2, times + 1):
+            self._server.sql(
+                f"insert into {database}.{table} ({', '.join(names)}) "  # noqa: S608
+                f"select {copied(names, number)} from {database}.{table} where id <= {last}"
+            )
 
     async def _value(self, question: str) -> Any:
         return (await asyncio.to_thread(self._server.sql, question))[0][0]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from benchmarks.servers.base import Server
+from benchmarks.servers.base import Server, copied
 from testkit.servers.postgres import Postgres as Private
 
 SETTINGS: Final[dict[str, str | int]] = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
@@ -71,14 +71,15 @@ class Postgres(Server):
 
     async def multiply(self, url: str, table: str, times: int) -> None:
         async with _connected(url) as connection:
-            columns = await connection.fetchval(
-                "select string_agg(quote_ident(column_name), ', ') from information_schema.columns "
+            found = await connection.fetch(
+                "select quote_ident(column_name) as name from information_schema.columns "
                 "where table_name = $1 and is_identity = 'NO' and is_generated = 'NEVER' and column_name <> 'id'",
                 table,
             )
+            names = [row["name"] for row in found]
             await connection.execute(
-                f"insert into {table} ({columns}) "  # noqa: S608 - our own names
-                f"select {columns} from {table} cross join generate_series(2, {times})"
+                f"insert into {table} ({', '.join(names)}) "  # noqa: S608 - our own names
+                f"select {copied(names, 'n::text')} from {table} cross join generate_series(2, {times}) as n"
             )
 
     async def dead_rows(self, url: str, table: str) -> int:

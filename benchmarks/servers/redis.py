@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from redis.asyncio import Redis as Client
@@ -12,6 +13,8 @@ from redis.asyncio import Redis as Client
 from benchmarks.servers.base import Server
 from testkit.servers.redis import Redis as Private
 
+MULTIPLY: Final = Path(__file__).with_name("multiply.lua")
+BULK: Final = 1000
 SHOWN: Final = ("appendonly", "appendfsync", "save", "maxmemory")
 
 
@@ -56,6 +59,20 @@ class Redis(Server):
         number = int(urlsplit(url).path[1:])
         async with _connected(self._server.url) as client:
             return sum(int(entry["db"]) == number for entry in await client.client_list())
+
+    async def multiply(self, url: str, table: str, times: int) -> None:
+        kind = "d" if table.endswith("dead") else "m"
+        async with _connected(url) as client:
+            copy = client.register_script(MULTIPLY.read_text())
+            queues: Any = await client.zrange("{nightmail}:queues", 0, -1)
+            for queue in queues:
+                tag = f"{{nightmail:{queue.decode()}}}"
+                ids = [
+                    key.rpartition(b":")[2] async for key in client.scan_iter(f"{tag}:{kind}:*", count=BULK)
+                ]
+                for start in range(0, len(ids), BULK):
+                    for number in range(1, times):
+                        await copy(keys=[tag], args=[kind, number, *ids[start : start + BULK]])
 
 
 @asynccontextmanager

@@ -923,6 +923,12 @@ async def leases(stage: Stage) -> None:
     await stage.recorded(stage.store.leases())
 
 
+@scenario("facts", "of no message: the clock")
+async def the_clock(stage: Stage) -> None:
+    await stage.store.publish(stage.message())
+    await stage.recorded(stage.store.facts(0))
+
+
 @scenario("facts", "of a waiting message")
 async def facts(stage: Stage) -> None:
     id_ = await stage.store.publish(stage.message(ordering_key="key"))

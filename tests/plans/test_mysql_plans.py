@@ -217,6 +217,36 @@ async def test_what_is_read_follows_the_batch_and_not_the_backlog(mysql_url: str
         assert rows <= 100
 
 
+async def test_what_an_operator_asks_reads_no_backlog(mysql_url: str, state: str) -> None:
+    async with prepared(mysql_url, state) as (store, *_):
+        assert store._opening.now is not None
+        lane, plans = store._opening.now.publish_lane, Plans()
+
+        async def touched(work: Any) -> tuple[Any, int]:
+            before = await lane.run(rows_touched)
+            result = await work
+            return result, await lane.run(rows_touched) - before
+
+        running = await store.claim([QUEUE], limit=BATCH, lease=LEASE, token=uuid4())
+        waiting, rows = await touched(store.peek(limit=10))
+        assert len(waiting) == 10
+        assert rows <= BATCH * 8
+        leases, rows = await touched(store.leases())
+        assert sorted(each.id for each in leases) == sorted(each.id for each in running.deliveries)
+        assert rows <= BATCH * 4
+        timers, rows = await touched(store.peek(timer_id="in no queue"))
+        assert (timers, rows <= 10) == ([], True)
+
+        # All are counted, but only in the index: their rows are not looked up one by one.
+        await lane.run(plans.listen)
+        await store.stats()
+        ((_, parts), *_) = [told for told in plans.told() if "counted" in told[0]]
+        tables = [part["table"] for part in parts if isinstance(part.get("table"), dict)]
+        read = {(each["access_type"], each.get("key"), each.get("using_index", False)) for each in tables}
+        assert {("index", "nightmail_claim", True), ("ALL", None, False)} <= read
+        assert not any(key == "nightmail_claim" and not covering for _, key, covering in read)
+
+
 async def test_the_question_asked_all_the_time_while_idle_is_cheap(mysql_url: str) -> None:
     async with prepared(mysql_url, "analyzed when full") as (store, _, _):
         await claim(store, limit=DUE)

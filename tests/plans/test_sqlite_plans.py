@@ -21,6 +21,7 @@ from nightmail.message import Message
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import Claimed, Settlement
+from nightmail.stores.shared.dead_groups import PAGE
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.shared.wanted import Wanted
 from nightmail.stores.sql.verbs import Verb
@@ -297,8 +298,8 @@ def messages(count: int, **options: Any) -> list[Message]:
 def test_a_statement_that_a_caller_waits_for_never_walks_through_a_table(
     database: Database, name: str
 ) -> None:
-    # Lists that come or go as JSON are walked through, and that is all.
-    lists = ("VIRTUAL TABLE", "(subquery", "CONSTANT ROW")
+    # Lists that come or go as JSON are walked through, and the names of the queues, and that is all.
+    lists = ("VIRTUAL TABLE", "(subquery", "CONSTANT ROW", "SCAN queues")
     walked = [
         step
         for step in database.plan(name)
@@ -565,7 +566,73 @@ def test_running_messages_are_found_among_many_that_wait(database: Database) -> 
     assert database.cost(database.controlling.leases(1000)) < before * 1.2
 
 
+@pytest.mark.parametrize("queue", [None, "orders"])
+def test_what_waits_first_is_found_among_many_that_wait(database: Database, queue: str | None) -> None:
+    def peeking() -> Verb[Any]:
+        return database.inspecting.peek(queue, timer_id=None, due_before=None, limit=10, cursor=None)
+
+    for name in ("orders", "others"):
+        database.pile_up(20, queue=name)
+        database.pile_up(20, queue=name, due=HOUR, ordering_key="key")
+    before = database.cost(peeking())
+    for name in ("orders", "others"):
+        database.pile_up(MANY // 2, queue=name, due=HOUR)
+        database.pile_up(MANY // 10, queue=name, due=HOUR, ordering_key="key")
+
+    assert len(carry_out_on(database.connection, peeking())) == 10
+    assert database.cost(peeking()) < before * 1.2
+
+
+def test_a_timer_is_found_among_many_messages_of_all_queues(database: Database) -> None:
+    def peeking() -> Verb[Any]:
+        return database.inspecting.peek(None, timer_id="a", due_before=None, limit=10, cursor=None)
+
+    database.publish(messages(1))
+    database.connection.execute("UPDATE nightmail_messages SET timer_id = 'a', timer_key = 'a'")
+    before = database.cost(peeking())
+    database.pile_up(MANY)
+
+    assert len(carry_out_on(database.connection, peeking())) == 1
+    assert database.cost(peeking()) < before * 1.2
+
+
+def test_messages_are_counted_in_an_index_and_rows_are_not_looked_up_one_by_one(database: Database) -> None:
+    plan = database.plan("stats")
+
+    # From end to end, twice: in the index of which nothing else is read, and in the order of the table.
+    assert "SCAN nightmail_messages USING COVERING INDEX nightmail_messages_due" in plan
+    assert "SCAN nightmail_messages" in plan
+    assert [step for step in plan if "USING INDEX" in step] == [
+        "SEARCH m USING INDEX nightmail_messages_due (queue=? AND follows=? AND priority=? AND due_at<?)"
+    ]
+
+
 # ----------------------------------------------------------------------------------------------- dead letters
+
+
+@pytest.mark.parametrize("which", [DeadFilter(), DeadFilter(queue="orders")])
+def test_a_page_of_letters_does_not_pay_for_the_pages_before_it(
+    database: Database, which: DeadFilter
+) -> None:
+    def page(cursor: int) -> Verb[Any]:
+        return database.inspecting.dead(which, limit=10, cursor=cursor, max_bytes=CLAIM_BYTES)
+
+    database.bury(30)
+    before = database.cost(page(20))
+    database.bury(MANY)
+
+    assert database.cost(page(20)) == before
+
+
+def test_counting_letters_by_cause_costs_in_proportion(database: Database) -> None:
+    def counting() -> Verb[Any]:
+        return database.inspecting.summarize_dead(DeadFilter(), limit=1)
+
+    database.bury(PAGE)
+    one = database.cost(counting())
+    database.bury(3 * PAGE)
+
+    assert database.cost(counting()) < one * 4.2
 
 
 def test_letters_that_may_be_taken_are_found_along_the_index_up_to_now(database: Database) -> None:

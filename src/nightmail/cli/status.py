@@ -59,9 +59,11 @@ async def status(
         if watch:
             await watch_queues(session, looks, seconds or 1.0)
             return
+        begun = monotonic()
         await looks.look()
         if seconds:
-            await asyncio.sleep(seconds)
+            # From one beginning to the next: where a look takes long, the answer is not later by two of them.
+            await asyncio.sleep(max(seconds - (monotonic() - begun), seconds / 2))
             await looks.look()
     if session.out.as_json:
         session.out.json(looks.status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
 
@@ -10,7 +11,7 @@ from nightmail.controls import LeasedMessage, Pause, WorkerRecord
 from nightmail.errors import NotAllowed, SchemaDrift, UnsuitableServer
 from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.liveness import name_of
-from nightmail.records import DeadSummary, PendingMessage, QueueStats, StoredMessage
+from nightmail.records import DeadLetter, PendingMessage, QueueStats, StoredMessage, fingerprint
 from nightmail.wording import count, length, moment, several, when
 
 _SHOWN = 3
@@ -141,13 +142,40 @@ def handler_long(lease: LeasedMessage, holder: WorkerRecord | None, now: datetim
     )
 
 
-def dead_letters_growing(dead: DeadSummary, lately: int, within: timedelta) -> Finding:
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest dead letters, of so many."""
+
+    letters: Sequence[DeadLetter]
+    count: int
+
+    def how_many(self, some: int) -> str:
+        """So many of these letters: at least so many, if all of them are, and there are more."""
+        more = some == len(self.letters) < self.count
+        return f"{count(some)} or more messages" if more else several(some, "message")
+
+    @property
+    def largest(self) -> str:
+        """The largest group among them, in words."""
+        by_cause: dict[tuple[str, str, str | None], list[DeadLetter]] = {}
+        for each in self.letters:
+            error = None if each.error is None else fingerprint(each.error)
+            by_cause.setdefault((each.queue, each.reason, error), []).append(each)
+        (queue, reason, error), group = max(by_cause.items(), key=lambda item: len(item[1]))
+        among = "" if len(self.letters) == self.count else f" among the newest {count(len(self.letters))}"
+        return (
+            f"the largest group{among}: {count(len(group))} of {queue}, {reason}{f', {error}' if error else ''} "
+            f"(for example {group[0].id}, last {moment(max(each.died_at for each in group))})"
+        )
+
+
+def dead_letters_growing(dead: Newest, lately: int, within: timedelta) -> Finding:
     """Messages die now."""
     return Finding(
         code=Code.DEAD_LETTERS_GROWING,
         severity=Severity.WARNING,
-        what=f"{several(lately, 'message')} died within the last {length(within)}",
-        evidence=f"{several(dead.count, 'dead letter')} in all; {_largest(dead)}",
+        what=f"{dead.how_many(lately)} died within the last {length(within)}",
+        evidence=f"{several(dead.count, 'dead letter')} in all; {dead.largest}",
         consequence="they are not lost, and not delivered either: dead letters wait for a person",
         remedy=(
             "`nightmail dead groups` shows the causes; stop it with `nightmail pause QUEUE`, mend the cause, then "
@@ -156,24 +184,15 @@ def dead_letters_growing(dead: DeadSummary, lately: int, within: timedelta) -> F
     )
 
 
-def dead_letters_waiting(dead: DeadSummary) -> Finding:
+def dead_letters_waiting(dead: Newest) -> Finding:
     """Messages have died, but not lately."""
     return Finding(
         code=Code.DEAD_LETTERS_WAITING,
         severity=Severity.NOTICE,
         what=f"{several(dead.count, 'dead letter')} wait{'s' if dead.count == 1 else ''} for a decision",
-        evidence=_largest(dead),
+        evidence=dead.largest,
         consequence="they stay until they are redriven or purged",
         remedy="`nightmail dead groups`, then `nightmail dead redrive` or `nightmail dead purge`",
-    )
-
-
-def _largest(dead: DeadSummary) -> str:
-    group = dead.groups[0]
-    error = f", {group.fingerprint}" if group.fingerprint else ""
-    return (
-        f"the largest group: {count(group.count)} of {group.queue}, {group.reason}{error} "
-        f"(for example {group.newest}, last {moment(group.last_died_at)})"
     )
 
 

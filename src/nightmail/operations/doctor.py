@@ -13,7 +13,7 @@ from nightmail.errors import NightmailError, NotAllowed, SchemaDrift, Unsuitable
 from nightmail.findings import Code, Examined, Finding, Severity
 from nightmail.operations import ailments
 from nightmail.operations.liveness import consumers, is_live, subscribers, total
-from nightmail.records import DeadFilter, DeadSummary, PendingMessage, QueueStats
+from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.store import FullStore
 
 
@@ -35,6 +35,12 @@ class Thresholds:
     skew: timedelta = timedelta(seconds=5)
     sample: int = 100
     """How many waiting messages of a queue are looked at."""
+    keys: int = 10
+    """Of how many ordering keys of a queue, those with the oldest messages, it is asked whether they are blocked."""
+    letters: int = 500
+    """How many dead letters are looked at, the newest: counting all of them by cause takes too long."""
+    letter_bytes: int = 4 * 1024 * 1024
+    """How much of them is read at most."""
 
 
 DEFAULTS = Thresholds()
@@ -85,10 +91,7 @@ async def _look(store: FullStore, thresholds: Thresholds) -> list[Finding]:
         workers=await store.workers(),
         leases=await store.leases(),
         pauses=await store.pauses(),
-        dead=await store.summarize_dead(DeadFilter(), limit=1),
-        died_before=(
-            await store.summarize_dead(DeadFilter(older_than=thresholds.dying_within), limit=1)
-        ).count,
+        dead=await store.dead(DeadFilter(), limit=thresholds.letters, max_bytes=thresholds.letter_bytes),
         thresholds=thresholds,
     )
     found = list(seen.findings())
@@ -112,9 +115,8 @@ class Seen:
     workers: Sequence[WorkerRecord]
     leases: Sequence[LeasedMessage]
     pauses: Sequence[Pause]
-    dead: DeadSummary
-    died_before: int
-    """How many of the dead letters died before `Thresholds.dying_within`."""
+    dead: Sequence[DeadLetter]
+    """The newest of them."""
     thresholds: Thresholds
 
     def findings(self) -> Iterator[Finding]:
@@ -169,13 +171,18 @@ class Seen:
             yield ailments.handler_long(longest, holder, self.now)
 
     def _letters(self) -> Iterator[Finding]:
-        if not self.dead.count:
+        if not self.dead:
             return
-        lately = self.dead.count - self.died_before
+        # The counts were read a moment earlier: some may have died since.
+        among = ailments.Newest(
+            self.dead, max(len(self.dead), sum(each.dead for each in self.stats.values()))
+        )
+        since = self.now - self.thresholds.dying_within
+        lately = sum(letter.died_at >= since for letter in self.dead)
         if lately >= self.thresholds.dying:
-            yield ailments.dead_letters_growing(self.dead, lately, self.thresholds.dying_within)
+            yield ailments.dead_letters_growing(among, lately, self.thresholds.dying_within)
         else:
-            yield ailments.dead_letters_waiting(self.dead)
+            yield ailments.dead_letters_waiting(among)
 
 
 def _failing(queue: str, waiting: Sequence[PendingMessage], thresholds: Thresholds) -> Iterator[Finding]:
@@ -188,8 +195,10 @@ async def _blocked(store: FullStore, queue: str, now: datetime, thresholds: Thre
     """Ordering keys on which something has waited for too long: one finding for the queue."""
     late = await store.peek(queue, due_before=now - thresholds.blocked, limit=thresholds.sample)
     first_of = {each.ordering_key: each for each in reversed(late) if each.ordering_key is not None}
+    # Reversed, so that the first of each key is kept: the oldest is last.
+    oldest = list(reversed(first_of.values()))[: thresholds.keys]
     blocked = []
-    for message in first_of.values():
+    for message in oldest:
         facts = await store.facts(message.id)
         if facts.key_held_by is not None:
             blocked.append((message, facts.key_held_by))

@@ -21,6 +21,7 @@ from nightmail.controls import (
 from nightmail.message import Due
 from nightmail.records import StoredMessage
 from nightmail.stores.mysql import rows
+from nightmail.stores.mysql.inspecting import queues_with_messages
 from nightmail.stores.mysql.ranges import Place, within
 from nightmail.stores.mysql.requests import SERVER, Answer, Server
 from nightmail.stores.mysql.text import Queries, Sql, Value, literal, several, union
@@ -125,12 +126,10 @@ class Controlling:
 
     def leases(self, limit: int) -> Verb[list[LeasedMessage]]:
         """See `Control.leases`."""
-        moment = now(self._clock)
-        queues: Answer = yield self._sql("running_queues", now=moment)
-        if not queues.rows:
+        names = yield from queues_with_messages(self._sql)
+        if not names:
             return []
-        names = [row[0] for row in queues.rows]
-        found: Answer = yield self._sql("running", queues=names, now=moment, limit=max(limit, 0))
+        found: Answer = yield self._sql("running", queues=names, now=now(self._clock), limit=max(limit, 0))
         return [_leased(row) for row in found.rows]
 
     # ---------------------------------------------------------------------------------- one message

@@ -105,12 +105,6 @@ from nightmail_workers as w
 where w.seen_at >= :now - interval :longest microsecond
 order by w.host, w.pid, w.id;
 
--- name: running_queues
--- Queues in which something may run: of each the last entry of the index, and no other.
-select m.queue from nightmail_messages as m force index (nightmail_leased)
-group by m.queue
-having max(m.lease_until) > :now;
-
 -- name: running
 -- The running messages of these queues.
 select m.id, m.queue, m.token, m.attempts, m.deliveries, m.claimed_at, m.lease_until

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from heapq import nsmallest
+from typing import Final
 
 from nightmail.clock import Clock
 from nightmail.limits import ByteBudget
 from nightmail.records import (
+    FINGERPRINT_LIMIT,
     DeadFilter,
     DeadLetter,
     DeadSummary,
@@ -18,9 +21,15 @@ from nightmail.records import (
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.requests import CHECK_TABLES, Answer
 from nightmail.stores.mysql.text import ALWAYS, Queries, Sql, Value, union
-from nightmail.stores.mysql.times import EARLIEST, LATEST, microseconds, now
+from nightmail.stores.mysql.times import EARLIEST, LATEST, later, microseconds, now
+from nightmail.stores.shared.dead_groups import PAGE, DeadGroups
 from nightmail.stores.shared.marks import LEVELS
 from nightmail.stores.sql.verbs import Verb
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ABOVE_ALL: Final = 2**63 - 1
+_AT_ONCE: Final = 50
+"""Of how many queues the oldest message is asked for in one round trip."""
 
 
 class Inspecting:
@@ -42,28 +51,38 @@ class Inspecting:
         """See `Inspection.peek`."""
         yield CHECK_TABLES
         values: dict[str, Value] = {
-            "queue": None if queue is None else queue.encode(),
             "timer_id": None if timer_id is None else timer_id.encode(),
             "due_before": LATEST if due_before is None else min(max(due_before, EARLIEST), LATEST),
             "after": self._after(cursor),
             "limit": max(limit, 0),
             "now": now(self._clock),
         }
-        found: Answer = yield self._sql("peek", **values, branches=self._branches(values))
+        if queue is not None:
+            branches = self._branches(queue.encode(), values)
+        else:
+            branches = yield from self._of_all_queues(values)
+        found: Answer = yield self._sql("peek", **values, branches=branches)
         return [rows.pending(row) for row in found.rows]
+
+    def _of_all_queues(self, values: dict[str, Value]) -> Verb[Sql]:
+        """The first of each queue, and of these the first of all. One by one: there may be any number of queues."""
+        waiting: list[tuple[datetime, int]] = []
+        for name in (yield from queues_with_messages(self._sql)):
+            found: Answer = yield self._sql("peek_ids", **values, branches=self._branches(name, values))
+            waiting += [(due_at, id_) for id_, due_at in found.rows]
+        first = nsmallest(int(str(values["limit"])), waiting)
+        return self._sql("peek_these", ids=[id_ for _, id_ in first], **values)
 
     def _after(self, cursor: tuple[datetime, int] | None) -> Sql:
         if cursor is None:
             return ALWAYS
         return self._sql("after", due_at=min(max(cursor[0], EARLIEST), LATEST), id=cursor[1])
 
-    def _branches(self, values: dict[str, Value]) -> Sql:
+    def _branches(self, queue: bytes, values: dict[str, Value]) -> Sql:
         if values["timer_id"] is not None:
-            return self._sql("peek_timer", **values)
-        if values["queue"] is None:
-            return self._sql("peek_all", **values)
+            return self._sql("peek_timer", queue=queue, **values)
         return union(
-            self._sql("peek_level", **values, level=level, parked=parked)
+            self._sql("peek_level", **values, queue=queue, level=level, parked=parked)
             for level in LEVELS
             for parked in (0, 1)
         )
@@ -89,22 +108,64 @@ class Inspecting:
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def summarize_dead(self, which: DeadFilter, *, limit: int) -> Verb[DeadSummary]:
-        """See `Inspection.summarize_dead`."""
-        found: Answer = yield self._sql(
-            "summarize_dead", **chosen(self._sql, which, now(self._clock)), limit=max(limit, 0)
-        )
-        groups = tuple(rows.dead_group(row) for row in found.rows)
-        return DeadSummary(int(found.rows[0][7]) if groups else 0, groups)
+        """See `Inspection.summarize_dead`. Page by page, so that memory holds no more than one."""
+        letters = chosen(self._sql, which, now(self._clock))
+        groups = DeadGroups(_moment)
+        below = _ABOVE_ALL
+        while True:
+            found: Answer = yield self._sql(
+                "dead_errors",
+                **letters,
+                below=below,
+                limit=PAGE,
+                characters=FINGERPRINT_LIMIT,
+                earliest=(EARLIEST - _EPOCH) // timedelta(microseconds=1),
+            )
+            groups.add_page(tuple(row) for row in found.rows)
+            if len(found.rows) < PAGE:
+                return groups.summary(limit)
+            below = found.rows[-1][0]
 
     def stats(self) -> Verb[dict[str, QueueStats]]:
         """See `Inspection.stats`."""
-        alive, dead = yield self._sql("stats", now=now(self._clock)), self._sql("dead_stats")
-        by_queue = {rows.text(row[0]): row for row in alive.rows}
+        moment = now(self._clock)
+        alive, dead = yield self._sql("stats", now=moment), self._sql("dead_stats")
+        ready = [row[0] for row in alive.rows if row[1]]
+        oldest: dict[bytes, int | None] = {}
+        for start in range(0, len(ready), _AT_ONCE):
+            some = ready[start : start + _AT_ONCE]
+            found = yield tuple(self._oldest(queue, moment) for queue in some)
+            oldest |= {queue: answer.rows[0][0] for queue, answer in zip(some, found, strict=True)}
+        by_queue = {rows.text(row[0]): (*row, oldest.get(row[0])) for row in alive.rows}
         buried = {rows.text(row[0]): int(row[1]) for row in dead.rows}
         return {
             queue: rows.queue_stats(by_queue.get(queue), buried.get(queue, 0))
             for queue in sorted({*by_queue, *buried})
         }
+
+    def _oldest(self, queue: bytes, moment: Sql) -> Sql:
+        values: dict[str, Value] = {
+            "timer_id": None,
+            "due_before": later(moment, timedelta(microseconds=1)),
+            "after": ALWAYS,
+            "limit": 1,
+            "now": moment,
+        }
+        return self._sql("oldest", now=moment, branches=self._branches(queue, values))
+
+
+def queues_with_messages(sql: Queries) -> Verb[list[bytes]]:
+    """The queues that have messages, by name."""
+    names: list[bytes] = []
+    found: Answer = yield sql("next_queue", queue=b"")
+    while found.rows:
+        names.append(found.rows[0][0])
+        found = yield sql("next_queue", queue=names[-1])
+    return names
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=int(microseconds))
 
 
 def chosen(sql: Queries, which: DeadFilter, moment: Sql) -> dict[str, Value]:

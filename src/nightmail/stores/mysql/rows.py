@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from nightmail.message import DeadDelivery, Delivery
-from nightmail.records import DeadGroup, DeadLetter, PendingMessage, QueueStats, StoredMessage
+from nightmail.records import DeadLetter, PendingMessage, QueueStats, StoredMessage
 from nightmail.stores.mysql.times import aware, aware_if_any, shown, shown_if_any
 
 MOST: Final = 2**31 - 1
@@ -144,19 +144,6 @@ def stored(row: Sequence[Any]) -> StoredMessage:
         running=bool(row[15]),
         first_attempt_at=shown_if_any(row[16]),
         last_attempt_at=shown_if_any(row[17]),
-    )
-
-
-def dead_group(row: Sequence[Any]) -> DeadGroup:
-    """Dead letters with one cause."""
-    return DeadGroup(
-        queue=text(row[0]),
-        reason=row[1],
-        fingerprint=row[2],
-        count=int(row[3]),
-        first_died_at=shown(row[4]),
-        last_died_at=shown(row[5]),
-        newest=row[6],
     )
 
 

@@ -112,8 +112,8 @@ order by w.host collate "C", w.pid, w.id;
 
 -- name: leases
 -- Running messages, the longest running first. No index has leases: that would make every claim and every renewal
--- write to it. Running messages are among the first of their level by due time, so at most :most waiting ones are
--- passed over in each level.
+-- write to it. Running messages are among the first of their level by due time, so the first :most of each level are
+-- read, and no others.
 with recursive queues(queue) as (
     select (
         select m.queue from nightmail_messages as m
@@ -127,32 +127,19 @@ with recursive queues(queue) as (
         order by m.queue limit 1)
     from queues
     where queues.queue is not null
-), edges as materialized (
-    select queues.queue, l.level, edge.due_at, edge.id
-    from queues cross join generate_series(0, 9) as l(level)
-    left join lateral (
-        select m.due_at, m.id from nightmail_messages as m
-        where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
-          and m.queue = queues.queue and m.priority = l.level and m.token is null
-          and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
-        order by m.due_at, m.id
-        offset :most::integer limit 1
-    ) as edge on true
-    where queues.queue is not null
 )
 select found.id, found.queue, found.token, found.attempts, found.deliveries, found.claimed_at, found.lease_until
-from edges,
+from queues cross join generate_series(0, 9) as l(level),
 lateral (
     select m.id, m.queue, m.token, m.attempts, m.deliveries, m.claimed_at, m.lease_until
     from nightmail_messages as m
     where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
-      and m.queue = edges.queue and m.priority = edges.level
-      and (m.due_at, m.id) < (coalesce(edges.due_at, 'infinity'), coalesce(edges.id, 0))
-      and m.due_at <= coalesce(:now, statement_timestamp())
-      and m.lease_until > coalesce(:now, statement_timestamp())
+      and m.queue = queues.queue and m.priority = l.level
+      and m.due_at <= coalesce(:now::timestamptz, statement_timestamp())
     order by m.due_at, m.id
-    limit 1000000
+    limit :most::integer
 ) as found
+where found.lease_until > coalesce(:now, statement_timestamp())
 order by found.claimed_at, found.id
 limit :limit::integer;
 

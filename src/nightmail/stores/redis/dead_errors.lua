@@ -44,28 +44,39 @@ else
 end
 
 -- Only what is needed: reading all of a dead letter takes five times as long. One that `dead` would not show, because
--- we did not write it, has no state of ours.
-local by_reason, groups = {}, {}
-for _, id in ipairs(ids) do
-  local found = is_id(id) and redis.pcall('HMGET', q.letter .. id, 'state', 'reason', 'error', 'died') or {}
-  if found[1] and #found[1] == STATE_SIZE then
-    local l = { reason = found[2] or '', error = found[3] or nil, died = a_time(tonumber(found[4] or '')) }
-    if is_meant(l, ARGV[6], ARGV[7], ARGV[8]) then
-      local error = l.error and '!' .. fingerprint(l.error) or ''
-      local by_error = by_reason[l.reason]
+-- we did not write it, has no state of ours. Without conditions nothing is made into a dead letter to ask them.
+local narrowed = ARGV[6] ~= '' or ARGV[7] ~= '' or ARGV[8] ~= ''
+local pcall, letter_key, marks, by_reason, groups = redis.pcall, q.letter, {}, {}, {}
+for place = 1, #ids do
+  local id = ids[place]
+  local found = is_id(id) and pcall('HMGET', letter_key .. id, 'state', 'reason', 'error', 'died') or {}
+  local state, reason, error = found[1], found[2] or '', found[3] or false
+  if state and #state == STATE_SIZE then
+    local died = a_time(tonumber(found[4] or ''))
+    if not narrowed or is_meant({ reason = reason, error = error or nil, died = died }, ARGV[6], ARGV[7], ARGV[8]) then
+      local mark = marks[error]
+      if not mark then
+        mark = error and '!' .. fingerprint(error) or ''
+        marks[error] = mark
+      end
+      local by_error = by_reason[reason]
       if not by_error then
         by_error = {}
-        by_reason[l.reason] = by_error
+        by_reason[reason] = by_error
       end
-      local group = by_error[error]
+      local group = by_error[mark]
       if not group then
-        group = { reason = l.reason, error = error, count = 0, first = l.died, last = l.died, newest = id }
-        by_error[error] = group
+        group = { reason = reason, error = mark, count = 0, first = died, last = died, newest = id }
+        by_error[mark] = group
         groups[#groups + 1] = group
       end
       group.count = group.count + 1
-      group.first = math.min(group.first, l.died)
-      group.last = math.max(group.last, l.died)
+      if died < group.first then
+        group.first = died
+      end
+      if died > group.last then
+        group.last = died
+      end
     end
   end
 end

@@ -1,14 +1,17 @@
-"""Dead letters counted by queue, reason and fingerprint, for stores that cannot group by fingerprint themselves."""
+"""Dead letters counted by queue, reason and fingerprint: for stores that cannot do so themselves, or not as fast."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from heapq import nlargest
 from typing import Any, Final
 
 from nightmail.records import DeadGroup, DeadSummary, fingerprint
 
+PAGE: Final = 10_000
+"""How many dead letters are read at a time."""
+_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 COUNT: Final = 0
 FIRST: Final = 1
 LAST: Final = 2
@@ -42,6 +45,30 @@ class DeadGroups:
         if newest > group[NEWEST]:
             group[NEWEST] = newest
 
+    def add_page(self, letters: Iterable[tuple[int, bytes, bytes, bytes | None, Any]]) -> None:
+        """Add these: of each its id, its queue, its reason, the beginning of its error, and when it died.
+
+        As bytes. Making a fingerprint takes longer than all the rest, and errors that differ only in digits have the
+        same one: it is made once for all of them.
+        """
+        found: dict[tuple[bytes, bytes, bytes | None], list[Any]] = {}
+        for id_, queue, reason, error, died in letters:
+            key = (queue, reason, None if error is None else error.partition(b"\n")[0].translate(_ZEROS))
+            group = found.get(key)
+            if group is None:
+                found[key] = [1, died, died, id_]
+                continue
+            group[COUNT] += 1
+            if died < group[FIRST]:
+                group[FIRST] = died
+            if died > group[LAST]:
+                group[LAST] = died
+            if id_ > group[NEWEST]:
+                group[NEWEST] = id_
+        for (queue, reason, error), (count, first, last, newest) in found.items():
+            why = None if error is None else _text(error)
+            self.add(_text(queue), _text(reason), why, count, first, last, newest)
+
     def summary(self, limit: int) -> DeadSummary:
         """All of them counted, and the `limit` largest groups."""
         largest = nlargest(limit, self._groups.items(), key=lambda each: (each[1][COUNT], each[1][NEWEST]))
@@ -60,3 +87,7 @@ class DeadGroups:
                 for (queue, reason, mark), group in largest
             ),
         )
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "replace")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any, Final
 
 from nightmail.limits import ByteBudget
@@ -17,7 +16,7 @@ from nightmail.records import (
     QueueStats,
     StoredMessage,
 )
-from nightmail.stores.shared.dead_groups import DeadGroups
+from nightmail.stores.shared.dead_groups import PAGE, DeadGroups
 from nightmail.stores.sql.verbs import Verb
 from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.queries import Queries
@@ -29,8 +28,8 @@ from nightmail.stores.sqlite.times import (
     stored_moment,
 )
 
-_PAGE: Final = 10_000
-"""How many dead letters are counted at a time."""
+_BEGINNING: Final = -(2**63)
+_END: Final = 2**63 - 1
 
 
 class Inspecting:
@@ -51,18 +50,17 @@ class Inspecting:
     ) -> Verb[list[PendingMessage]]:
         """Waiting messages by due time."""
         narrowed: Mapping[str, Any] = {
-            "due_before": None if due_before is None else stored_moment(due_before),
-            "after": None if cursor is None else stored_moment(cursor[0]),
-            "after_id": None if cursor is None else cursor[1],
+            "queue": queue,
+            "due_before": _END if due_before is None else stored_moment(due_before),
+            "after": _BEGINNING if cursor is None else stored_moment(cursor[0]),
+            "after_id": 0 if cursor is None else cursor[1],
             "limit": max(limit, 0),
             "now": self._time.now(),
         }
-        if queue is None:
-            found = yield self._sql("peek", timer_id=timer_id, **narrowed)
-        elif timer_id is None:
-            found = yield self._sql("peek_queue", queue=queue, **narrowed)
+        if timer_id is None:
+            found = yield self._sql("peek", **narrowed)
         else:
-            found = yield self._sql("peek_timer", queue=queue, timer_id=timer_id, **narrowed)
+            found = yield self._sql("peek_timer", timer_id=timer_id, **narrowed)
         return [rows.pending_message(row) for row in found]
 
     def find(self, ids: Sequence[int]) -> Verb[list[StoredMessage]]:
@@ -75,7 +73,8 @@ class Inspecting:
     ) -> Verb[list[DeadLetter]]:
         """Dead letters, newest first, as many as fit into `max_bytes`."""
         wanted = conditions(which, self._time.now())
-        sizes = yield self._sql(narrowed("dead", which), cursor=cursor, limit=max(limit, 0), **wanted)
+        below = _END if cursor is None else cursor
+        sizes = yield self._sql(narrowed("dead", which), cursor=below, limit=max(limit, 0), **wanted)
         budget = ByteBudget(max_bytes)
         ids = [id_ for id_, size in sizes if budget.take(size)]
         found = (yield self._sql("read_dead", ids=json.dumps(ids))) if ids else []
@@ -85,11 +84,9 @@ class Inspecting:
         """Dead letters, counted by group: page by page, so that memory holds no more than one."""
         wanted = conditions(which, self._time.now())
         groups = DeadGroups(readable_moment)
-        cursor: int | None = None
-        while page := (yield self._sql(narrowed("dead_errors", which), cursor=cursor, limit=_PAGE, **wanted)):
-            for id_, queue, reason, error, died in page:
-                why = None if error is None else error.decode("utf-8", "replace")
-                groups.add(_text(queue), _text(reason), why, 1, died, died, id_)
+        cursor = _END
+        while page := (yield self._sql(narrowed("dead_errors", which), cursor=cursor, limit=PAGE, **wanted)):
+            groups.add_page(page)
             cursor = page[-1][0]
         return groups.summary(limit)
 
@@ -110,12 +107,6 @@ class Inspecting:
                 else timedelta(microseconds=now - max(oldest, BEGINNING_OF_TIME)),
             )
         return stats
-
-
-@lru_cache(maxsize=1024)
-def _text(name: bytes) -> str:
-    """A name or reason. Read as bytes, for Python is called for each text that SQLite returns, and these are many."""
-    return name.decode("utf-8", "replace")
 
 
 def narrowed(statement: str, which: DeadFilter) -> str:
