@@ -11,8 +11,14 @@ import pytest
 
 from nightmail.engine.idle_looks import IdleLooks
 from nightmail.engine.next_look import Alarm
+from nightmail.engine.worker import Worker
 from nightmail.errors import StoreUnavailable
-from nightmail.stores.memory import MemoryStore
+from nightmail.outcome import Done
+from nightmail.store import Source
+from nightmail.stores.memory import MemoryData, MemoryStore
+from nightmail.testing.clock import ManualClock
+from tests.unit.faulty import Call, FaultyStore, lost_reply
+from tests.unit.support import QUEUE, Handler, Seen, at_work, publish
 
 SECOND = timedelta(seconds=1)
 
@@ -39,7 +45,7 @@ def looks() -> IdleLooks:
     return IdleLooks()
 
 
-def idle(looks: IdleLooks, store: MemoryStore, *queues: str, seconds: float = 0.0) -> Alarm:
+def idle(looks: IdleLooks, store: Source, *queues: str, seconds: float = 0.0) -> Alarm:
     """The alarm of an idle worker, with so many seconds left."""
     alarm = Alarm()
     alarm.set(time.monotonic() + seconds, routine=True)
@@ -118,3 +124,32 @@ async def test_a_look_that_fails_fails_all_who_wait_for_it_and_puts_off_none(loo
     store.failing = False
     assert await looks.puts_off(one)
     assert len(store.asked) == 2
+
+
+class NothingAhead(FaultyStore):
+    """Tells that nothing is due anywhere."""
+
+    async def look_ahead(self, queues: Sequence[str]) -> dict[str, timedelta]:
+        return {}
+
+
+async def test_what_a_claim_took_whose_reply_was_lost_is_handed_back_before_any_look_is_put_off(
+    monkeypatch: pytest.MonkeyPatch, looks: IdleLooks, data: MemoryData, clock: ManualClock, seen: Seen
+) -> None:
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
+    store = NothingAhead(MemoryStore(data, clock=clock))
+    store.interval = timedelta(milliseconds=5)
+    [published] = await publish(store, due=timedelta(hours=1))
+
+    async def lost_while_another_becomes_idle(claim: Call) -> None:
+        idle(looks, store, "other")
+        await lost_reply(claim)
+
+    async with at_work(Worker(store, Handler(), queues=[QUEUE], observer=seen, idle_looks=looks)):
+        await store.until_called("claim", 2)
+        store.upset("claim", lost_while_another_becomes_idle)
+        clock.advance(timedelta(hours=1))
+        await seen.until_settled(1)
+
+    assert seen.outcomes == [(published, Done())]
+    assert store.calls["recall"] == 1

@@ -39,9 +39,8 @@ class IdleLooks:
             return False  # For one alone, a claim is as cheap, and takes what it finds.
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(source))
-        looking = self._looking
-        await asyncio.wait({looking})
-        looking.result()
+        # Shielded: a worker that is stopped while it waits does not take the look from the others.
+        await asyncio.shield(self._looking)
         return bool(alarm.seconds_from(time.monotonic()))
 
     async def _look(self, source: LooksAhead) -> None:
