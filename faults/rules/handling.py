@@ -96,13 +96,8 @@ def touched(lease: Lease, until: float, ledger: Ledger) -> bool:
     begun = lease.claimed.sent or lease.claimed.at
     if lease.claimed.at - begun > SLOW_CLAIM:
         return True  # An event loop that blocks cannot hear what its claim brought: its keeper does not know of it.
-    for fault in ledger.faults_of(lease.process):
-        begins = fault.sent or fault.at
-        ends = inf if fault.until is None else fault.until
-        # For the length of a lease after it the holder may still be busy with what it caused.
-        if begins <= until and begun <= ends + lease.claimed.lease:
-            return True
-    return False
+    # For the length of a lease after it the holder may still be busy with what it caused.
+    return ledger.hit(lease.process, begun - lease.claimed.lease, until)
 
 
 def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
@@ -127,12 +122,12 @@ def _taken_along(poison: str, killer: Lease, ledger: Ledger) -> Iterator[tuple[s
     if killer.claimed.deliveries < ALONE_FROM:
         return
     died = killer.started[0].at
-    for key, message in ledger.messages.items():
-        for lease in message.leases:
-            if lease.process != killer.process or key == poison or not lease.started:
-                continue
-            if lease.started[0].at <= died and (lease.ended is None or lease.ended.at > died):
-                yield key, f"{poison}, on its delivery {killer.claimed.deliveries}, took {key} along"
+    for lease in ledger.leases_of(killer.process):
+        key = lease.claimed.key or ""
+        if key == poison or not lease.started:
+            continue
+        if lease.started[0].at <= died and (lease.ended is None or lease.ended.at > died):
+            yield key, f"{poison}, on its delivery {killer.claimed.deliveries}, took {key} along"
 
 
 def stops_in_time(ledger: Ledger) -> Iterator[tuple[str, str]]:
@@ -149,11 +144,11 @@ def stops_in_time(ledger: Ledger) -> Iterator[tuple[str, str]]:
         took = stopped.at - stopping.at
         if took > booted.grace + LAST_SECONDS:
             yield "", f"{name} took {took:.1f} s to stop, with {booted.grace:g} s of grace"
-        for key, message in ledger.messages.items():
-            for lease in message.leases:
-                over = lease.settled or lease.acking or _taken_over(lease, message, stopping.at)
-                if lease.process == name and not over:
-                    yield key, f"{name} stopped and left {key} leased"
+        for lease in ledger.leases_of(name):
+            key = lease.claimed.key or ""
+            over = lease.settled or lease.acking or _taken_over(lease, ledger.messages[key], stopping.at)
+            if not over:
+                yield key, f"{name} stopped and left {key} leased"
 
 
 def _taken_over(lease: Lease, message: Message, before: float) -> bool:

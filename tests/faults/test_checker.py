@@ -217,6 +217,16 @@ BROKEN: Final = {
             *settled(1.7, token="b", id=2), *end(),
         ],
     },
+    "used_again": {
+        "claimed too late": [
+            *BOOTED, fault(1.0, None, 2.0, "server killed"), *published(at=2.1), *a_run(12.5), *settled(12.7),
+            *end(13.0),
+        ],
+        "published too late": [
+            *BOOTED, *published(), fault(1.0, None, 1.1, "server killed"), *a_run(1.2), *settled(1.3),
+            *published("publisher-1/1", 2, at=11.1), *end(13.0, waiting=(2,)),
+        ],
+    },
     "delivered": {"it still waits": [*BOOTED, *published(), *end(waiting=(1,))]},
     "never_early": {
         "by the store's clock": [
