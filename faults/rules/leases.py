@@ -107,8 +107,7 @@ def _overtaken(ordering_key: str, messages: Sequence[Message], ledger: Ledger) -
     for message in sorted(messages, key=_published, reverse=True):
         if message.acknowledged is None:
             continue
-        number = message.leases[0].number
-        if first is None or number < first.leases[0].number:
+        if first is None or _leased(message) < _leased(first):
             first = message
         elif not ledger.stepped(_published(message), message.leases[0].claimed.at):
             yield first.key, f"{first.key} overtook {message.key} of the key {ordering_key}"
@@ -118,12 +117,17 @@ def _beside_another(ordering_key: str, messages: Sequence[Message]) -> Iterator[
     """What was leased before the one that had been leased before it was gone."""
     last: Message | None = None
     gone = -inf
-    for message in sorted(messages, key=lambda message: message.leases[0].number):
+    for message in sorted(messages, key=_leased):
         if last is not None and min(lease.number for lease in message.leases) <= gone:
             yield message.key, f"{message.key} was leased while {last.key} held the key {ordering_key}"
         removed = min((lease.removing for lease in message.leases), default=inf)
         if last is None or removed > gone:
             last, gone = message, removed
+
+
+def _leased(message: Message) -> tuple[float, int]:
+    """When it was first leased, by the store's clock: its worker may have heard of it only later."""
+    return message.leases[0].claimed_at, message.leases[0].number
 
 
 def _published(message: Message) -> float:

@@ -110,6 +110,12 @@ FINE: Final = {
         *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "retry"),
         *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
     ],
+    "in order, though one worker hears of its lease when it is over": [
+        *IN_LINE, pause(1.0, 6.9), *a_run(4.5, token="b", process=OTHER, deliveries=2),
+        *settled(4.7, token="b", process=OTHER), *a_run(5.0, token="c", process=OTHER, key="publisher-1/1", id=2),
+        *settled(5.2, token="c", process=OTHER, key="publisher-1/1", id=2),
+        claimed(7.0, sent=0.9, store_at=EPOCH + 1.0), *settled(7.1, "release", result="lost"), *end(),
+    ],
     "killed with it": [
         *BOOTED, *published(), claimed(1.0), about("started", 1.0), fault(1.05),
         *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),

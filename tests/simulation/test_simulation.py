@@ -44,6 +44,7 @@ def test_histories_have_every_kind_of_fault() -> None:
     assert set(faults) == {
         "cut off", "lost request", "lost reply", "late request", "late reply", "heard late", "twice", "busy", "hangs",
         "wake-up lost", "wake-up twice", "kill", "freeze", "stop", "hurry", "outage",
+        "pause", "stop request",
     }  # fmt: skip
 
 
