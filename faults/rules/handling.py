@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from faults.journal import Line
+from faults.journal import CANCELLED, Line
 from faults.ledger import Lease, Ledger, Message
 from faults.rules.leases import CLOCKS
 
@@ -57,23 +57,24 @@ def _is_right(line: Line, how: str | None, lease: Lease, ledger: Ledger) -> bool
             return how == "ok"
         case "retry":
             # A handler that returned may still fail to commit.
-            return how == "failed" or bool(lease.acking) or _ran_too_long(lease, ledger)
+            return how == "failed" or bool(lease.acking) or _ran_too_long(line, lease, ledger)
         case "dead" if line.reason == "max_deliveries":
             booted = ledger.processes[lease.process].booted
             return booted is not None and lease.claimed.deliveries > booted.max_deliveries
         case "dead":
-            return how == "failed" or _ran_too_long(lease, ledger)
+            return how == "failed" or _ran_too_long(line, lease, ledger)
         case _:
             return how != "ok" or bool(lease.acking)
 
 
-def _ran_too_long(lease: Lease, ledger: Ledger) -> bool:
-    """Whether its handler was cancelled because its time was up."""
+def _ran_too_long(settling: Line, lease: Lease, ledger: Ledger) -> bool:
+    """Whether its handler was cancelled because its time was up, perhaps before its first line."""
     booted = ledger.processes[lease.process].booted
-    if booted is None or not booted.timeout or lease.ended is None or lease.ended.how != "cancelled":
+    ended = lease.ended if lease.started else settling
+    if booted is None or not booted.timeout or ended is None or ended.how not in (None, CANCELLED):
         return False
     # Counted from before the handler's first line, but not from before the claim.
-    return lease.ended.at - lease.claimed.at >= booted.timeout - CLOCKS
+    return ended.at - lease.claimed.at >= booted.timeout - CLOCKS
 
 
 def no_needless_duplicate(ledger: Ledger) -> Iterator[tuple[str, str]]:

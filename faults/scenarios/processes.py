@@ -26,7 +26,7 @@ async def cast(stage: Stage, *, workers: int = 2, publishers: int = 2) -> None:
 
 async def kills(stage: Stage) -> None:
     """SIGKILL workers and publishers at work, and start others in their place."""
-    await cast(stage)
+    await cast(stage, workers=3)
     for number in range(stage.faults):
         # One of the first is a publisher, however few faults there are.
         is_publisher = number == 1 or stage.random.random() < 0.25
@@ -231,7 +231,7 @@ SCENARIOS: Final = (
         play=cancellations,
         faults=1000,
         # Many at a time: each has to be under way when it is cancelled.
-        worker={"timeout": 0.1, "handler_seconds": 0.08, "max_workers": 32},
+        worker={"timeout": 0.2, "handler_seconds": 0.16, "max_workers": 32},
         publisher={"cancels": 0.5, "at_once": 16, "pause": 0.005},
         bulk=200.0,
     ),

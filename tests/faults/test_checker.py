@@ -116,6 +116,10 @@ FINE: Final = {
         *settled(5.2, token="c", process=OTHER, key="publisher-1/1", id=2),
         claimed(7.0, sent=0.9, store_at=EPOCH + 1.0), *settled(7.1, "release", result="lost"), *end(),
     ],
+    "cancelled for its time before its first line": [
+        booted(timeout=0.1), *published(), claimed(1.0), *settled(1.2, "retry"),
+        *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
+    ],
     "killed with it": [
         *BOOTED, *published(), claimed(1.0), about("started", 1.0), fault(1.05),
         *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
@@ -298,6 +302,10 @@ BROKEN: Final = {
         "done although it failed": [*BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2), *end()],
         "a cancelled run that counts": [
             *BOOTED, *published(), *a_run(1.0, "cancelled"), *settled(1.2, "retry"),
+            *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
+        ],
+        "a retry of what was not run and had time left": [
+            booted(timeout=5.0), *published(), claimed(1.0), *settled(1.2, "retry"),
             *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
         ],
         "given up too soon": [

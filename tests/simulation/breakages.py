@@ -282,12 +282,13 @@ BREAKAGES: Final = (
         "a stop has no deadline",
         _patched(Stopping, "grace_ends", property(lambda self: self._grace_ends + 30.0)),
         "stops_in_time",
+        first=300,
     ),
     _breakage(
         "a stop that is cancelled waits for a claim as long as before",
         _patched(Stopping, "ends_in_time", _keeps_its_first_deadline),
         "stops_in_time",
-        first=3500,
+        first=300,
     ),
     _breakage(
         "only a wake-up makes a worker look",
@@ -332,6 +333,7 @@ BREAKAGES: Final = (
         "what was fetched ahead starts although it is paused",
         _patched(Pausing, "_hand_back_paused", _does_not_look),
         "starts_nothing_paused",
+        first=800,
     ),
     _breakage(
         "a probe that failed ends the pause",
