@@ -108,8 +108,13 @@ def _facts(line: Line) -> dict[str, Any]:
 
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
-_HEAD: Final = re.compile(rb'^\{"what":"(\w+)","process":"([^"]+)"', re.MULTILINE)
+BULK: Final = "bulk"
+"""How the names of those begin who publish in batches, and so the keys of their messages."""
+_HEAD: Final = re.compile(
+    rb'^\{"what":"(\w+)","process":"([^"]+)","at":[^,}]+(,"key":"%b)?' % BULK.encode(), re.MULTILINE
+)
 """How each line begins: what it is can be counted without reading the rest."""
+_RUNS: Final = (b"started", b"ended")
 _CANCELLED: Final = f'"how":"{CANCELLED}"'.encode()
 
 
@@ -153,13 +158,16 @@ def read_from(path: Path, offset: int) -> tuple[list[Line], int]:
 
 
 def count_from(path: Path, offset: int) -> tuple[Counter[tuple[str, What]], int, int]:
-    """How often what happened in each process from this byte on, how often `CANCELLED`, and where to go on."""
+    """How often what happened in each process from this byte on, how often `CANCELLED`, and where to go on.
+
+    Runs of messages that were published in batches do not count: there are many, and none takes any time.
+    """
     data = _whole_lines(path, offset)
-    heads = Counter(_HEAD.findall(data))
-    counts = {
-        (process.decode(), cast("What", what.decode())): count for (what, process), count in heads.items()
-    }
-    return Counter(counts), data.count(_CANCELLED), offset + len(data)
+    counts: Counter[tuple[str, What]] = Counter()
+    for (what, process, bulk), count in Counter(_HEAD.findall(data)).items():
+        if not bulk or what not in _RUNS:
+            counts[process.decode(), cast("What", what.decode())] += count
+    return counts, data.count(_CANCELLED), offset + len(data)
 
 
 def _whole_lines(path: Path, offset: int) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from faults.clock import Clock, Skewed
-from faults.journal import Journal, What, count_from
+from faults.journal import BULK, Journal, What, count_from
 from faults.place import Place
 from faults.proxy import Proxy
 from faults.workload import publisher, worker
@@ -155,11 +155,17 @@ class Stage:
 
     async def add_publisher(self, *, clock: Clock | None = None, **options: Any) -> Actor:
         """One more publisher, which may have a wall clock of its own."""
-        config = PublisherConfig(**await self._config("publisher"), kinds=self.place.kinds)
+        role = BULK if options.get("bulk") else "publisher"
+        config = PublisherConfig(**await self._config(role), kinds=self.place.kinds)
         config = replace(config, **{**self._publisher_options, **options})
         actor = self._start(publisher.main, config, clock)
         self.publishers.append(actor)
         return actor
+
+    async def add_bulk(self, *, clock: Clock | None = None) -> None:
+        """One that publishes in batches, if there is to be one."""
+        if self.bulk:
+            await self.add_publisher(clock=clock, bulk=self.bulk, at_once=1)
 
     async def replace(self, actor: Actor) -> Actor:
         """Another one of its kind, in the place of one that is gone."""

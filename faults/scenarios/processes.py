@@ -16,8 +16,7 @@ async def cast(stage: Stage, *, workers: int = 2, publishers: int = 2) -> None:
     """Start the usual processes, and wait until they work."""
     for _ in range(publishers):
         await stage.add_publisher()
-    if stage.bulk:
-        await stage.add_publisher(bulk=stage.bulk, at_once=1)
+    await stage.add_bulk()
     for _ in range(workers):
         await stage.add_worker()
     for actor in (*stage.publishers, *stage.workers):
@@ -39,10 +38,10 @@ async def kills(stage: Stage) -> None:
 
 async def pauses(stage: Stage) -> None:
     """SIGSTOP workers for longer than their lease: others take over, and the late ones must change nothing."""
-    await cast(stage, workers=4)
+    await cast(stage, workers=5)
     done = 0
     while done < stage.faults:
-        victims = stage.random.sample(stage.workers, min(stage.random.randint(1, 3), stage.faults - done))
+        victims = stage.random.sample(stage.workers, min(stage.random.randint(2, 4), stage.faults - done))
         for victim in victims:
             await stage.until_busy(victim, stage.random.randint(1, 8))
         async with asyncio.TaskGroup() as group:
@@ -93,6 +92,7 @@ async def clocks(stage: Stage) -> None:
         clock = Clock(stage.directory, name, seconds=seconds)
         await stage.add_publisher(clock=clock)
         await stage.add_worker(clock=clock)
+    await stage.add_bulk()
     for number in range(stage.faults):
         for worker in stage.workers:
             await stage.until_busy(worker, 20)
@@ -144,6 +144,7 @@ async def crowd(stage: Stage) -> None:
 async def poison(stage: Stage) -> None:
     """Messages that kill the process that handles them, among others that do not."""
     await stage.add_publisher(poison=stage.faults)
+    await stage.add_bulk()
     for _ in range(2):
         await stage.add_worker()
     for _ in range(400 * stage.faults):

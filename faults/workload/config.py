@@ -18,7 +18,7 @@ published in a transaction that is committed, or rolled back."""
 
 TRANSACTIONAL: Final = "session"
 """The queue whose handler writes effects."""
-BULK: Final = "bulk"
+BULK_QUEUE: Final = "bulk"
 """The queue whose handler does next to nothing: most messages of a run go there, published many at a time."""
 BATCH: Final = 50
 """How many."""
@@ -60,7 +60,7 @@ class WorkerConfig(Config):
     forks: float = 0.0
     """How many of the handlers fork a process."""
     bulk_workers: int = 16
-    """How many handlers of `BULK` run at a time."""
+    """How many handlers of `BULK_QUEUE` run at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

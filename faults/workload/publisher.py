@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from faults.journal import CANCELLED, Journal, What
 from faults.workload.breakages import break_publisher
-from faults.workload.config import BATCH, BULK, TRANSACTIONAL, Kind, PublisherConfig
+from faults.workload.config import BATCH, BULK_QUEUE, TRANSACTIONAL, Kind, PublisherConfig
 from faults.workload.database import Database, RolledBack
 from faults.workload.process import begin
 from nightmail import OutboxBroker, PublishUncertain, open_store
@@ -79,7 +79,9 @@ class Publisher:
         """All of these or none."""
         delay = self._random.choice((0.0, 0.0, self._random.uniform(0.1, 2.0)))
         undo = self._random.random() < UNDONE
-        self._journal.write_all("intended", ({"key": key, "queue": BULK, "delay": delay} for key in keys))
+        self._journal.write_all(
+            "intended", ({"key": key, "queue": BULK_QUEUE, "delay": delay} for key in keys)
+        )
         options: dict[str, Any] = {"activate_in": delay} if delay else {}
         bodies = [{"key": key} for key in keys]
         is_sent = False
@@ -87,10 +89,12 @@ class Publisher:
             async with asyncio.timeout(self._patience()) as patience:
                 if undo:
                     async with self._database.transaction() as session:
-                        await self._broker.publish_batch(*bodies, queue=BULK, session=session, **options)
+                        await self._broker.publish_batch(
+                            *bodies, queue=BULK_QUEUE, session=session, **options
+                        )
                         raise RolledBack
                 is_sent = True
-                ids = await self._broker.publish_batch(*bodies, queue=BULK, **options)
+                ids = await self._broker.publish_batch(*bodies, queue=BULK_QUEUE, **options)
         except RolledBack:
             self._journal.write_all("rolled_back", ({"key": key} for key in keys))
         except (PublishUncertain, TimeoutError):

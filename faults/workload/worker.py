@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from faults.journal import CANCELLED, Journal
 from faults.workload.breakages import break_product, break_worker
-from faults.workload.config import BULK, TRANSACTIONAL, WorkerConfig
+from faults.workload.config import BULK_QUEUE, TRANSACTIONAL, WorkerConfig
 from faults.workload.database import Database, RedisDatabase, SqlDatabase, write_effect
 from faults.workload.forking import refused_in_a_child
 from faults.workload.process import begin
@@ -147,7 +147,7 @@ async def work(config: WorkerConfig, journal: Journal) -> None:
         handlers = Handlers(config, journal, store)
         broker.subscriber("plain", "ordered", "timer")(handlers.asynchronous)
         broker.subscriber("thread")(handlers.blocking)
-        broker.subscriber(BULK, max_workers=config.bulk_workers)(handlers.quick)
+        broker.subscriber(BULK_QUEUE, max_workers=config.bulk_workers)(handlers.quick)
         if isinstance(database, RedisDatabase):
             broker.subscriber(TRANSACTIONAL)(handlers.in_pipeline(database))
         else:

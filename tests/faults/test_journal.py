@@ -44,3 +44,15 @@ def test_lines_are_counted_by_process_from_where_the_last_count_ended(path: Path
     assert counts == {("worker-1", "started"): 1, ("worker-2", "ended"): 1}
     assert (cancelled, none) == (1, 0)
     assert more == {("worker-1", "started"): 1}
+
+
+def test_runs_of_messages_that_were_published_in_batches_do_not_count(path: Path) -> None:
+    bulk, worker = Journal(path, "bulk-1"), Journal(path, "worker-1")
+    bulk.write("intended", key="bulk-1/0")
+    worker.write("started", key="bulk-1/0")
+    worker.write("started", key="publisher-1/0")
+    worker.write("booted")
+
+    counts, _, _ = count_from(path, 0)
+
+    assert counts == {("bulk-1", "intended"): 1, ("worker-1", "started"): 1, ("worker-1", "booted"): 1}

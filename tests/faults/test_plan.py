@@ -28,7 +28,8 @@ def test_what_is_left_is_estimated_by_what_there_was() -> None:
 
 
 def test_the_plan_can_be_read() -> None:
-    *lines, last = table(rows()[:2], [a_run(store="sqlite", whole_seconds=60.0)])
+    plan = [row for row in rows() if row.scenario.name == "kills"][:2]
+    *lines, last = table(plan, [a_run(store="sqlite", whole_seconds=60.0)])
 
     assert "kills" in lines[1]
     assert "1,234" in lines[1]
