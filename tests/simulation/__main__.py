@@ -86,7 +86,8 @@ def _chunks(first: int, count: int) -> Iterator[range]:
     return (range(start, min(start + CHUNK, end)) for start in range(first, end, CHUNK))
 
 
-def _many(first: int, count: int, jobs: int, results: Path | None) -> int:
+def simulate_many(first: int, count: int, jobs: int, results: Path | None) -> int:
+    """Run so many histories from this seed on, in so many processes; 1 if one of them broke a promise."""
     total, begun, shown = Tally(), time.monotonic(), 0.0
     with ProcessPoolExecutor(jobs) as pool:
         for done in as_completed([pool.submit(simulate, chunk) for chunk in _chunks(first, count)]):
@@ -138,7 +139,7 @@ def main() -> int:
     )
     asked = parser.parse_args()
     if asked.replay is None:
-        return _many(asked.first, asked.seeds, asked.jobs, asked.results)
+        return simulate_many(asked.first, asked.seeds, asked.jobs, asked.results)
     history = run(asked.replay)
     print(history.text())
     return history.violation is not None
