@@ -88,6 +88,7 @@ def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.
             found = _play(row, options)
         except ServerUnavailable as why:
             print(f"{row.scenario.name} on {row.store} cannot be played here: {why}\n", flush=True)
+            skipped.append(row)
             continue
         failed += found is None or bool(found.violations)
         estimate.took(row.pair, time.monotonic() - started)
@@ -102,7 +103,7 @@ def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.
             )
     if skipped:
         names = ", ".join(f"{row.scenario.name} on {row.store}" for row in skipped)
-        print(f"{options.minutes:g} minutes are over; not run: {names}")
+        print(f"not run, for want of time or of a server: {names}")
     print(f"{totals}; {failed} runs found something")
     return failed
 
