@@ -83,6 +83,8 @@ def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.
         if options.minutes and passed + estimate.of(row.pair) > options.minutes * 60:
             skipped.append(row)
             continue
+        if options.minutes:
+            row = row.within(options.minutes * 60 - passed, estimate.left(plan[number:]))
         started = time.monotonic()
         try:
             found = _play(row, options)

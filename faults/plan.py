@@ -7,7 +7,7 @@ again, so that a run that is cut short has tried as much as it could.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from faults.figures import Figures
@@ -56,6 +56,13 @@ class Row:
     @property
     def pair(self) -> Pair:
         return self.scenario.name, self.store
+
+    def within(self, seconds: float, needed: float) -> Row:
+        """The same with fewer faults, if so many seconds are left for a plan that needs more: but not with too few."""
+        if needed <= seconds:
+            return self
+        fewer = int(self.faults * seconds / needed)
+        return replace(self, faults=min(max(fewer, self.scenario.faults), self.faults))
 
 
 def rows(times: int = 1) -> list[Row]:

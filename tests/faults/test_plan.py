@@ -27,6 +27,14 @@ def test_what_is_left_is_estimated_by_what_there_was() -> None:
     assert estimate.of(("kills", "redis")) == 60.0
 
 
+def test_a_plan_that_does_not_fit_has_fewer_faults_but_not_too_few() -> None:
+    kills = next(row for row in rows() if row.scenario.name == "kills")
+
+    assert kills.within(100.0, 50.0) == kills
+    assert kills.within(50.0, 100.0).faults == kills.faults // 2
+    assert kills.within(1.0, 100.0).faults == kills.scenario.faults
+
+
 def test_the_plan_can_be_read() -> None:
     plan = [row for row in rows() if row.scenario.name == "kills"][:2]
     *lines, last = table(plan, [a_run(store="sqlite", whole_seconds=60.0)])
