@@ -14,8 +14,8 @@ from faults.figures import Figures
 from faults.scenarios import SCENARIOS, Scenario
 
 FAULTS: Final[Mapping[str, int]] = {
-    "failover": 6,
-    "cut-off": 4,
+    "failover": 5,
+    "cut-off": 3,
     "crashes": 30,
     "power-loss": 15,
     "kills": 100,
