@@ -21,7 +21,9 @@ QUICK   ?=
 SCENARIO ?=
 PART    ?=
 NAME    ?=
-MINUTES ?= $(if $(SCENARIO)$(STORE),,55)
+MINUTES ?= $(if $(SCENARIO)$(STORE),,58)
+# Figures of everything go to the report; those of a part do not, unless a file is named.
+RESULTS ?= $(if $(SCENARIO)$(STORE),,faults/results/runs.jsonl)
 ONLY ?=
 
 VENV := .venv
@@ -58,7 +60,8 @@ quick: $(DEV) ## Run the units, and the contract on the memory and SQLite stores
 model: $(DEV) ## Drive each store beside the memory store, for longer than the tests do
 	@MODEL_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest tests/model --timeout=3600 $(if $(STORE),-k $(STORE)) $(ARGS)
 
-# SEEDS=500000 FROM=0 says which; REPLAY=4711 shows one to read.
+# SEEDS=500000 FROM=0 says which; REPLAY=4711 shows one to read; ARGS="--results faults/results/simulation.jsonl" adds
+# what came of it to the report.
 simulate: $(DEV) ## Simulate the engine on virtual time, with every fault there is, for longer than the tests do
 	@$(RUN) -m tests.simulation $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM)) $(ARGS)
 
@@ -84,10 +87,11 @@ format: $(DEV) ## Format the code and mend what the linter can mend
 bench: $(BENCH) ## Measure Nightmail beside its peers (QUICK=1: three minutes; SCENARIO=drain STORE=postgres: a part)
 	@$(RUN) -m benchmarks run $(if $(QUICK),--quick) $(SCENARIO:%=--scenario %) $(STORE:%=--store %) $(ARGS)
 
-# With neither a scenario nor a store: all of them once, and then with other seeds until MINUTES are over.
+# With neither a scenario nor a store: the whole plan (ARGS=--plan shows it), as far as it fits into MINUTES, and its
+# figures go to faults/results.
 faults: $(DEV) ## Kill, freeze, cut off and restart everything, and check that nothing is lost (SCENARIO= STORE= SEED=)
 	@$(RUN) -m faults $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(STORE),--store $(STORE)) \
-		$(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+		$(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RESULTS),--results $(RESULTS)) $(ARGS)
 
 # Gets what it needs into .venv/compat; ONLY="Postgres 18" tries one, ARGS="-- -x" goes to pytest.
 compat: $(DEV) ## Run the conformance suite on other versions of servers and Python, and write docs/compatibility.md

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import secrets
 import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
-from itertools import cycle
+from dataclasses import replace
 from pathlib import Path
 
 from faults.figures import Figures
+from faults.place import kept_servers
+from faults.plan import Estimate, Row, rows, table
+from faults.report.results import append, keep_current, read_results
+from faults.report.totals import Totals
 from faults.run import run
 from faults.scenarios import SCENARIOS, Scenario
 from faults.workload.breakages import BREAKAGES, Breakage
+from testkit.servers.errors import ServerUnavailable
 
 
 def main() -> int:
@@ -35,9 +40,10 @@ def main() -> int:
     parser.add_argument(
         "--results", type=Path, help="append the figures to this file, one JSON line for each run"
     )
-    parser.add_argument(
-        "--minutes", type=float, help="how long: all once, and then again and again while there is time"
-    )
+    parser.add_argument("--minutes", type=float, help="begin no run that would not end in this time")
+    parser.add_argument("--short", action="store_true", help="only a few faults each: a look at everything")
+    parser.add_argument("--times", type=int, default=1, help="how often the whole plan")
+    parser.add_argument("--plan", action="store_true", help="show the plan of the long run")
     parser.add_argument("--list", action="store_true", help="say what there is")
     options = parser.parse_args()
     if options.list:
@@ -47,38 +53,60 @@ def main() -> int:
     if options.breakages:
         broken = BREAKAGES.values() if options.breakages == "all" else [BREAKAGES[options.breakages]]
         return min(sum(not _finds(breakage, options) for breakage in broken), 1)
-    chosen = [SCENARIOS[options.scenario]] if options.scenario else list(SCENARIOS.values())
-    pairs = [
-        (scenario, store)
-        for scenario in chosen
-        for store in scenario.stores
-        if options.store in (None, store)
+    chosen = [
+        row
+        for row in rows(options.times)
+        if options.scenario in (None, row.scenario.name) and options.store in (None, row.store)
     ]
-    if not pairs:
+    if not chosen:
         parser.error(f"{options.scenario} does not run on {options.store}")
-    return min(_play_all(pairs, options), 1)
+    if options.short or options.scenario is not None or options.faults is not None:
+        # One that is picked out is as short as it says itself, unless it is told otherwise.
+        chosen = [replace(row, faults=options.faults or row.scenario.faults) for row in chosen]
+    before = read_results(options.results.parent).runs if options.results else []
+    if options.plan:
+        print("\n".join(table(chosen, before)))
+        return 0
+    if options.results:
+        keep_current(options.results)
+    with kept_servers():
+        return min(_play_all(chosen, before, options), 1)
 
 
-def _play_all(pairs: Sequence[tuple[Scenario, str]], options: argparse.Namespace) -> int:
-    """Each once, and again while there is time; how many found something."""
+def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.Namespace) -> int:
+    """Carry out the plan, as far as there is time; how many runs found something."""
     begun = time.monotonic()
-    took: dict[tuple[str, str], float] = {}
-    failed = 0
-    for number, (scenario, store) in enumerate(cycle(pairs) if options.minutes else pairs):
+    estimate, totals, failed = Estimate(before), Totals(), 0
+    skipped: list[Row] = []
+    for number, row in enumerate(plan):
         passed = time.monotonic() - begun
-        usual = sum(took.values()) / max(len(took), 1)
-        if options.minutes and passed + took.get((scenario.name, store), usual) > options.minutes * 60:
-            unseen = len(pairs) - len(took)
-            print(f"{options.minutes:g} minutes are over" + (f"; {unseen} were not run" if unseen else ""))
-            break
-        if number and len(pairs) > 1:
-            left = max(len(pairs) - number, 0) * usual / 60
-            print(
-                f"{number + 1} of {len(pairs)}, {passed / 60:.0f} min; about {left:.0f} min left", flush=True
-            )
+        if options.minutes and passed + estimate.of(row.pair) > options.minutes * 60:
+            skipped.append(row)
+            continue
+        if options.minutes:
+            row = row.within(options.minutes * 60 - passed, estimate.left(plan[number:]))
         started = time.monotonic()
-        failed += not _play(scenario, store, options)
-        took[scenario.name, store] = time.monotonic() - started
+        try:
+            found = _play(row, options)
+        except ServerUnavailable as why:
+            print(f"{row.scenario.name} on {row.store} cannot be played here: {why}\n", flush=True)
+            skipped.append(row)
+            continue
+        failed += found is None or bool(found.violations)
+        estimate.took(row.pair, time.monotonic() - started)
+        if found is not None:
+            totals.add(found)
+        if len(plan) > 1:
+            passed = (time.monotonic() - begun) / 60
+            left = estimate.left(plan[number + 1 :]) / 60
+            print(
+                f"── {number + 1} of {len(plan)}, {passed:.0f} min; about {left:.0f} min left; {totals}\n",
+                flush=True,
+            )
+    if skipped:
+        names = ", ".join(f"{row.scenario.name} on {row.store}" for row in skipped)
+        print(f"not run, for want of time or of a server: {names}")
+    print(f"{totals}; {failed} runs found something")
     return failed
 
 
@@ -87,24 +115,35 @@ def _stores() -> list[str]:
     return list(dict.fromkeys(store for scenario in SCENARIOS.values() for store in scenario.stores))
 
 
-def _play(scenario: Scenario, store: str, options: argparse.Namespace) -> bool:
-    """Whether it went well."""
-    found, report, directory = _run(scenario, store, options)
+def _play(row: Row, options: argparse.Namespace) -> Figures | None:
+    """Its figures; nothing, if it could not be played to its end."""
+    begun = time.monotonic()
+    try:
+        found, report, directory = _run(row.scenario, row.store, options, faults=row.faults)
+    except ServerUnavailable:
+        raise
+    except Exception:
+        if options.scenario is not None:
+            raise
+        traceback.print_exc()
+        return None
+    found = replace(found, whole_seconds=time.monotonic() - begun)
     if options.results:
-        with options.results.open("a") as results:
-            results.write(json.dumps(found.as_json()) + "\n")
+        append(options.results, found)
     if report:
         print(f"{report}\nthe journal is in {directory}", flush=True)
-        return False
-    shutil.rmtree(directory)
-    return True
+    else:
+        shutil.rmtree(directory)
+    return found
 
 
 def _finds(breakage: Breakage, options: argparse.Namespace) -> bool:
     """Whether this mistake is found, by a rule that should find it."""
     print(f"broken: {breakage.name}")
     scenario = SCENARIOS[breakage.scenario]
-    found, _, directory = _run(scenario, breakage.store, options, breakage=breakage.name)
+    found, _, directory = _run(
+        scenario, breakage.store, options, faults=options.faults, breakage=breakage.name
+    )
     said = [each for each in found.violations if each.startswith(breakage.rules)]
     print(f"found: {said[0]}\n" if said else f"not found; the journal is in {directory}\n", flush=True)
     if said:
@@ -113,7 +152,12 @@ def _finds(breakage: Breakage, options: argparse.Namespace) -> bool:
 
 
 def _run(
-    scenario: Scenario, store: str, options: argparse.Namespace, *, breakage: str | None = None
+    scenario: Scenario,
+    store: str,
+    options: argparse.Namespace,
+    *,
+    faults: int | None = None,
+    breakage: str | None = None,
 ) -> tuple[Figures, str, Path]:
     """Its figures, a report on what it found, and where its journal is."""
     seed = options.seed if options.seed is not None else secrets.randbelow(10**6)
@@ -127,7 +171,16 @@ def _run(
     try:
         with scenario.where(store, directory) as place:
             found, report = asyncio.run(
-                run(scenario, place, directory, seed=seed, faults=options.faults, breakage=breakage, say=say)
+                run(
+                    scenario,
+                    place,
+                    directory,
+                    seed=seed,
+                    faults=faults,
+                    bulk=scenario.bulk,
+                    breakage=breakage,
+                    say=say,
+                )
             )
     except BaseException:
         print(f"the journal is in {directory}", file=sys.stderr)

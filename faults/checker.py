@@ -19,6 +19,7 @@ RULES: Final[tuple[Rule, ...]] = (
     messages.effects_once,
     messages.timer_ids,
     messages.delivered,
+    messages.used_again,
     leases.never_early,
     leases.one_lease,
     leases.fenced,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from compat.obtain import CannotBeHad, programs
+from compat.targets import Debian
 from faults.place import MOST_CONNECTIONS, Place
+from testkit.servers.errors import ServerUnavailable
 from testkit.servers.galera import Galera
 from testkit.servers.patroni import Patroni
 from testkit.servers.redis_cluster import RedisCluster
@@ -130,6 +134,11 @@ def clustered(store: str, directory: Path) -> Iterator[Place]:
             settings = {"max_connections": MOST_CONNECTIONS}
             with Patroni(synchronous=store == "patroni", settings=settings) as patroni:
                 yield PatroniPlace(store, patroni.create_database(), cluster=patroni)
+        case "valkey-cluster":
+            with ExitStack() as stack:
+                with _first_in_path(_valkey()):
+                    cluster = stack.enter_context(RedisCluster(durable=True))
+                yield RedisClusterPlace(store, cluster.url, cluster=cluster)
         case _:
             # Of a master without a replica that answers, `redis-cluster-guarded` takes no writes.
             options = (
@@ -137,3 +146,22 @@ def clustered(store: str, directory: Path) -> Iterator[Place]:
             )
             with RedisCluster(durable=True, options=options) as cluster:
                 yield RedisClusterPlace(store, cluster.url, cluster=cluster)
+
+
+def _valkey() -> Path:
+    """Where the Valkey of a newer Debian is, under the name of Redis: `compat` gets it the first time."""
+    try:
+        [place] = programs(Debian("trixie", "valkey-server", "valkey-server"))
+    except CannotBeHad as why:
+        raise ServerUnavailable(f"no Valkey: {why}") from why
+    return place
+
+
+@contextmanager
+def _first_in_path(directory: Path) -> Iterator[None]:
+    before = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = f"{directory}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before

@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any, Final
 
 import nightmail
 from faults.checker import Violation, check
-from faults.journal import Line
+from faults.journal import CANCELLED, Line
 from faults.ledger import Lease, Ledger
 from faults.rules.handling import expired, touched
+from faults.rules.messages import RETURN_SECONDS, returns
 from faults.workload.process import STALL
 from faults.workload.recorded import SLOW
 from nightmail import __version__
@@ -49,10 +51,16 @@ class Figures:
     duplicates: int
     duplicates_bound: int
     """How many leases faults have hit: no more than these may have led to a second run."""
-    recovery_seconds: float
-    """The longest time from a fault to the next claim of a message that it hit, or from the end of an outage of the
-    whole store to the next claim of any."""
+    takeover_seconds: float
+    """The longest time from a fault that hit a worker to the next claim of a message that it had."""
+    lease_seconds: float
+    """How much of that may be its lease; the rest is waiting for a worker that is free."""
+    return_seconds: float
+    """The longest time from the return of a store to the next claim, or to the next publish that it stored."""
+    checked_seconds: float
+    """How long the checker took."""
     seconds: float
+    """From the first process to the end of the check."""
     violations: list[str]
     forgiven: dict[str, int]
     """What was found that cannot be promised here, by rule."""
@@ -66,6 +74,8 @@ class Figures:
     commit: str = ""
     """Of the product."""
     python: str = platform.python_version()
+    whole_seconds: float = 0.0
+    """With the start and the end of the servers."""
 
     def as_json(self) -> dict[str, Any]:
         """As one line of the results."""
@@ -79,7 +89,9 @@ class Figures:
             f"faults: {injected}{machine}\n"
             f"lost {self.lost}, early {self.early}, stale writes {self.stale_writes}, overlaps {self.overlaps}, "
             f"duplicates {self.duplicates} of at most {self.duplicates_bound}, "
-            f"longest recovery {self.recovery_seconds:.1f} s, violations {len(self.violations)}"
+            f"taken over within {self.takeover_seconds:.1f} s (lease {self.lease_seconds:g} s), "
+            f"store in use within {self.return_seconds:.1f} s (at most {RETURN_SECONDS:g} s), "
+            f"violations {len(self.violations)}"
             + "".join(f"; {count} of {rule}, not promised here" for rule, count in self.forgiven.items())
         )
 
@@ -88,6 +100,7 @@ def figures(
     ledger: Ledger, *, scenario: str, store: str, seed: int, seconds: float, forgives: Sequence[str] = ()
 ) -> tuple[Figures, list[Violation]]:
     """Check a run, and count."""
+    begun = time.monotonic()
     everything = check(ledger)
     by_rule = Counter(violation.rule for violation in everything)
     violations = [violation for violation in everything if violation.rule not in forgives]
@@ -95,7 +108,9 @@ def figures(
     kinds["SIGTERM"] = sum(
         1 for line in ledger.lines if line.what == "stopping" and _is_before_calm(line, ledger)
     )
-    kinds["cancelled handler"] = sum(line.how == "cancelled" for line in ledger.lines)
+    for line in ledger.lines:
+        if line.how == CANCELLED:
+            kinds["cancelled handler" if line.what == "ended" else "cancelled publish"] += 1
     over = [(earlier, later) for message in ledger.messages.values() for earlier, later in expired(message)]
     result = Figures(
         scenario=scenario,
@@ -116,9 +131,12 @@ def figures(
             for message in ledger.messages.values()
             for lease in message.leases
         ),
-        recovery_seconds=max(
-            (*(_recovery(earlier, later, ledger) for earlier, later in over), *_outages(ledger)), default=0.0
+        takeover_seconds=max((_takeover(earlier, later, ledger) for earlier, later in over), default=0.0),
+        lease_seconds=max(
+            (process.booted.lease for process in ledger.processes.values() if process.booted), default=0.0
         ),
+        return_seconds=max((seconds for seconds, _ in returns(ledger)), default=0.0),
+        checked_seconds=time.monotonic() - begun,
         seconds=seconds,
         violations=[str(violation) for violation in violations],
         forgiven={rule: count for rule, count in by_rule.items() if rule in forgives},
@@ -130,7 +148,7 @@ def figures(
             if fault.target is None and fault.until is not None
             for begun in (fault.sent or fault.at,)
         ],
-        commit=_commit(),
+        commit=product_commit(),
     )
     return result, violations
 
@@ -152,7 +170,7 @@ def _timeline(ledger: Ledger) -> list[tuple[int, int, float]]:
 
 
 @cache
-def _commit() -> str:
+def product_commit() -> str:
     git = shutil.which("git")
     if git is None:
         return ""
@@ -175,20 +193,16 @@ def _ended_at(lease: Lease) -> float:
     return ends[-1].at if ends else float("inf")
 
 
-def _outages(ledger: Ledger) -> Iterator[float]:
-    """How long after each outage of the whole store a worker claimed something."""
-    claims = [line.at for line in ledger.lines if line.what == "claimed"]
-    for fault in ledger.faults:
-        if fault.target is None and fault.until is not None:
-            next_claim = next((at for at in claims if at >= fault.until), fault.until)
-            yield next_claim - fault.until
+def _takeover(earlier: Lease, later: Lease, ledger: Ledger) -> float:
+    """How long after the fault that ended a lease the message was claimed again.
 
-
-def _recovery(earlier: Lease, later: Lease, ledger: Ledger) -> float:
-    """How long after the fault that ended a lease the message was claimed again."""
+    That is the last one that was injected: a busy machine can stop a process for half a second many times while it
+    goes on renewing its leases.
+    """
     begins = [
         fault.sent or fault.at
         for fault in ledger.faults_of(earlier.process)
-        if earlier.claimed.at <= (fault.sent or fault.at) <= later.claimed.at
+        if fault.kind not in BY_THE_MACHINE
+        and earlier.claimed.at <= (fault.sent or fault.at) <= later.claimed.at
     ]
-    return later.claimed.at - min(begins, default=later.claimed.at)
+    return later.claimed.at - max(begins, default=later.claimed.at)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf
 from typing import Final
 
@@ -53,10 +56,11 @@ class Lease:
         """Whether a write that ends this lease was sent before that line of the journal."""
         return any(number < before for number, _ in (*self.settling, *self.acking))
 
-    def may_have_removed(self, before: float = inf) -> bool:
-        """Whether a write that removes the message was sent before that line of the journal."""
-        sent = ((number, line) for number, line in self.settling if line.outcome in ENDS)
-        return any(number < before for number, _ in (*sent, *self.acking))
+    @property
+    def removing(self) -> float:
+        """The number of the line at which the first write was sent that removes the message; `inf`: none was."""
+        sent = (each for each in self.settling if each[1].outcome in ENDS)
+        return min((number for number, _ in (*sent, *self.acking)), default=inf)
 
 
 @dataclass(slots=True)
@@ -110,6 +114,24 @@ class Process:
     exited: Line | None = None
 
 
+class Spans:
+    """When faults hit a process. Asked for each lease, so it must not go through all of them each time."""
+
+    def __init__(self, faults: Iterable[Line]) -> None:
+        spans = sorted((_began(fault), inf if fault.until is None else fault.until) for fault in faults)
+        self._begins = [begins for begins, _ in spans]
+        self._latest = list(accumulate((ends for _, ends in spans), max))
+
+    def touch(self, since: float, until: float) -> bool:
+        """Whether one of them falls into this time."""
+        before = bisect_right(self._begins, until)
+        return before > 0 and self._latest[before - 1] >= since
+
+
+def _began(fault: Line) -> float:
+    return fault.at if fault.sent is None else fault.sent
+
+
 class Ledger:
     """Everything that a journal says."""
 
@@ -129,6 +151,12 @@ class Ledger:
         for number, line in enumerate(self.lines):
             self._add(number, line)
         self._steps: Final = [fault for fault in self.faults if fault.skew is not None]
+        self._faults_of: Final[dict[str, list[Line]]] = {}
+        self._spans: Final[dict[str, Spans]] = {}
+        self._unheard_at: Final = sorted(claim.at for claim in self.unheard.values())
+        self._held_by: Final[defaultdict[str, list[Lease]]] = defaultdict(list)
+        for lease in self._leases.values():
+            self._held_by[lease.process].append(lease)
         for message in self.messages.values():
             for lease in message.leases:
                 lease.skew = self._skew(lease)
@@ -136,7 +164,23 @@ class Ledger:
 
     def faults_of(self, process: str) -> list[Line]:
         """The faults that hit this process."""
-        return [fault for fault in self.faults if fault.target in (None, process)]
+        if process not in self._faults_of:
+            self._faults_of[process] = [fault for fault in self.faults if fault.target in (None, process)]
+        return self._faults_of[process]
+
+    def hit(self, process: str, since: float, until: float) -> bool:
+        """Whether a fault hit this process in this time."""
+        if process not in self._spans:
+            self._spans[process] = Spans(self.faults_of(process))
+        return self._spans[process].touch(since, until)
+
+    def leases_of(self, process: str) -> Sequence[Lease]:
+        """Every lease that this process had."""
+        return self._held_by[process]
+
+    def unheard_by(self, at: float) -> int:
+        """How many claims whose answer was never heard had been sent by then."""
+        return bisect_right(self._unheard_at, at)
 
     def stepped(self, since: float, until: float) -> bool:
         """Whether the store's clock was moved in this time."""

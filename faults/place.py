@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -118,17 +118,48 @@ class Place:
 
 @contextmanager
 def fresh(store: str, directory: Path) -> Iterator[Place]:
-    """An empty store on a server of its own, which is as careful as in production."""
+    """An empty store on a server that is as careful as in production."""
     match store:
         case "sqlite":
             yield Place(store, f"sqlite:///{directory / 'messages.db'}")
         case "pgbouncer":
-            with _server("postgres") as postgres, PgBouncer(postgres.url) as pgbouncer:
+            with _kept("postgres") as postgres, PgBouncer(postgres.url) as pgbouncer:
                 assert isinstance(postgres, Postgres)
                 yield Place(store, pgbouncer.through(postgres.create_database()), postgres)
         case _:
-            with _server(store) as server:
+            with _kept(store) as server:
+                if isinstance(server, Redis):
+                    server.execute_command("FLUSHALL")
                 yield Place(store, _database(server), server)
+
+
+_keeping: Final[dict[str, tuple[Server, ExitStack]]] = {}
+
+
+@contextmanager
+def kept_servers() -> Iterator[None]:
+    """Within the block a server is started once, and each run on it gets a database of its own."""
+    try:
+        yield
+    finally:
+        while _keeping:
+            _, (_, stack) = _keeping.popitem()
+            stack.close()
+
+
+@contextmanager
+def _kept(store: str) -> Iterator[Server]:
+    """The server of the runs before, or a new one; after a run that failed there will be another."""
+    if store not in _keeping:
+        stack = ExitStack()
+        _keeping[store] = stack.enter_context(_server(store)), stack
+    server, stack = _keeping[store]
+    try:
+        yield server
+    except BaseException:
+        _keeping.pop(store, None)
+        stack.close()
+        raise
 
 
 @contextmanager

@@ -26,15 +26,17 @@ async def run(
     *,
     seed: int,
     faults: int | None = None,
+    bulk: float = 0.0,
     breakage: str | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[Figures, str]:
-    """Its figures, and a report on what it found."""
+    """Its figures, and a report on what it found. `bulk`: so many messages a second besides, published in batches."""
     stage = Stage(
         place,
         directory,
         seed=seed,
         faults=faults or scenario.faults,
+        bulk=bulk,
         say=say,
         breakage=breakage,
         worker_options=scenario.worker,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from faults.clock import Clock, Skewed
-from faults.journal import Journal, What, read_from
+from faults.journal import BULK, Journal, What, count_from
 from faults.place import Place
 from faults.proxy import Proxy
 from faults.workload import publisher, worker
@@ -28,6 +28,7 @@ from nightmail.records import DeadFilter
 from nightmail.store import FullStore
 
 LOOK_SECONDS: Final = 0.02
+WORKER_KILLED: Final = "worker killed"
 PATIENCE: Final = 120.0
 """How long anything may take before the run is given up as hung."""
 RECOVERY_SECONDS: Final = 60.0
@@ -68,15 +69,26 @@ class Seen:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._cancelled = 0
         self._counts: Counter[tuple[str, What]] = Counter()
 
     def count(self, what: What, process: str | None = None) -> int:
         """How often this happened, in one process or in all."""
-        lines, self._offset = read_from(self._path, self._offset)
-        self._counts.update((line.process, line.what) for line in lines)
+        self._read()
         if process is not None:
             return self._counts[process, what]
         return sum(count for (_, each), count in self._counts.items() if each == what)
+
+    @property
+    def cancelled(self) -> int:
+        """How many publishes and handlers were cancelled."""
+        self._read()
+        return self._cancelled
+
+    def _read(self) -> None:
+        counts, cancelled, self._offset = count_from(self._path, self._offset)
+        self._counts.update(counts)
+        self._cancelled += cancelled
 
 
 class Stage:
@@ -89,6 +101,7 @@ class Stage:
         *,
         seed: int,
         faults: int,
+        bulk: float = 0.0,
         say: Callable[[str], None],
         breakage: str | None = None,
         worker_options: Mapping[str, Any],
@@ -99,6 +112,8 @@ class Stage:
         self.seed: Final = seed
         self.faults: Final = faults
         """How many faults of its kind a scenario injects."""
+        self.bulk: Final = bulk
+        """How many messages a second are published in batches, besides the others."""
         self.say: Final = say
         self.random: Final = random.Random(f"{seed} nemesis")
         self.journal: Final = Journal(directory / "journal.jsonl", "nemesis")
@@ -140,11 +155,25 @@ class Stage:
 
     async def add_publisher(self, *, clock: Clock | None = None, **options: Any) -> Actor:
         """One more publisher, which may have a wall clock of its own."""
-        config = PublisherConfig(**await self._config("publisher"), kinds=self.place.kinds)
+        role = BULK if options.get("bulk") else "publisher"
+        config = PublisherConfig(**await self._config(role), kinds=self.place.kinds)
         config = replace(config, **{**self._publisher_options, **options})
         actor = self._start(publisher.main, config, clock)
         self.publishers.append(actor)
         return actor
+
+    async def add_bulk(self, *, clock: Clock | None = None) -> None:
+        """One that publishes in batches, if there is to be one."""
+        if self.bulk:
+            await self.add_publisher(clock=clock, bulk=self.bulk, at_once=1)
+
+    async def replace(self, actor: Actor) -> Actor:
+        """Another one of its kind, in the place of one that is gone."""
+        config = actor.config
+        if isinstance(config, WorkerConfig):
+            return await self.add_worker()
+        assert isinstance(config, PublisherConfig)
+        return await self.add_publisher(bulk=config.bulk, at_once=config.at_once)
 
     async def _config(self, role: str) -> dict[str, Any]:
         self._numbers[role] += 1
@@ -244,9 +273,10 @@ class Stage:
         """kill -9."""
         begun = time.monotonic()
         actor.hit = True
+        kind = WORKER_KILLED if actor in self.workers else "publisher killed"
         actor.signal(signal.SIGKILL)
         await self._ended(actor)
-        self.note("kill", actor.name, begun, lasts=True)
+        self.note(kind, actor.name, begun, lasts=True)
 
     async def pause(self, actor: Actor, seconds: float) -> None:
         """SIGSTOP for so long."""
@@ -315,8 +345,8 @@ class Stage:
                     default=0.0,
                 )
             )
-        waiting = await store.peek(limit=100_000)
-        letters = await store.dead(DeadFilter(), limit=10_000)
+        waiting = await store.peek(limit=1_000_000)
+        letters = await store.dead(DeadFilter(), limit=100_000)
         for message in waiting:
             self.journal.write("left", key=key_of(message), id=message.id)
         for letter in letters:

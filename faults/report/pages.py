@@ -10,6 +10,8 @@ from typing import Final
 
 from faults.figures import Figures
 from faults.report.results import Results, Simulation
+from faults.report.totals import KINDS, Totals
+from faults.rules.messages import RETURN_SECONDS
 from faults.scenarios import SCENARIOS
 
 HEAD: Final = """\
@@ -50,14 +52,15 @@ def page(results: Results, plots: Sequence[Path]) -> str:
 
 
 def _short(runs: Sequence[Figures]) -> str:
-    faults = sum(sum(run.faults.values()) for run in runs)
+    totals = Totals.of(runs)
     stores = ", ".join(dict.fromkeys(run.store for run in runs))
     violations = sum(len(run.violations) for run in runs)
     rows = [
         ("runs", f"{len(runs)}, on {stores}"),
         ("messages acknowledged", f"{_sum(runs, 'messages'):,}"),
         ("runs of handlers", f"{_sum(runs, 'runs'):,}"),
-        ("faults injected", f"{faults:,}"),
+        ("faults injected", f"{totals.faults.total():,}"),
+        *((name, f"{totals.count(name):,}") for name in KINDS),
         ("publishes told as uncertain", f"{_sum(runs, 'uncertain'):,}"),
         ("**acknowledged and lost**", f"**{_sum(runs, 'lost')}**"),
         ("delivered early", str(_sum(runs, "early"))),
@@ -67,7 +70,14 @@ def _short(runs: Sequence[Figures]) -> str:
             "runs again, of those that a fault may have caused",
             f"{_sum(runs, 'duplicates'):,} of {_sum(runs, 'duplicates_bound'):,}",
         ),
-        ("longest recovery", f"{max((run.recovery_seconds for run in runs), default=0.0):.1f} s"),
+        (
+            f"longest time from the return of a store to its next use (bound: {RETURN_SECONDS:g} s)",
+            f"{_most(runs, 'return_seconds'):.1f} s",
+        ),
+        (
+            "longest time from a fault to the next claim of what a worker had (the lease, and until a worker is free)",
+            f"{_most(runs, 'takeover_seconds'):.1f} s ({_most(runs, 'lease_seconds'):g} s)",
+        ),
         ("promises broken", str(violations)),
     ]
     return _table(("", ""), rows)
@@ -80,9 +90,10 @@ def _simulated(simulations: Sequence[Simulation]) -> str:
     hours = sum(each.hours for each in simulations)
     faults = sum(sum(each.faults.values()) for each in simulations)
     broken = sum(each.violations for each in simulations)
+    versions = ", ".join(_unique(f"{each.version} at {each.commit}" for each in simulations))
     return (
         f"\nBesides, `make simulate` ran the engine on virtual time for {seeds:,} seeds: {hours:,.0f} virtual hours, "
-        f"{faults:,} faults, {broken} broken promises.\n"
+        f"{faults:,} faults, {broken} broken promises (Nightmail {versions}).\n"
     )
 
 
@@ -104,7 +115,7 @@ def _versions(runs: Sequence[Figures]) -> str:
 def _by_scenario(runs: Sequence[Figures]) -> str:
     columns = (
         "scenario", "store", "seeds", "messages", "faults", "lost", "early", "stale writes", "overlapping leases",
-        "run again (bound)", "longest recovery", "broken",
+        "run again (bound)", "taken over within (lease)", f"store in use within (bound {RETURN_SECONDS:g} s)", "broken",
     )  # fmt: skip
     rows = []
     for scenario in SCENARIOS:
@@ -116,13 +127,14 @@ def _by_scenario(runs: Sequence[Figures]) -> str:
                     store,
                     " ".join(str(run.seed) for run in each),
                     f"{_sum(each, 'messages'):,}",
-                    str(sum(sum(run.faults.values()) for run in each)),
+                    f"{Totals.of(each).faults.total():,}",
                     str(_sum(each, "lost")),
                     str(_sum(each, "early")),
                     str(_sum(each, "stale_writes")),
                     str(_sum(each, "overlaps")),
                     f"{_sum(each, 'duplicates')} ({_sum(each, 'duplicates_bound')})",
-                    f"{max(run.recovery_seconds for run in each):.1f} s",
+                    f"{_most(each, 'takeover_seconds'):.1f} s ({_most(each, 'lease_seconds'):g} s)",
+                    f"{_most(each, 'return_seconds'):.1f} s" if any(run.outages for run in each) else "",
                     str(sum(len(run.violations) for run in each)),
                 )
             )
@@ -195,6 +207,10 @@ def _pictures(plots: Sequence[Path]) -> str:
 
 def _sum(runs: Iterable[Figures], name: str) -> int:
     return sum(getattr(run, name) for run in runs)
+
+
+def _most(runs: Iterable[Figures], name: str) -> float:
+    return max((getattr(run, name) for run in runs), default=0.0)
 
 
 def _unique(values: Iterable[str]) -> list[str]:

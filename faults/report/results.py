@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from faults.figures import Figures
+from faults.figures import Figures, product_commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,26 @@ def read_results(directory: Path) -> Results:
         for path in sorted(directory.glob("*.jsonl"))
         if not path.name.startswith("simulation")
         for line in _lines(path)
+        if all(field.name in line for field in fields(Figures))  # Else it is of an older suite.
     ]
     simulations = [
         Simulation(**line) for path in sorted(directory.glob("simulation*.jsonl")) for line in _lines(path)
     ]
     return Results(runs, simulations)
+
+
+def keep_current(path: Path) -> None:
+    """Drop what another version of the product has shown, before more is added: a report has one subject."""
+    if path.exists():
+        commit = product_commit()
+        lines = [text for text in path.read_text().splitlines() if json.loads(text).get("commit") == commit]
+        path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def append(path: Path, run: Figures) -> None:
+    """Add this one."""
+    with path.open("a") as results:
+        results.write(json.dumps(run.as_json()) + "\n")
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from faults.journal import Line
+from faults.journal import CANCELLED, Line
 from faults.ledger import Lease, Ledger, Message
 from faults.rules.leases import CLOCKS
 
@@ -59,23 +59,24 @@ def _is_right(line: Line, how: str | None, lease: Lease, ledger: Ledger) -> bool
             return how == "ok"
         case "retry":
             # A handler that returned may still fail to commit.
-            return how == "failed" or bool(lease.acking) or _ran_too_long(lease, ledger)
+            return how == "failed" or bool(lease.acking) or _ran_too_long(line, lease, ledger)
         case "dead" if line.reason == "max_deliveries":
             booted = ledger.processes[lease.process].booted
             return booted is not None and lease.claimed.deliveries > booted.max_deliveries
         case "dead":
-            return how == "failed" or _ran_too_long(lease, ledger)
+            return how == "failed" or _ran_too_long(line, lease, ledger)
         case _:
             return how != "ok" or bool(lease.acking)
 
 
-def _ran_too_long(lease: Lease, ledger: Ledger) -> bool:
-    """Whether its handler was cancelled because its time was up."""
+def _ran_too_long(settling: Line, lease: Lease, ledger: Ledger) -> bool:
+    """Whether its handler was cancelled because its time was up, perhaps before its first line."""
     booted = ledger.processes[lease.process].booted
-    if booted is None or not booted.timeout or lease.ended is None or lease.ended.how != "cancelled":
+    ended = lease.ended if lease.started else settling
+    if booted is None or not booted.timeout or ended is None or ended.how not in (None, CANCELLED):
         return False
     # Counted from before the handler's first line, but not from before the claim.
-    return lease.ended.at - lease.claimed.at >= booted.timeout - CLOCKS
+    return ended.at - lease.claimed.at >= booted.timeout - CLOCKS
 
 
 def no_needless_duplicate(ledger: Ledger) -> Iterator[tuple[str, str]]:
@@ -98,13 +99,8 @@ def touched(lease: Lease, until: float, ledger: Ledger) -> bool:
     begun = lease.claimed.sent or lease.claimed.at
     if lease.claimed.at - begun > SLOW_CLAIM:
         return True  # An event loop that blocks cannot hear what its claim brought: its keeper does not know of it.
-    for fault in ledger.faults_of(lease.process):
-        begins = fault.sent or fault.at
-        ends = inf if fault.until is None else fault.until
-        # For the length of a lease after it the holder may still be busy with what it caused.
-        if begins <= until and begun <= ends + lease.claimed.lease:
-            return True
-    return False
+    # For the length of a lease after it the holder may still be busy with what it caused.
+    return ledger.hit(lease.process, begun - lease.claimed.lease, until)
 
 
 def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
@@ -129,12 +125,12 @@ def _taken_along(poison: str, killer: Lease, ledger: Ledger) -> Iterator[tuple[s
     if killer.claimed.deliveries < ALONE_FROM:
         return
     died = killer.started[0].at
-    for key, message in ledger.messages.items():
-        for lease in message.leases:
-            if lease.process != killer.process or key == poison or not lease.started:
-                continue
-            if lease.started[0].at <= died and (lease.ended is None or lease.ended.at > died):
-                yield key, f"{poison}, on its delivery {killer.claimed.deliveries}, took {key} along"
+    for lease in ledger.leases_of(killer.process):
+        key = lease.claimed.key or ""
+        if key == poison or not lease.started:
+            continue
+        if lease.started[0].at <= died and (lease.ended is None or lease.ended.at > died):
+            yield key, f"{poison}, on its delivery {killer.claimed.deliveries}, took {key} along"
 
 
 def stops_in_time(ledger: Ledger) -> Iterator[tuple[str, str]]:
@@ -151,11 +147,11 @@ def stops_in_time(ledger: Ledger) -> Iterator[tuple[str, str]]:
         took = stopped.at - stopping.at
         if took > booted.grace + LAST_SECONDS:
             yield "", f"{name} took {took:.1f} s to stop, with {booted.grace:g} s of grace"
-        for key, message in ledger.messages.items():
-            for lease in message.leases:
-                over = lease.settled or lease.acking or _taken_over(lease, message, stopping.at)
-                if lease.process == name and not over:
-                    yield key, f"{name} stopped and left {key} leased"
+        for lease in ledger.leases_of(name):
+            key = lease.claimed.key or ""
+            over = lease.settled or lease.acking or _taken_over(lease, ledger.messages[key], stopping.at)
+            if not over:
+                yield key, f"{name} stopped and left {key} leased"
 
 
 def _taken_over(lease: Lease, message: Message, before: float) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import combinations, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import inf
 from typing import Final
 
 from faults.ledger import Lease, Ledger, Message
@@ -82,7 +83,7 @@ def _is_refused(last: Lease, ledger: Ledger) -> bool:
     """Whether the last holder lost its message although no other claim can have taken it."""
     if last.acking or not any(line.result == "lost" for line in last.settled):
         return False
-    return not any(claim.at <= last.settled[-1].at for claim in ledger.unheard.values())
+    return not ledger.unheard_by(last.settled[-1].at)
 
 
 def in_order(ledger: Ledger) -> Iterator[tuple[str, str]]:
@@ -96,15 +97,37 @@ def in_order(ledger: Ledger) -> Iterator[tuple[str, str]]:
         if message.intended is not None and message.intended.ordering_key is not None and message.leases:
             lines[message.intended.ordering_key].append(message)
     for ordering_key, messages in lines.items():
-        for one, other in combinations(sorted(messages, key=_published), 2):
-            first, second = sorted((one, other), key=lambda message: message.leases[0].number)
-            certain = one.acknowledged is not None and other.acknowledged is not None
-            if first is not one and certain and not ledger.stepped(_published(one), one.leases[0].claimed.at):
-                yield first.key, f"{first.key} overtook {second.key} of the key {ordering_key}"
-            for lease in second.leases:
-                if not any(held.may_have_removed(lease.number) for held in first.leases):
-                    yield second.key, f"{second.key} was leased while {first.key} held the key {ordering_key}"
-                    break
+        yield from _overtaken(ordering_key, messages, ledger)
+        yield from _beside_another(ordering_key, messages)
+
+
+def _overtaken(ordering_key: str, messages: Sequence[Message], ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """What went before a message that had been published before it."""
+    first: Message | None = None
+    for message in sorted(messages, key=_published, reverse=True):
+        if message.acknowledged is None:
+            continue
+        if first is None or _leased(message) < _leased(first):
+            first = message
+        elif not ledger.stepped(_published(message), message.leases[0].claimed.at):
+            yield first.key, f"{first.key} overtook {message.key} of the key {ordering_key}"
+
+
+def _beside_another(ordering_key: str, messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
+    """What was leased before the one that had been leased before it was gone."""
+    last: Message | None = None
+    gone = -inf
+    for message in sorted(messages, key=_leased):
+        if last is not None and min(lease.number for lease in message.leases) <= gone:
+            yield message.key, f"{message.key} was leased while {last.key} held the key {ordering_key}"
+        removed = min((lease.removing for lease in message.leases), default=inf)
+        if last is None or removed > gone:
+            last, gone = message, removed
+
+
+def _leased(message: Message) -> tuple[float, int]:
+    """When it was first leased, by the store's clock: its worker may have heard of it only later."""
+    return message.leases[0].claimed_at, message.leases[0].number
 
 
 def _published(message: Message) -> float:
@@ -119,8 +142,8 @@ def counters(ledger: Ledger) -> Iterator[tuple[str, str]]:
     for key, message in ledger.messages.items():
         attempts = deliveries = (0, 0)
         for lease in message.leases:
-            unheard = sum(1 for claim in ledger.unheard.values() if claim.at <= lease.claimed.at)
             claimed = lease.claimed
+            unheard = ledger.unheard_by(claimed.at)
             if not attempts[0] <= claimed.attempts <= attempts[1]:
                 yield key, f"{key} has {claimed.attempts} attempts, not {_either(attempts)}"
             if not deliveries[0] < claimed.deliveries <= deliveries[1] + 1 + unheard:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
+from typing import Final
 
 from faults.ledger import Ledger, Message
+
+RETURN_SECONDS: Final = 10.0
+"""How soon a store that is back must be in use again."""
 
 
 def nothing_lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
@@ -17,7 +23,7 @@ def nothing_lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
         yield "", f"the store is damaged: {over.how}"
     kept = {*over.waiting, *over.letters}
     for key, message in ledger.messages.items():
-        removed = any(lease.may_have_removed() for lease in message.leases)
+        removed = any(lease.removing < inf for lease in message.leases)
         if message.acknowledged is not None and not removed and kept.isdisjoint(message.ids):
             yield key, f"{key} was acknowledged and is lost"
         for lease in message.leases:
@@ -84,3 +90,24 @@ def delivered(ledger: Ledger) -> Iterator[tuple[str, str]]:
     unknown = waiting.difference(*(message.ids for message in ledger.messages.values()))
     if unknown:
         yield "", f"{len(unknown)} messages still wait {over.at - calm.at:.1f} s after the last fault"
+
+
+def used_again(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """A store that is back is in use within ten seconds, by those who publish and those who claim."""
+    for seconds, what in returns(ledger):
+        if seconds > RETURN_SECONDS:
+            yield "", f"{what} came {seconds:.1f} s after the store was back"
+
+
+def returns(ledger: Ledger) -> Iterator[tuple[float, str]]:
+    """After each outage of the whole store: how long the next claim took, and the next publish that was stored."""
+    for what in ("claimed", "acknowledged"):
+        moments = sorted(line.at for line in ledger.lines if line.what == what)
+        for fault in ledger.faults:
+            # While its clock is moved back, nothing is due.
+            if fault.target is not None or fault.until is None or fault.skew is not None:
+                continue
+            place = bisect_left(moments, fault.until)
+            # Without a next one it was the end of the run: `delivered` says whether something was left.
+            if place < len(moments):
+                yield moments[place] - fault.until, f"the next line {what!r}"

@@ -43,7 +43,7 @@ SCENARIOS: Final = (
         about="kill -9 of a master, a primary or a node under load: another takes over",
         play=failover,
         faults=3,
-        stores=("redis-cluster", "galera", "patroni"),
+        stores=("redis-cluster", "valkey-cluster", "galera", "patroni"),
         where=clustered,
         publisher={"pause": 0.05},
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from faults.clock import Clock
@@ -15,6 +16,7 @@ async def cast(stage: Stage, *, workers: int = 2, publishers: int = 2) -> None:
     """Start the usual processes, and wait until they work."""
     for _ in range(publishers):
         await stage.add_publisher()
+    await stage.add_bulk()
     for _ in range(workers):
         await stage.add_worker()
     for actor in (*stage.publishers, *stage.workers):
@@ -23,27 +25,34 @@ async def cast(stage: Stage, *, workers: int = 2, publishers: int = 2) -> None:
 
 async def kills(stage: Stage) -> None:
     """SIGKILL workers and publishers at work, and start others in their place."""
-    await cast(stage)
+    await cast(stage, workers=3)
     for number in range(stage.faults):
         # One of the first is a publisher, however few faults there are.
         is_publisher = number == 1 or stage.random.random() < 0.25
         victim = stage.random.choice(stage.publishers if is_publisher else stage.workers)
         await stage.until_busy(victim, stage.random.randint(1, 12))
         await stage.kill(victim)
-        await (stage.add_publisher() if is_publisher else stage.add_worker())
+        await stage.replace(victim)
         stage.say(f"{number + 1} of {stage.faults} killed")
 
 
 async def pauses(stage: Stage) -> None:
     """SIGSTOP workers for longer than their lease: others take over, and the late ones must change nothing."""
-    await cast(stage)
-    for number in range(stage.faults):
-        victim = stage.random.choice(stage.workers)
-        await stage.until_busy(victim, stage.random.randint(5, 15))
-        assert isinstance(victim.config, WorkerConfig)
-        await stage.pause(victim, victim.config.lease + stage.random.uniform(0.5, 2.0))
-        await stage.until_busy(victim, 1)
-        stage.say(f"{number + 1} of {stage.faults} frozen")
+    await cast(stage, workers=5)
+    done = 0
+    while done < stage.faults:
+        victims = stage.random.sample(stage.workers, min(stage.random.randint(2, 4), stage.faults - done))
+        for victim in victims:
+            await stage.until_busy(victim, stage.random.randint(1, 8))
+        async with asyncio.TaskGroup() as group:
+            for victim in victims:
+                assert isinstance(victim.config, WorkerConfig)
+                seconds = victim.config.lease + stage.random.uniform(0.5, 2.0)
+                group.create_task(stage.pause(victim, seconds))
+        for victim in victims:
+            await stage.until_busy(victim, 1)
+        done += len(victims)
+        stage.say(f"{done} of {stage.faults} frozen")
 
 
 async def stops(stage: Stage) -> None:
@@ -67,11 +76,14 @@ async def blocked(stage: Stage) -> None:
 
 
 async def cancellations(stage: Stage) -> None:
-    """Publishes and handlers are cancelled while they are under way."""
+    """Publishes and handlers are cancelled while they are under way: each of them is a fault."""
     await cast(stage)
-    for number in range(stage.faults):
-        await stage.until_busy(stage.random.choice(stage.workers), 30)
-        stage.say(f"{number + 1} of {stage.faults} times 30 runs, many of which are cancelled")
+    told = 0
+    while (count := stage.seen.cancelled) < stage.faults:
+        await stage.until(lambda: stage.seen.cancelled > count, "a cancellation")
+        if count * 10 // stage.faults > told:
+            told = count * 10 // stage.faults
+            stage.say(f"{count} of {stage.faults} cancelled")
 
 
 async def clocks(stage: Stage) -> None:
@@ -80,6 +92,7 @@ async def clocks(stage: Stage) -> None:
         clock = Clock(stage.directory, name, seconds=seconds)
         await stage.add_publisher(clock=clock)
         await stage.add_worker(clock=clock)
+    await stage.add_bulk()
     for number in range(stage.faults):
         for worker in stage.workers:
             await stage.until_busy(worker, 20)
@@ -122,16 +135,16 @@ async def crowd(stage: Stage) -> None:
     await cast(stage, workers=4, publishers=4)
     for number in range(stage.faults):
         victim = stage.random.choice((*stage.workers, *stage.publishers))
-        is_publisher = victim in stage.publishers
         await stage.until_busy(victim, stage.random.randint(1, 4))
         await stage.kill(victim)
-        await (stage.add_publisher() if is_publisher else stage.add_worker())
+        await stage.replace(victim)
         stage.say(f"{number + 1} of {stage.faults} killed")
 
 
 async def poison(stage: Stage) -> None:
     """Messages that kill the process that handles them, among others that do not."""
     await stage.add_publisher(poison=stage.faults)
+    await stage.add_bulk()
     for _ in range(2):
         await stage.add_worker()
     for _ in range(400 * stage.faults):
@@ -160,6 +173,7 @@ SCENARIOS: Final = (
         # Handlers take about as long as the pause is longer than the lease: the late one comes back while another runs.
         worker={"lease": 2.0, "handler_seconds": 1.0},
         publisher={"pause": 0.05},
+        bulk=500.0,
     ),
     Scenario(
         name="stops",
@@ -177,6 +191,7 @@ SCENARIOS: Final = (
         faults=4,
         worker={"lease": 2.0, "block_seconds": 3.0},
         publisher={"pause": 0.1},
+        bulk=300.0,
     ),
     Scenario(
         name="gil",
@@ -185,6 +200,7 @@ SCENARIOS: Final = (
         faults=3,
         worker={"lease": 2.0, "block_seconds": 3.0, "blocks": "process"},
         publisher={"pause": 0.1},
+        bulk=300.0,
     ),
     Scenario(
         name="def-handlers",
@@ -214,9 +230,11 @@ SCENARIOS: Final = (
         name="cancellations",
         about="publishes and handlers cancelled while they are under way",
         play=cancellations,
-        faults=8,
-        worker={"timeout": 0.3},
-        publisher={"cancels": 0.4},
+        faults=1000,
+        # Many at a time: each has to be under way when it is cancelled.
+        worker={"timeout": 0.2, "handler_seconds": 0.16, "max_workers": 32},
+        publisher={"cancels": 0.5, "at_once": 16, "pause": 0.005},
+        bulk=200.0,
     ),
     Scenario(
         name="clocks",
@@ -232,5 +250,6 @@ SCENARIOS: Final = (
         play=poison,
         faults=1,
         worker={"lease": 1.5, "max_deliveries": 4},
+        bulk=200.0,
     ),
 )

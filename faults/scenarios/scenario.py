@@ -39,6 +39,8 @@ class Scenario:
     stores: tuple[str, ...] = STORES
     where: Callable[[str, Path], AbstractContextManager[Place]] = fresh
     """Makes the place that it needs, on one of these stores."""
+    bulk: float = 1000.0
+    """How many messages a second are published in batches, besides the others."""
     worker: dict[str, Any] = field(default_factory=dict)
     """What its workers are told."""
     publisher: dict[str, Any] = field(default_factory=dict)

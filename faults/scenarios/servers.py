@@ -182,6 +182,7 @@ SCENARIOS: Final = (
         play=clock_steps,
         faults=8,
         where=with_movable_clock,
+        bulk=200.0,
     ),
     Scenario(
         name="disk-full",
@@ -189,6 +190,7 @@ SCENARIOS: Final = (
         play=disk_full,
         faults=3,
         where=on_a_small_disk,
+        bulk=20.0,
         worker={"lease": 2.0},
         publisher={"pause": 0.05},
     ),

@@ -18,6 +18,10 @@ published in a transaction that is committed, or rolled back."""
 
 TRANSACTIONAL: Final = "session"
 """The queue whose handler writes effects."""
+BULK_QUEUE: Final = "bulk"
+"""The queue whose handler does next to nothing: most messages of a run go there, published many at a time."""
+BATCH: Final = 50
+"""How many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,7 @@ class WorkerConfig(Config):
     """For a worker."""
 
     lease: float = 3.0
-    max_workers: int = 8
+    max_workers: int = 16
     max_deliveries: int = 10
     grace: float = 5.0
     handler_seconds: float = 0.2
@@ -57,18 +61,24 @@ class WorkerConfig(Config):
     """What they block: the event loop, or every thread of the process, by a call into C that keeps the GIL."""
     forks: float = 0.0
     """How many of the handlers fork a process."""
+    bulk_workers: int = 16
+    """How many handlers of `BULK_QUEUE` run at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherConfig(Config):
     """For a publisher."""
 
-    count: int = 100_000
+    count: int = 1_000_000
     """How many messages at most: it also ends when it is asked to."""
-    pause: float = 0.02
+    pause: float = 0.05
     """Between two messages, on average."""
     kinds: tuple[Kind, ...] = KINDS
     cancels: float = 0.0
     """How many of the publishes are cancelled while they are under way."""
+    at_once: int = 1
+    """How many publishes are under way at a time."""
+    bulk: float = 0.0
+    """How many messages a second it publishes in batches; 0: it publishes messages of every kind, one by one."""
     poison: int = 0
     """How many of them kill the process that handles them."""

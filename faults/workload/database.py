@@ -154,7 +154,11 @@ class RedisDatabase(Database):
         told = await self.client.info("server")
         # A cluster answers for each of its nodes.
         first = told if "redis_version" in told else next(iter(told.values()))
-        return f"Redis {first['redis_version']}"
+        return (
+            f"Valkey {first['valkey_version']}"
+            if "valkey_version" in first
+            else f"Redis {first['redis_version']}"
+        )
 
     async def close(self) -> None:
         await self.client.aclose()

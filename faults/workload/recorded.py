@@ -52,6 +52,7 @@ class _Recorder:
 
     def __init__(self, store: Any, journal: Journal, lease: float) -> None:
         self._write = journal.write
+        self._write_all = journal.write_all
         self._process = journal.process
         self._lease = lease
         self._claim = store.claim
@@ -65,18 +66,22 @@ class _Recorder:
         sent = time.monotonic()
         self._write("claiming", token=token.hex, queue=",".join(queues))
         claimed: Claimed = await self._claim(queues, token=token, **options)
-        for delivery in claimed.deliveries:
-            self._write(
-                "claimed",
-                **lease_of(delivery),
-                queue=delivery.queue,
-                sent=sent,
-                store_at=delivery.claimed_at.timestamp(),
-                due_at=delivery.due_at.timestamp(),
-                attempts=delivery.attempts,
-                deliveries=delivery.deliveries,
-                lease=self._lease,
-            )
+        self._write_all(
+            "claimed",
+            (
+                {
+                    **lease_of(delivery),
+                    "queue": delivery.queue,
+                    "sent": sent,
+                    "store_at": delivery.claimed_at.timestamp(),
+                    "due_at": delivery.due_at.timestamp(),
+                    "attempts": delivery.attempts,
+                    "deliveries": delivery.deliveries,
+                    "lease": self._lease,
+                }
+                for delivery in claimed.deliveries
+            ),
+        )
         self._write("claim_ended", token=token.hex)
         return claimed
 
@@ -86,14 +91,17 @@ class _Recorder:
         return count
 
     async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
-        for each in batch:
-            self._write("settling", **lease_of(each.delivery), **_outcome(each))
+        lines = [lease_of(each.delivery) | _outcome(each) for each in batch]
+        self._write_all("settling", lines)
         sent = time.monotonic()
         results: list[WriteResult] = await self._settle(batch)
-        for each, result in zip(batch, results, strict=True):
-            self._write(
-                "settled", **lease_of(each.delivery), **_outcome(each), sent=sent, result=result.value
-            )
+        self._write_all(
+            "settled",
+            (
+                line | {"sent": sent, "result": result.value}
+                for line, result in zip(lines, results, strict=True)
+            ),
+        )
         return results
 
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
@@ -126,8 +134,13 @@ class _Recorder:
                 now = time.monotonic()
                 if now - sent > SLOW_SECONDS:
                     self._write("fault", kind=SLOW, target=self._process, sent=sent, until=now)
-            for delivery, result in zip(deliveries, results, strict=True):
-                self._write("extended", **lease_of(delivery), sent=sent, result=result.value)
+            self._write_all(
+                "extended",
+                (
+                    lease_of(delivery) | {"sent": sent, "result": result.value}
+                    for delivery, result in zip(deliveries, results, strict=True)
+                ),
+            )
             return results
 
         return recorded

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
-from faults.journal import Journal
+from faults.journal import CANCELLED, Journal
 from faults.workload.breakages import break_product, break_worker
-from faults.workload.config import TRANSACTIONAL, WorkerConfig
+from faults.workload.config import BULK_QUEUE, TRANSACTIONAL, WorkerConfig
 from faults.workload.database import Database, RedisDatabase, SqlDatabase, write_effect
 from faults.workload.forking import refused_in_a_child
 from faults.workload.process import begin
@@ -74,7 +74,7 @@ class Handlers:
         """Write down that a handler runs, and how it ended."""
         lease = lease_of(msg.delivery)
         self._journal.write("started", **lease, attempts=msg.attempt)
-        how = "cancelled"
+        how = CANCELLED
         try:
             if body.get("poison"):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -96,6 +96,11 @@ class Handlers:
                 self.block()
             if self._random.random() < self._config.forks:
                 await self.fork()
+
+    async def quick(self, body: Body, msg: OutboxMessage) -> None:
+        """What the bulk of the messages have."""
+        with self.running(body, msg):
+            await asyncio.sleep(0)
 
     def blocking(self, body: Body, msg: OutboxMessage) -> None:
         """A `def` handler, in a thread."""
@@ -144,6 +149,7 @@ async def work(config: WorkerConfig, journal: Journal) -> None:
         handlers = Handlers(config, journal, store)
         broker.subscriber("plain", "ordered", "timer")(handlers.asynchronous)
         broker.subscriber("thread")(handlers.blocking)
+        broker.subscriber(BULK_QUEUE, max_workers=config.bulk_workers)(handlers.quick)
         if isinstance(database, RedisDatabase):
             broker.subscriber(TRANSACTIONAL)(handlers.in_pipeline(database))
         else:

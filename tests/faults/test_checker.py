@@ -116,6 +116,16 @@ FINE: Final = {
         *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "retry"),
         *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
     ],
+    "in order, though one worker hears of its lease when it is over": [
+        *IN_LINE, pause(1.0, 6.9), *a_run(4.5, token="b", process=OTHER, deliveries=2),
+        *settled(4.7, token="b", process=OTHER), *a_run(5.0, token="c", process=OTHER, key="publisher-1/1", id=2),
+        *settled(5.2, token="c", process=OTHER, key="publisher-1/1", id=2),
+        claimed(7.0, sent=0.9, store_at=EPOCH + 1.0), *settled(7.1, "release", result="lost"), *end(),
+    ],
+    "cancelled for its time before its first line": [
+        booted(timeout=0.1), *published(), claimed(1.0), *settled(1.2, "retry"),
+        *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
+    ],
     "killed with it": [
         *BOOTED, *published(), claimed(1.0), about("started", 1.0), fault(1.05),
         *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
@@ -235,6 +245,16 @@ BROKEN: Final = {
             *settled(1.7, token="b", id=2), *end(),
         ],
     },
+    "used_again": {
+        "claimed too late": [
+            *BOOTED, fault(1.0, None, 2.0, "server killed"), *published(at=2.1), *a_run(12.5), *settled(12.7),
+            *end(13.0),
+        ],
+        "published too late": [
+            *BOOTED, *published(), fault(1.0, None, 1.1, "server killed"), *a_run(1.2), *settled(1.3),
+            *published("publisher-1/1", 2, at=11.1), *end(13.0, waiting=(2,)),
+        ],
+    },
     "delivered": {"it still waits": [*BOOTED, *published(), *end(waiting=(1,))]},
     "never_early": {
         "by the store's clock": [
@@ -300,6 +320,10 @@ BROKEN: Final = {
         "done although it failed": [*BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2), *end()],
         "a cancelled run that counts": [
             *BOOTED, *published(), *a_run(1.0, "cancelled"), *settled(1.2, "retry"),
+            *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
+        ],
+        "a retry of what was not run and had time left": [
+            booted(timeout=5.0), *published(), claimed(1.0), *settled(1.2, "retry"),
             *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
         ],
         "given up too soon": [

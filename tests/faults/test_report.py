@@ -6,16 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from faults.figures import Figures
+from faults.figures import Figures, product_commit
 from faults.report.pages import page
-from faults.report.results import Results, Simulation, read_results
+from faults.report.results import Results, Simulation, append, keep_current, read_results
 
 
 def a_run(**facts: Any) -> Figures:
     usual: dict[str, Any] = {
         "scenario": "kills", "store": "postgres", "seed": 7, "messages": 1234, "uncertain": 2, "runs": 1300,
-        "faults": {"kill": 20}, "stalls": 0, "lost": 0, "early": 0, "stale_writes": 0, "overlaps": 0, "duplicates": 5,
-        "duplicates_bound": 40, "recovery_seconds": 3.2, "seconds": 20.0, "violations": [], "forgiven": {},
+        "faults": {"worker killed": 20}, "stalls": 0, "lost": 0, "early": 0, "stale_writes": 0, "overlaps": 0,
+        "duplicates": 5,
+        "duplicates_bound": 40, "takeover_seconds": 4.2, "lease_seconds": 3.0, "return_seconds": 0.0, "seconds": 20.0,
+        "checked_seconds": 0.1, "violations": [], "forgiven": {},
         "server": "PostgreSQL 15.18", "timeline": [(0, 10, 0.1)], "outages": [],
     }  # fmt: skip
     return Figures(**usual | facts)
@@ -34,6 +36,22 @@ def test_the_figures_of_all_runs_are_added_up() -> None:
     assert row(text, "**acknowledged and lost**")[1] == "**0**"
     assert row(text, "kills | postgres")[2:5] == ["7 8", "2,468", "40"]
     assert row(text, "postgres | PostgreSQL 15.18")[1] == "PostgreSQL 15.18"
+
+
+def test_faults_are_added_up_by_what_they_hit() -> None:
+    runs = [a_run(), a_run(faults={"cancelled handler": 3, "cancelled publish": 4, "killed by a message": 1})]
+    text = page(Results(runs, []), [])
+
+    assert row(text, "workers killed")[1] == "21"
+    assert row(text, "cancellations")[1] == "7"
+
+
+def test_each_kind_of_recovery_has_its_own_bound() -> None:
+    killed = a_run(scenario="crashes", return_seconds=1.5, takeover_seconds=0.0, outages=[(1.0, 2.0)])
+    text = page(Results([a_run(), killed], []), [])
+
+    assert row(text, "kills | postgres")[-3:-1] == ["4.2 s (3 s)", ""]
+    assert row(text, "crashes | postgres")[-3:-1] == ["0.0 s (3 s)", "1.5 s"]
 
 
 def test_a_loss_is_shown() -> None:
@@ -66,3 +84,14 @@ def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text(json.dumps(run.as_json()) + "\n")
 
     assert read_results(tmp_path) == Results([run], [])
+
+
+def test_results_of_another_version_are_dropped_before_more_are_added(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    now = a_run(timeline=[], outages=[], commit=product_commit())
+    append(path, a_run(commit="0000000"))
+    append(path, now)
+
+    keep_current(path)
+
+    assert read_results(tmp_path).runs == [now]

@@ -17,6 +17,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from faults.figures import product_commit
+from faults.report.results import keep_current
 from nightmail import __version__
 from tests.simulation.history import run
 
@@ -84,7 +86,8 @@ def _chunks(first: int, count: int) -> Iterator[range]:
     return (range(start, min(start + CHUNK, end)) for start in range(first, end, CHUNK))
 
 
-def _many(first: int, count: int, jobs: int, results: Path | None) -> int:
+def simulate_many(first: int, count: int, jobs: int, results: Path | None) -> int:
+    """Run so many histories from this seed on, in so many processes; 1 if one of them broke a promise."""
     total, begun, shown = Tally(), time.monotonic(), 0.0
     with ProcessPoolExecutor(jobs) as pool:
         for done in as_completed([pool.submit(simulate, chunk) for chunk in _chunks(first, count)]):
@@ -93,16 +96,18 @@ def _many(first: int, count: int, jobs: int, results: Path | None) -> int:
             for seed, violation in found.violations.items():
                 print(f"seed {seed}: {violation}\n    {replay_command(seed)}", flush=True)
             took = time.monotonic() - begun
-            if took - shown > 5:
+            if took - shown > 30:
                 shown = took
+                left = (count - total.seeds) * took / total.seeds / 60
                 print(
-                    f"{total.seeds:,} of {count:,}, {total.seeds / took:.0f} a second",
+                    f"{total.seeds:,} of {count:,}, {total.seeds / took:.0f} a second, about {left:.0f} min left",
                     file=sys.stderr,
                     flush=True,
                 )
     print(total)
     print(f"violations: {len(total.violations)}")
     if results is not None:
+        keep_current(results)
         line = {
             "seeds": total.seeds,
             "first": first,
@@ -111,6 +116,7 @@ def _many(first: int, count: int, jobs: int, results: Path | None) -> int:
             "faults": dict(total.faults),
             "violations": len(total.violations),
             "version": __version__,
+            "commit": product_commit(),
         }
         with results.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -126,10 +132,14 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many processes")
     parser.add_argument("--replay", type=int, help="show the history of this seed")
-    parser.add_argument("--results", type=Path, help="append what came of it to this file, as a JSON line")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="append what came of it to this file, as a JSON line, in place of what other versions have shown",
+    )
     asked = parser.parse_args()
     if asked.replay is None:
-        return _many(asked.first, asked.seeds, asked.jobs, asked.results)
+        return simulate_many(asked.first, asked.seeds, asked.jobs, asked.results)
     history = run(asked.replay)
     print(history.text())
     return history.violation is not None

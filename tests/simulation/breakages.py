@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from unittest.mock import patch
 
-from nightmail.engine import worker
+from nightmail.engine import attempt, worker
 from nightmail.engine.attempt import Attempt
 from nightmail.engine.finished import Finished
 from nightmail.engine.leases import Keeper
+from nightmail.engine.pausing import Pausing
+from nightmail.engine.presence import Presence
 from nightmail.engine.result import Result
 from nightmail.engine.retry_loop import RetryLoop, Step, at_once, happens_before
 from nightmail.engine.shutdown import Stopping, ends_by
+from nightmail.engine.stop_requests import StopRequests
 from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Reason, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.memory import publishing
 from nightmail.stores.memory.changes import Changes
+from nightmail.stores.memory.controls import Controls
 from nightmail.stores.memory.data import MemoryData
 from nightmail.stores.memory.queue import Queue
 from nightmail.stores.memory.rows import Row
@@ -157,6 +161,24 @@ async def _gives_up_on_an_error(
             return
 
 
+async def _does_not_look(_pausing: Pausing) -> None:
+    return
+
+
+def _resumes_after_every_probe(self: Pausing, delivery: Delivery, _result: Result, _settled: object) -> None:
+    if delivery in self.probes and self._control is not None:
+        self.probes.discard(delivery)
+        self._begin(delivery.queue, self._resume(self._control, delivery.queue))
+
+
+def _does_not_hear(_requests: StopRequests, _delivery: Delivery) -> None:
+    return
+
+
+async def _leaves_without_a_word(*_given: object) -> None:
+    return
+
+
 # ── the store ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -182,6 +204,12 @@ _look: Final = Queue.look
 
 def _looks_ahead(self: Queue, now: datetime) -> None:
     _look(self, now + timedelta(seconds=0.2))
+
+
+def _knows_no_pause(
+    _controls: Controls, queues: Iterable[str], _now: datetime
+) -> tuple[list[str], list[str]]:
+    return list(queues), []
 
 
 def _buries_without_a_letter(self: Changes, row: Row, *_why: Any, **_options: Any) -> None:
@@ -218,6 +246,7 @@ BREAKAGES: Final = (
         "an outcome without an answer is forgotten",
         _patched(Worker, "_settle", _forgets_unsent_outcomes),
         DUPLICATE,
+        "stops_in_time",
     ),
     _breakage(
         "an outcome without an answer is run again",
@@ -242,7 +271,7 @@ BREAKAGES: Final = (
         _patched(Worker, "_claim", _counts_the_lease_from_when_the_claim_was_sent),
         DUPLICATE,
         "stops_in_time",
-        first=1100,
+        first=250,
     ),
     _breakage(
         "a stop does not wait for the last writes",
@@ -253,12 +282,13 @@ BREAKAGES: Final = (
         "a stop has no deadline",
         _patched(Stopping, "grace_ends", property(lambda self: self._grace_ends + 30.0)),
         "stops_in_time",
+        first=300,
     ),
     _breakage(
         "a stop that is cancelled waits for a claim as long as before",
         _patched(Stopping, "ends_in_time", _keeps_its_first_deadline),
         "stops_in_time",
-        first=3500,
+        first=300,
     ),
     _breakage(
         "only a wake-up makes a worker look",
@@ -298,6 +328,31 @@ BREAKAGES: Final = (
         _patched(RetryLoop, "repeat", _gives_up_on_an_error),
         "no_complaints",
         DUPLICATE,
+    ),
+    _breakage(
+        "what was fetched ahead starts although it is paused",
+        _patched(Pausing, "_hand_back_paused", _does_not_look),
+        "starts_nothing_paused",
+        first=800,
+    ),
+    _breakage(
+        "a probe that failed ends the pause",
+        _patched(Pausing, "ended", _resumes_after_every_probe),
+        "resumes_after_success",
+    ),
+    _breakage("a stop is not carried out", _patched(StopRequests, "add", _does_not_hear), "stops_when_told"),
+    _breakage(
+        "a stopped message is retried",
+        _patched(attempt, "stopped_by", lambda _who: Retry()),
+        "right_outcome",
+    ),
+    _breakage(
+        "a process that stops does not sign off",
+        _patched(Presence, "_sign_off", _leaves_without_a_word),
+        "signs_off",
+    ),
+    _breakage(
+        "a pause holds nothing back", _patched(Controls, "open_queues", _knows_no_pause), "obeys_pauses"
     ),
     _breakage("a settlement needs no lease", _patched(MemoryData, "leased", _any_token_will_do), "fenced"),
     _breakage("leases end early", _patched(Row, "lease", _leases_end_at_once), "one_lease"),

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from nightmail.bell import Bell, Bells
+from nightmail.controls import LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
@@ -95,6 +96,37 @@ class Client:
 
     async def reschedule(self, queue: str, timer: str, due: timedelta) -> bool:
         return await self._call("reschedule", partial(self._server.reschedule, queue, timer, due))
+
+    # ── the verbs of `Control` ─────────────────────────────────────────────────────────────────────────────
+
+    async def pause(self, queue: str, **options: Any) -> None:
+        await self._call("pause", partial(self._server.pause, queue, **options))
+
+    async def resume(self, queue: str, *, ordering_key: str | None = None, automatic: bool = False) -> bool:
+        return await self._call(
+            "resume", partial(self._server.resume, queue, key=ordering_key, automatic=automatic)
+        )
+
+    async def pauses(self, queue: str | None = None) -> list[Pause]:
+        return await self._call("pauses", partial(self._server.store.pauses, queue))
+
+    async def request_stop(self, id_: int, *, by: str) -> bool:
+        return await self._call("request_stop", partial(self._server.request_stop, id_, by))
+
+    async def report(self, worker: WorkerReport) -> None:
+        await self._call("report", partial(self._server.report, self.worker, worker))
+
+    async def sign_off(self, worker_id: str) -> None:
+        await self._call("sign_off", partial(self._server.sign_off, worker_id))
+
+    async def workers(self) -> list[WorkerRecord]:
+        return await self._call("workers", self._server.store.workers)
+
+    async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
+        return await self._call("leases", partial(self._server.store.leases, limit=limit))
+
+    async def facts(self, id_: int) -> MessageFacts:
+        return await self._call("facts", partial(self._server.store.facts, id_))
 
     def listen(self, queues: Sequence[str]) -> Bell:
         return self._bells.bell(*queues)

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tests.simulation.events import Claimed, Killed, Over, Settled, Started, StopEnded
-from tests.simulation.ledger import Entry, Hand, Lease, Ledger, Run
+from tests.simulation.events import (
+    Claimed,
+    Ended,
+    Killed,
+    Over,
+    Reported,
+    Resumed,
+    Settled,
+    Started,
+    StopEnded,
+)
+from tests.simulation.ledger import Entry, Hand, Lease, Ledger, Run, overlaps
 
 LAST_SECONDS: Final = 3.0
 """How long a stop may take after the grace period: `Worker.stop` promises 2.5 s, rounded up for a clock that drifts."""
@@ -16,6 +26,10 @@ PATIENCE: Final = 10_000_000
 """How long a quarantined message waits for others at most, in microseconds."""
 RECALL: Final = 1_800_000
 """How long after a failed claim its recall is sent at the latest: the longest pause between two tries, and a little."""
+KNOWN: Final = 1_000_000
+"""How soon a worker knows of a pause or a stop that the store has told it, in microseconds."""
+GAVE_IN: Final = ("cancelled", "failed", "undone", "lost")
+"""How a handler ends that was cancelled."""
 LIVELY: Final = 25_000_000
 """How soon after the last fault everything due must be delivered, in microseconds."""
 LIVELY_POISON: Final = 20_000_000
@@ -41,6 +55,10 @@ def right_outcome(event: Settled, ledger: Ledger) -> Iterator[str]:
     run = ledger.runs.get((event.id, event.token))
     hand = ledger.workers[claim.worker]
     allowed = _without_run(claim, ledger) if run is None else _after(run, claim, hand)
+    if ledger.messages[event.id].to_stop:
+        allowed += _stopped(run, claim, hand)
+    if run is not None and run.how == "cancelled" and _has_stopped_neighbour(run, ledger):
+        allowed.append("release")
     said = event.outcome if event.reason is None else f"{event.outcome}: {event.reason}"
     if said not in allowed:
         how = "not run" if run is None else run.how or "still running"
@@ -60,9 +78,29 @@ def _without_run(claim: Claimed, ledger: Ledger) -> list[str]:
     return allowed
 
 
+def _stopped(run: Run | None, claim: Claimed, hand: Hand) -> list[str]:
+    """What a message may end as that an operator wants stopped: if it ran to its end first, as it did."""
+    interrupted = run is None or run.how in ("cancelled", "failed", "undone")
+    return ["dead: stopped"] if interrupted else []
+
+
+def _has_stopped_neighbour(run: Run, ledger: Ledger) -> bool:
+    """Whether another message of the same batch was to be stopped: its handler cannot be ended for one alone."""
+    return any(
+        other is not run
+        and other.worker == run.worker
+        and other.started == run.started
+        and ledger.messages[other.id].to_stop
+        for other in ledger.runs.values()
+    )
+
+
 def _after(run: Run, claim: Claimed, hand: Hand) -> list[str]:
     settings = hand.settings
     failed = ["dead: retries_exhausted" if claim.attempts + 1 >= settings.max_attempts else "retry"]
+    if settings.breaker:
+        # While its queue is paused for such failures: handed back, or as a probe put off.
+        failed += ["release", "postpone"]
     ended = run.ended or claim.at
     stopped = hand.stops_since is not None and hand.stops_since <= ended
     match run.how:
@@ -72,6 +110,8 @@ def _after(run: Run, claim: Claimed, hand: Hand) -> list[str]:
             return [run.how]
         case "reject":
             return ["dead: no such customer"]
+        case "pauses":
+            return ["postpone"]
         case "failed" | "undone":
             return [*failed, "release"] if stopped else failed
         case "cancelled":
@@ -107,14 +147,60 @@ def _expiry_is_explained(lease: Lease, entry: Entry, ledger: Ledger) -> bool:
     # An event loop that blocks cannot hear what its claim brought, nor recall it: its keeper does not know of it.
     deaf = [(since, until) for since, until in hand.blocked if lease.heard is None or lease.heard > since]
     return (
-        _overlaps(hand.frozen, lease.until - length, lease.until)
-        or _overlaps(hand.upset, late, lease.until)
-        or _overlaps(deaf, late, lease.until)
+        overlaps(hand.frozen, lease.until - length, lease.until)
+        or overlaps(hand.upset, late, lease.until)
+        or overlaps(deaf, late, lease.until)
     )
 
 
-def _overlaps(spans: list[tuple[int, int]], begin: int, end: int) -> bool:
-    return any(since <= end and until >= begin for since, until in spans)
+def starts_nothing_paused(event: Started, ledger: Ledger) -> Iterator[str]:
+    """What was claimed before its queue was paused does not start once that can be known."""
+    entry = ledger.messages[event.id]
+    claim = ledger.claims.get((event.id, event.token))
+    if claim is None or not ledger.workers[event.worker].was_well(event.at - 2 * KNOWN, event.at):
+        return
+    for pause in ledger.paused(entry, event.at):
+        if event.at - pause.since > KNOWN and not (pause.automatic and claim.probe):
+            yield f"{event.worker} starts message {event.id}, which is paused since {pause.since / 1e6:.3f}"
+
+
+def stops_when_told(event: Started | Ended, ledger: Ledger) -> Iterator[str]:
+    """A message that its worker is told to stop does not start, and does not run to its end."""
+    told = ledger.told.get((event.id, event.token))
+    if told is None or event.at - told <= KNOWN or (isinstance(event, Ended) and event.how in GAVE_IN):
+        return
+    if ledger.workers[event.worker].was_well(told, event.at):
+        does = "starts" if isinstance(event, Started) else "runs"
+        yield f"{event.worker} {does} message {event.id}, which it was told to stop at {told / 1e6:.3f}"
+
+
+def resumes_after_success(event: Resumed, ledger: Ledger) -> Iterator[str]:
+    """An automatic pause ends when a probe has succeeded."""
+    if not event.automatic:
+        return
+    runs = [ledger.runs.get(probe) for probe in ledger.probes.get(event.queue, [])]
+    if not any(run is not None and run.how in ("ok", "acked") for run in runs):
+        yield f"{event.queue} was resumed although no probe had succeeded"
+
+
+def signs_off(event: Reported | Over, ledger: Ledger) -> Iterator[str]:
+    """A process that stops in order is forgotten, and does not come back."""
+    if isinstance(event, Reported):
+        if event.id in ledger.signed_off and not ledger.workers[event.worker].upset:
+            yield f"process {event.id} of {event.worker} reported after it had signed off"
+        return
+    for id_, worker in ledger.reporters.items():
+        hands = [hand for hand in ledger.workers.values() if hand.process == ledger.workers[worker].process]
+        in_order = all(
+            hand.stop_ended is not None
+            and hand.killed is None
+            and hand.stops_since is not None
+            and not hand.upset
+            and hand.was_well(hand.stops_since, hand.stop_ended)
+            for hand in hands
+        )
+        if in_order and id_ not in ledger.signed_off:
+            yield f"process {id_} of {worker} stopped without signing off"
 
 
 def stops_in_time(event: StopEnded, ledger: Ledger) -> Iterator[str]:
@@ -130,7 +216,7 @@ def stops_in_time(event: StopEnded, ledger: Ledger) -> Iterator[str]:
     took = event.at - asked.at - stood_still
     if took > grace * 1.01 + LAST_SECONDS * 1_000_000:
         yield f"{event.worker} took {took / 1e6:.3f} s to stop, with {grace / 1e6:g} s of grace"
-    if _overlaps(hand.upset + hand.frozen + hand.blocked, asked.at, event.at):
+    if overlaps(hand.upset + hand.frozen + hand.blocked, asked.at, event.at):
         return
     for entry in ledger.messages.values():
         lease = entry.lease

@@ -12,10 +12,10 @@ from typing import Literal, TypeAlias
 
 Outcome: TypeAlias = Literal["done", "retry", "postpone", "dead", "release"]
 Ending: TypeAlias = Literal[
-    "ok", "failed", "retry", "postpone", "reject", "cancelled", "acked", "undone", "lost"
+    "ok", "failed", "retry", "postpone", "reject", "cancelled", "acked", "undone", "lost", "pauses"
 ]
 """How a handler ended. `acked`: it returned after its transaction was committed, as far as it knows; `undone`: it acked
-in a transaction and raised; `lost`: it was told that its lease was lost."""
+in a transaction and raised; `lost`: it was told that its lease was lost; `pauses`: it paused its queue."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +85,52 @@ class Rescheduled(Event):
     due: int
 
 
+# ── operators ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True, kw_only=True)
+class Paused(Event):
+    """The store noted a pause of a queue, or of an ordering key in it, until then or until it is resumed."""
+
+    queue: str
+    key: str | None = None
+    until: int | None = None
+    automatic: bool = False
+    """Made by a worker, for a handler or a breaker: it ends by a probe."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Resumed(Event):
+    """The store ended a pause that was in force."""
+
+    queue: str
+    key: str | None = None
+    automatic: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class StopRequested(Event):
+    """The store noted that a message that runs is to be stopped."""
+
+    id: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Reported(Event):
+    """The store noted that a process is alive."""
+
+    worker: str
+    """The worker that sent it."""
+    id: str
+
+
+@dataclass(slots=True, kw_only=True)
+class SignedOff(Event):
+    """The store forgot a process that has stopped in order."""
+
+    id: str
+
+
 # ── the store, for workers ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -101,6 +147,8 @@ class Claimed(Event):
     superseded: bool = False
     unheard: bool = False
     """Its caller had given up on the call by then: no reply, and no recall, can reach it in time."""
+    probe: bool = False
+    """Let through to see whether an automatic pause may end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +167,8 @@ class Extended(Event):
     token: str
     until: int
     written: bool
+    stop: bool = False
+    """Whether the answer is that an operator wants it stopped."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,6 +238,8 @@ class Booted(Event):
     timeout: int
     max_attempts: int
     max_deliveries: int
+    breaker: bool = False
+    """Whether it pauses a queue that keeps failing: then not every failure is an attempt."""
 
 
 @dataclass(slots=True, kw_only=True)

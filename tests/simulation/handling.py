@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from nightmail.controls import PauseRequested
 from nightmail.engine.attempt import Answers, this_task
 from nightmail.engine.current import acked_in_transaction
 from nightmail.errors import LeaseLost
@@ -77,6 +78,9 @@ class Handling:
         except LeaseLost:
             self._note_end(delivery, "lost")
             raise
+        except PauseRequested:
+            self._note_end(delivery, "pauses")
+            raise
         except Exception:
             self._note_end(delivery, "undone" if run.kind.startswith("session") else "failed")
             raise
@@ -113,6 +117,8 @@ class Handling:
                 return Retry(after), "retry"
             case "postpone":
                 return Postpone(after), "postpone"
+            case "pause":
+                return PauseRequested(after, "too many requests"), "pauses"
             case "reject":
                 return Dead("no such customer"), "reject"
             case _:

@@ -15,6 +15,7 @@ from tests.simulation.handling import Script
 from tests.simulation.journal import Journal
 from tests.simulation.loop import Spinning, World
 from tests.simulation.nature import simulated
+from tests.simulation.operating import Operators
 from tests.simulation.plan import Plan, Planner, ProcessPlan, Trouble
 from tests.simulation.process import Process
 from tests.simulation.publishing import Publishers
@@ -94,6 +95,7 @@ class Stage:
         self._server.poison.update(each.tag for each in plan.publishes if each.poison)
         self._script = Script(plan.publishes)
         self._publishers = Publishers(plan, world, self._server, journal, chance)
+        Operators(plan, world, self._server, journal)
         # Director of troubles and restarts: a process cannot start itself.
         self._director = world.loop("director")
         for process in plan.processes:
@@ -141,6 +143,7 @@ class Stage:
         self._script.is_calm = True
         for process in self._processes.values():
             process.kill_in(None)
+        self._server.loop.start(self._server.resume_all())
         self._journal.note(Calm(at=self._world.micros))
 
     def _is_delivered_or_late(self) -> bool:

@@ -18,12 +18,17 @@ from tests.simulation.events import (
     Fault,
     Frozen,
     Killed,
+    Paused,
     Received,
+    Reported,
     Rescheduled,
+    Resumed,
     Settled,
+    SignedOff,
     Started,
     StopAsked,
     StopEnded,
+    StopRequested,
     Stored,
 )
 
@@ -52,6 +57,21 @@ class Lease:
 
 
 @dataclass(slots=True)
+class Pause:
+    """A pause of a queue, or of a key in it."""
+
+    since: int
+    until: int | None
+    length: int
+    """For how long it was last set; each probe of an automatic one sets it again."""
+    automatic: bool
+
+    def in_force(self, at: int) -> bool:
+        """An automatic one is until it is resumed."""
+        return self.automatic or self.until is None or self.until > at
+
+
+@dataclass(slots=True)
 class Entry:
     """A message."""
 
@@ -69,6 +89,8 @@ class Entry:
     gone: str | None = None
     since: int = 0
     """When it was last stored, brought back or moved."""
+    to_stop: bool = False
+    """Whether an operator wants it stopped."""
 
     def is_running(self, at: int) -> bool:
         """Whether a lease on it has not expired."""
@@ -90,10 +112,19 @@ class Hand:
     blocked: list[tuple[int, int]] = field(default_factory=list)
     upset: list[tuple[int, int]] = field(default_factory=list)
 
+    def was_well(self, since: int, until: int) -> bool:
+        """Whether nothing had hit it in this time."""
+        return not overlaps(self.frozen + self.blocked + self.upset, since, until)
+
     @property
     def process(self) -> str:
         """Its process, in this life."""
         return self.settings.worker.partition(".")[0]
+
+
+def overlaps(spans: list[tuple[int, int]], begin: int, end: int) -> bool:
+    """Whether one of these falls into this time."""
+    return any(since <= end and until >= begin for since, until in spans)
 
 
 class Ledger:
@@ -107,6 +138,15 @@ class Ledger:
         self.workers: dict[str, Hand] = {}
         self.windows: dict[tuple[str, str], int] = {}
         """Until when a timer id counts as taken."""
+        self.pauses: dict[tuple[str, str | None, bool], Pause] = {}
+        """By queue, ordering key, and whether it is automatic."""
+        self.probes: dict[str, list[tuple[int, str]]] = {}
+        """By queue: every message that was let through, with its token."""
+        self.told: dict[tuple[int, str], int] = {}
+        """When the holder of a lease was first told that its message is to be stopped, as far as it heard that."""
+        self.reporters: dict[str, str] = {}
+        """Every process that reported, by its id, and the worker that did so."""
+        self.signed_off: set[str] = set()
         self.calm_at: int | None = None
         self.troubles = 0
         """How many faults there were, but for processes killed by a message."""
@@ -132,6 +172,15 @@ class Ledger:
             and each.stored.key == stored.key
         ]
 
+    def paused(self, entry: Entry, at: int) -> list[Pause]:
+        """The pauses in force that hold this message back."""
+        queue, key = entry.stored.queue, entry.stored.key
+        places: list[tuple[str, str | None, bool]] = [(queue, None, False), (queue, None, True)]
+        if key is not None:
+            places.append((queue, key, False))
+        found = (self.pauses.get(place) for place in places)
+        return [pause for pause in found if pause is not None and pause.in_force(at)]
+
     def held(self, id_: int, token: str) -> Entry | None:
         """The message, if the lease on it is still this one."""
         entry = self.messages.get(id_)
@@ -152,6 +201,8 @@ class Ledger:
                 entry = self.held(event.id, event.token)
                 if event.written and entry is not None and entry.lease is not None:
                     entry.lease.until = max(entry.lease.until, event.until)
+                if event.stop:
+                    self.told.setdefault((event.id, event.token), event.at)
             case Received():
                 entry = self.held(event.id, event.token)
                 if entry is not None and entry.lease is not None:
@@ -177,8 +228,30 @@ class Ledger:
                     run.ended, run.how = event.at, event.how
             case Calm():
                 self.calm_at = event.at
+            case Paused() | Resumed() | StopRequested() | Reported() | SignedOff():
+                self._steer(event)
             case _:
                 self._apply_to_worker(event)
+
+    def _steer(self, event: Paused | Resumed | StopRequested | Reported | SignedOff) -> None:
+        match event:
+            case Paused():
+                self.troubles += 1
+                place = event.queue, event.key, event.automatic
+                before = self.pauses.get(place)
+                since = before.since if before is not None and before.in_force(event.at) else event.at
+                length = 0 if event.until is None else event.until - event.at
+                self.pauses[place] = Pause(since, event.until, length, event.automatic)
+            case Resumed():
+                self.pauses.pop((event.queue, event.key, event.automatic), None)
+            case StopRequested():
+                self.troubles += 1
+                if (entry := self.messages.get(event.id)) is not None:
+                    entry.to_stop = True
+            case Reported():
+                self.reporters[event.id] = event.worker
+            case SignedOff():
+                self.signed_off.add(event.id)
 
     def _apply_to_worker(self, event: Event) -> None:
         match event:
@@ -229,6 +302,13 @@ class Ledger:
             entry.lease = Lease(event, event.until)
             entry.deliveries += 1
             entry.is_head = True
+            if event.probe:
+                self._probe(event, entry.stored.queue)
+
+    def _probe(self, event: Claimed, queue: str) -> None:
+        self.probes.setdefault(queue, []).append((event.id, event.token))
+        if (pause := self.pauses.get((queue, None, True))) is not None:
+            pause.until = event.at + pause.length
 
     def _settle(self, event: Settled) -> None:
         if event.result != "written" or (entry := self.messages.get(event.id)) is None:

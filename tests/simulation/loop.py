@@ -11,9 +11,10 @@ import heapq
 import math
 import warnings
 from asyncio import events
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from contextvars import Context
+from contextvars import Context, copy_context
 from random import Random
 from typing import Any, Final, TypeVar, TypeVarTuple, cast
 
@@ -26,6 +27,52 @@ MOST_STEPS: Final = 400_000
 
 class Spinning(Exception):
     """Something runs forever without letting time pass."""
+
+
+class Step:
+    """A call to be made. What `asyncio.Handle` does, without what a simulation never asks of it: half the time."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = copy_context() if context is None else context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Do not make it."""
+        self.is_cancelled = True
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        """Whether it will not be made."""
+        return self.is_cancelled
+
+
+class Timer(Step):
+    """The same, at a moment of its loop's clock."""
+
+    __slots__ = ("moment",)
+
+    def __init__(
+        self, moment: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> None:
+        super().__init__(callback, args, context)
+        self.moment = moment
+
+    def when(self) -> float:
+        """That moment."""
+        return self.moment
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.moment < other.moment
+
+
+def _nothing() -> None:
+    """What is called instead of what was cancelled."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -47,9 +94,8 @@ class SimLoop(asyncio.BaseEventLoop):
         # Strong references: a task that is garbage would run its `finally` blocks whenever the collector comes by.
         self._tasks: list[asyncio.Task[Any]] = []
         self.set_debug(False)
-        # Of the base class, which has no types for them.
-        self._ready_handles = cast("Any", self)._ready
-        self._timers: list[asyncio.TimerHandle] = cast("Any", self)._scheduled
+        self._steps: deque[Step] = deque()
+        self._timers: list[Timer] = []
 
     def time(self) -> float:
         return self._offset + self._world.now * self._rate
@@ -69,23 +115,33 @@ class SimLoop(asyncio.BaseEventLoop):
                 f"{self.name}: {context.get('message')} {context.get('exception')!r}"
             )
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]  # A step is all that is asked of a handle here.
         self, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready_handles.append(handle)
-        self.moment = min(self.moment, max(self._world.now, self.frozen_until))
-        return handle
+    ) -> Step:
+        step = Step(callback, args, context)
+        self._steps.append(step)
+        world_now, frozen = self._world.now, self.frozen_until
+        moment = frozen if frozen > world_now else world_now
+        if moment < self.moment:
+            self.moment = moment
+        return step
 
     # There is one thread.
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
+    ) -> Timer:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+    ) -> Timer:
+        timer = Timer(when, callback, args, context)
         heapq.heappush(self._timers, timer)
-        self.moment = min(self.moment, self._moment_of(timer))
+        moment = self._moment_of(timer)
+        if moment < self.moment:
+            self.moment = moment
         return timer
 
     def freeze(self, until: float) -> None:
@@ -95,17 +151,22 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def turn(self) -> None:
         """Run what is ready now, as one iteration of an event loop does."""
-        ready, timers, world = self._ready_handles, self._timers, self._world
+        steps, timers, world = self._steps, self._timers, self._world
         now = self.time()
-        while timers and timers[0].when() <= now:
-            ready.append(heapq.heappop(timers))
+        while timers and timers[0].moment <= now:
+            steps.append(heapq.heappop(timers))
         asyncio._set_running_loop(self)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
+        for _ in range(len(steps)):
+            step = steps.popleft()
+            if step.is_cancelled:
                 continue
             world.steps += 1
-            handle._run()
+            try:
+                step.context.run(step.callback, *step.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as an event loop does
+                self.call_exception_handler({"message": f"in {step.callback!r}:", "exception": error})
             if self.dies_in is not None:
                 self.dies_in -= 1
                 if self.dies_in <= 0:
@@ -114,15 +175,16 @@ class SimLoop(asyncio.BaseEventLoop):
                 break
         self._look_ahead()
 
-    def _moment_of(self, timer: asyncio.TimerHandle) -> float:
+    def _moment_of(self, timer: Timer) -> float:
         # A nanosecond later: rounding must not bring it a little early, or it might be set again for the same moment.
-        return max((timer.when() - self._offset) / self._rate + 1e-9, self.frozen_until)
+        moment = (timer.moment - self._offset) / self._rate + 1e-9
+        return moment if moment > self.frozen_until else self.frozen_until
 
     def _look_ahead(self) -> None:
         timers = self._timers
-        while timers and timers[0].cancelled():
+        while timers and timers[0].is_cancelled:
             heapq.heappop(timers)
-        if self._ready_handles:
+        if self._steps:
             self.moment = max(self._world.now, self.frozen_until)
         elif timers:
             self.moment = self._moment_of(timers[0])
@@ -132,7 +194,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def die(self) -> None:
         """Nothing runs here any more; tasks stay as they are."""
         self.is_dead = True
-        self._ready_handles.clear()
+        self._steps.clear()
         self._timers.clear()
 
     def bury(self) -> None:
@@ -150,7 +212,7 @@ class SimLoop(asyncio.BaseEventLoop):
         finally:
             asyncio._set_running_loop(None)
             self._tasks.clear()
-            self._ready_handles.clear()
+            self._steps.clear()
             self._timers.clear()
 
 

@@ -5,7 +5,7 @@ Each history has only some of the features (swarm testing): with all of them in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Literal, TypeAlias, get_args
@@ -15,10 +15,11 @@ from nightmail.message import OnConflict
 Feature: TypeAlias = Literal[
     "kill", "freeze", "block", "stop", "hurry", "outage", "calls", "deaf", "poison", "session", "hang", "failing",
     "keys", "priorities", "timers", "expiry", "batch", "drift", "neighbours", "slow", "crowd",
+    "pauses", "stop requests", "breakers",
 ]  # fmt: skip
 RunKind: TypeAlias = Literal[
     "ok", "fail", "retry", "postpone", "reject", "hang", "stubborn", "cancels_itself", "block",
-    "session", "session_fails", "session_left_open", "rearm", "rearm_fails", "kill",
+    "session", "session_fails", "session_left_open", "rearm", "rearm_fails", "kill", "pause",
 ]  # fmt: skip
 TroubleKind: TypeAlias = Literal["kill", "freeze", "stop", "hurry", "outage"]
 
@@ -66,6 +67,29 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Steer:
+    """What an operator does: pause or resume a queue or a key in it, or stop a message."""
+
+    at: float
+    kind: Literal["pause", "resume", "stop"]
+    queue: str = ""
+    key: str | None = None
+    seconds: float | None = None
+    """How long a pause is; `None`: until it is resumed."""
+    tag: str = ""
+    """Of the message to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerPlan:
+    """A breaker of a worker's."""
+
+    failures: int
+    pause: float
+    maximum: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
     """A worker and its settings."""
 
@@ -79,6 +103,7 @@ class WorkerPlan:
     max_attempts: int
     max_deliveries: int
     batch: int | None = None
+    breaker: BreakerPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +138,7 @@ class Plan:
     changes: tuple[Change, ...]
     processes: tuple[ProcessPlan, ...]
     troubles: tuple[Trouble, ...]
+    steers: tuple[Steer, ...] = ()
     upset: float = 0.0
     """How likely it is that a call to the store is upset."""
     deaf: float = 0.0
@@ -125,7 +151,7 @@ class Plan:
         yield f"features: {', '.join(sorted(self.features)) or 'none'}"
         yield f"calls upset: {self.upset:g}, wake-ups lost: {self.deaf:g}, latency: {self.latency:g} s"
         yield f"calm from second {self.calm_at:g} on"
-        yield from map(str, (*self.processes, *self.publishes, *self.changes, *self.troubles))
+        yield from map(str, (*self.processes, *self.publishes, *self.changes, *self.steers, *self.troubles))
 
 
 @dataclass(slots=True)
@@ -169,6 +195,7 @@ class Planner:
             changes=tuple(sorted(changes, key=lambda each: each.at)),
             processes=processes,
             troubles=tuple(self._troubles(processes, calm_at, lease)),
+            steers=tuple(sorted(self._steers(publishes, queues, calm_at), key=lambda each: each.at)),
             upset=chance.choice((0.02, 0.1, 0.4)) if "calls" in self.features else 0.0,
             deaf=chance.choice((0.3, 1.0)) if "deaf" in self.features else 0.0,
             latency=0.03 if "slow" in self.features else 0.002,
@@ -206,6 +233,7 @@ class Planner:
             max_attempts=self.max_attempts,
             max_deliveries=self.max_deliveries,
             batch=chance.choice((2, 5)) if "batch" in self.features and chance.random() < 0.5 else None,
+            breaker=self._breaker() if "breakers" in self.features else None,
         )
 
     def _publish(self, number: int, queues: tuple[str, ...], calm_at: float) -> Publish:
@@ -243,11 +271,42 @@ class Planner:
             kinds += ["block"]
         if "session" in features:
             kinds += ["session", "session_fails", "session_left_open"]
+        if "breakers" in features:
+            kinds += ["fail", "pause"]
         if timer is not None:
             kinds += ["rearm", "rearm_fails"]
         return Run(
             chance.choice(kinds), chance.choice((0.0, 0.01, 0.3, 2.0, 6.0)), chance.choice((0.0, 0.3, 2.0))
         )
+
+    def _breaker(self) -> BreakerPlan:
+        chance = self.chance
+        return BreakerPlan(
+            failures=chance.choice((1, 2, 3)),
+            pause=chance.choice((0.3, 1.0)),
+            maximum=chance.choice((1.0, 4.0)),
+        )
+
+    def _steers(
+        self, publishes: Sequence[Publish], queues: tuple[str, ...], calm_at: float
+    ) -> Iterator[Steer]:
+        chance = self.chance
+        if "pauses" in self.features:
+            for _ in range(chance.randint(1, 4)):
+                at, queue = round(chance.uniform(0.0, calm_at * 0.8), 4), chance.choice(queues)
+                key = (
+                    f"k{chance.randint(1, 2)}" if "keys" in self.features and chance.random() < 0.5 else None
+                )
+                seconds = chance.choice((None, 0.5, 2.0, 5.0))
+                yield Steer(at=at, kind="pause", queue=queue, key=key, seconds=seconds)
+                if chance.random() < 0.5:
+                    again = round(min(at + chance.uniform(0.1, 3.0), calm_at), 4)
+                    yield Steer(at=again, kind="resume", queue=queue, key=key)
+        if "stop requests" in self.features:
+            for publish in publishes:
+                for _ in range(chance.choice((0, 1, 2))):
+                    at = min(publish.at + (publish.due or 0.0) + chance.uniform(0.0, 3.0), calm_at)
+                    yield Steer(at=round(at, 4), kind="stop", tag=publish.tag)
 
     def _troubles(
         self, processes: tuple[ProcessPlan, ...], calm_at: float, lease: float

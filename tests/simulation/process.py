@@ -9,7 +9,9 @@ from datetime import timedelta
 from random import Random
 
 from nightmail.bell import Bells
+from nightmail.breaker import Breaker
 from nightmail.engine.attempt import Batched
+from nightmail.engine.presence import Presence
 from nightmail.engine.quarantine import Quarantine
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
@@ -84,9 +86,9 @@ class Process:
         self._main = self._loop.create_task(self._serve())
 
     async def _serve(self) -> None:
-        quarantine = Quarantine()
+        quarantine, presence = Quarantine(), Presence()
         for plan, client in zip(self._plan.workers, self._clients, strict=True):
-            self._workers.append(self._worker(plan, client, quarantine))
+            self._workers.append(self._worker(plan, client, quarantine, presence))
         self._runs = [self._loop.create_task(worker.run()) for worker in self._workers]
         await asyncio.wait(self._runs)
         for run in self._runs:
@@ -94,7 +96,7 @@ class Process:
                 self._world.complaints.append(f"{self._loop.name}: run() raised {error!r}")
         self._loop.call_soon(self._leave)
 
-    def _worker(self, plan: WorkerPlan, client: Client, quarantine: Quarantine) -> Worker:
+    def _worker(self, plan: WorkerPlan, client: Client, quarantine: Quarantine, presence: Presence) -> Worker:
         handling = Handling(self, client, self._script)
         retry = ConstantRetry(delay=timedelta(seconds=plan.delay), max_attempts=plan.max_attempts)
         self.server.note(
@@ -105,6 +107,7 @@ class Process:
             timeout=_micros(plan.timeout),
             max_attempts=plan.max_attempts,
             max_deliveries=plan.max_deliveries,
+            breaker=plan.breaker is not None,
         )
         return Worker(
             client,
@@ -117,9 +120,15 @@ class Process:
                 max_deliveries=plan.max_deliveries,
                 handler_timeout=timedelta(seconds=plan.timeout),
                 graceful_timeout=timedelta(seconds=plan.grace),
+                breaker=None
+                if plan.breaker is None
+                else Breaker(
+                    failures=plan.breaker.failures, pause=plan.breaker.pause, maximum=plan.breaker.maximum
+                ),
             ),
             observer=Hearing(self.server),
             quarantine=quarantine,
+            presence=presence,
         )
 
     def kill(self, by: int | None = None) -> None:

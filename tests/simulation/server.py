@@ -13,6 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from nightmail.bell import Bells
+from nightmail.controls import WorkerReport
 from nightmail.errors import TimerExists
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead, WriteResult
@@ -20,7 +21,21 @@ from nightmail.store import Claimed as ClaimReply
 from nightmail.store import Settlement
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import START
-from tests.simulation.events import Cancelled, Claimed, Event, Extended, Outcome, Rescheduled, Settled, Stored
+from tests.simulation.events import (
+    Cancelled,
+    Claimed,
+    Event,
+    Extended,
+    Outcome,
+    Paused,
+    Reported,
+    Rescheduled,
+    Resumed,
+    Settled,
+    SignedOff,
+    StopRequested,
+    Stored,
+)
 from tests.simulation.journal import Journal
 from tests.simulation.loop import SimLoop, World
 
@@ -136,6 +151,7 @@ class Server:
                 deliveries=each.deliveries,
                 superseded=each.superseded,
                 unheard=unheard(),
+                probe=reply.probe,
             )
         return reply
 
@@ -211,9 +227,60 @@ class Server:
                 id=each.id,
                 token=self.token(each.token),
                 until=until,
-                written=result is WriteResult.WRITTEN,
+                written=result in (WriteResult.WRITTEN, WriteResult.STOP),
+                stop=result is WriteResult.STOP,
             )
         return results
+
+    async def pause(self, queue: str, *, until: timedelta | None = None, **options: Any) -> None:
+        """Carry out `Control.pause`."""
+        await self.store.pause(queue, until=until, **options)
+        self.note(
+            Paused,
+            queue=queue,
+            key=options.get("ordering_key"),
+            until=None if until is None else self._world.micros + until // _MICRO,
+            automatic=options.get("automatic", False),
+        )
+
+    async def resume(self, queue: str, *, key: str | None = None, automatic: bool = False) -> bool:
+        """Carry out `Control.resume`."""
+        ended = await self.store.resume(queue, ordering_key=key, automatic=automatic)
+        if ended:
+            self.note(Resumed, queue=queue, key=key, automatic=automatic)
+        return ended
+
+    async def resume_all(self) -> None:
+        """End every pause of an operator's."""
+        for pause in await self.store.pauses():
+            if not pause.automatic:
+                await self.resume(pause.queue, key=pause.ordering_key)
+
+    async def request_stop(self, id_: int, by: str) -> bool:
+        """Carry out `Control.request_stop`."""
+        asked = await self.store.request_stop(id_, by=by)
+        if asked:
+            self.note(StopRequested, id=id_)
+        return asked
+
+    def ids_of(self, tag: str) -> list[int]:
+        """The messages with this tag that are not done."""
+        return [
+            id_
+            for queue in self.data.tables.queues.values()
+            for id_, row in queue.rows.items()
+            if row.body.decode() == tag
+        ]
+
+    async def report(self, worker: str, report: WorkerReport) -> None:
+        """Carry out `Control.report`."""
+        await self.store.report(report)
+        self.note(Reported, worker=worker, id=report.id)
+
+    async def sign_off(self, id_: str) -> None:
+        """Carry out `Control.sign_off`."""
+        await self.store.sign_off(id_)
+        self.note(SignedOff, id=id_)
 
     def _row(self, delivery: Delivery) -> dict[str, Any] | None:
         row = self.data.tables.queue(delivery.queue).rows.get(delivery.id)

@@ -10,6 +10,7 @@ from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.stores.memory import MemoryTransaction
 from tests.simulation.events import Acked, Committed
+from tests.simulation.loop import Timer
 
 if TYPE_CHECKING:
     from tests.simulation.server import Server
@@ -32,7 +33,7 @@ class Session:
         self._acked: list[Delivery] = []
         self._ending: asyncio.Future[bool] | None = None
         self._over: asyncio.Task[None] | None = None
-        self._idle: asyncio.TimerHandle | None = None
+        self._idle: Timer | None = None
 
     async def begin(self) -> None:
         """Open it, once it has its turn."""

@@ -24,6 +24,16 @@ def one_lease(event: Claimed, ledger: Ledger) -> Iterator[str]:
         yield f"message {event.id} was leased to {event.worker} while {entry.lease.claim.worker} had it"
 
 
+def obeys_pauses(event: Claimed, ledger: Ledger) -> Iterator[str]:
+    """Nothing is leased of what is paused, but for one probe each time that an automatic pause has passed."""
+    entry = ledger.messages[event.id]
+    for pause in ledger.paused(entry, event.at):
+        if not pause.automatic or not event.probe:
+            yield f"message {event.id} was leased although it is paused since {pause.since / 1e6:.3f}"
+        elif pause.until is not None and event.at < pause.until:
+            yield f"message {event.id} was let through as a probe {(pause.until - event.at) / 1e6:.6f} s too early"
+
+
 def fenced(event: Settled | Extended | Committed, ledger: Ledger) -> Iterator[str]:
     """A write without the lease changes nothing."""
     if isinstance(event, Settled):

@@ -22,12 +22,17 @@ from tests.simulation.events import (
     Frozen,
     Killed,
     Over,
+    Paused,
     Received,
+    Reported,
     Rescheduled,
+    Resumed,
     Settled,
+    SignedOff,
     Started,
     StopAsked,
     StopEnded,
+    StopRequested,
     Stored,
 )
 
@@ -67,6 +72,11 @@ def ended(at: int, how: Any = "ok", id_: int = 1, token: str = "c1", worker: str
 def settled(at: int, outcome: Any = "done", id_: int = 1, token: str = "c1", **facts: Any) -> Settled:
     usual: dict[str, Any] = {"worker": ME, "result": "written", "changed": True}
     return Settled(at=at, id=id_, token=token, outcome=outcome, **usual | facts)
+
+
+def told(at: int, id_: int = 1, token: str = "c1") -> Extended:
+    """A renewal is answered with the wish that it be stopped."""
+    return Extended(at=at, id=id_, token=token, until=at + 2 * S, written=True, stop=True)
 
 
 def a_run(at: int, how: Any, id_: int = 1, token: str = "c1", **claim: Any) -> list[Event]:
@@ -134,6 +144,36 @@ WELL: Final[dict[str, list[Event]]] = {
         claimed(S), received(S), started(S), Killed(at=S, worker=ME, by=1),
         claimed(3 * S, token="c2", worker=OTHER, deliveries=2),
         settled(3 * S, "dead", token="c2", worker=OTHER, reason="max_deliveries"), Over(at=4 * S, letters=(1,)),
+    ],
+    "a queue is paused, and resumed": [
+        booted(), stored(), Paused(at=1, queue="a"), Resumed(at=S, queue="a"), *a_run(2 * S, "ok"), settled(3 * S),
+        Over(at=4 * S),
+    ],
+    "a pause ends by itself": [
+        booted(), stored(), Paused(at=1, queue="a", until=S), *a_run(S, "ok"), settled(2 * S), Over(at=3 * S),
+    ],
+    "a pause of another key": [
+        booted(), stored(key="k"), Paused(at=1, queue="a", key="l"), *a_run(S, "ok"), settled(2 * S), Over(at=3 * S),
+    ],
+    "a probe fails, the next one succeeds, and the queue is resumed": [
+        booted(breaker=True), stored(), Paused(at=1, queue="a", until=S, automatic=True),
+        *a_run(S, "failed", probe=True), settled(S, "postpone", due=2 * S),
+        *a_run(2 * S, "ok", token="c2", probe=True), settled(3 * S, token="c2"),
+        Resumed(at=3 * S, queue="a", automatic=True), Over(at=4 * S),
+    ],
+    "what runs is stopped": [
+        booted(), stored(), claimed(S), received(S), started(S), StopRequested(at=S, id=1), told(2 * S),
+        ended(2 * S, "cancelled"), settled(2 * S, "dead", reason="stopped"), Over(at=3 * S, letters=(1,)),
+    ],
+    "of a batch one is stopped and the others are handed back": [
+        booted(), stored(), stored(2), claimed(S), claimed(S, 2), received(S), received(S, 2), started(S),
+        started(S, 2), StopRequested(at=S, id=1), told(2 * S), ended(2 * S, "cancelled"), ended(2 * S, "cancelled", 2),
+        settled(2 * S, "dead", reason="stopped"), settled(2 * S, "release", 2),
+        Over(at=3 * S, waiting=(2,), letters=(1,)),
+    ],
+    "a process reports, stops and signs off": [
+        booted(), Reported(at=1, worker=ME, id="p"), StopAsked(at=S, worker=ME), SignedOff(at=S, id="p"),
+        StopEnded(at=S, worker=ME), Over(at=2 * S),
     ],
 }  # fmt: skip
 
@@ -279,6 +319,50 @@ BROKEN: Final[dict[str, tuple[str, list[Event]]]] = {
     ]),
     "a message waits for ever": ("delivered", [
         booted(), stored(), Calm(at=S), Over(at=99 * S, waiting=(1,)),
+    ]),
+    "a message of a paused queue is leased": ("obeys_pauses", [
+        booted(), stored(), Paused(at=1, queue="a"), claimed(S),
+    ]),
+    "a message of a paused key is leased": ("obeys_pauses", [
+        booted(), stored(key="k"), Paused(at=1, queue="a", key="k"), claimed(S),
+    ]),
+    "an automatic pause is over without a probe": ("obeys_pauses", [
+        booted(), stored(), Paused(at=1, queue="a", until=S, automatic=True), claimed(2 * S),
+    ]),
+    "a probe comes too early": ("obeys_pauses", [
+        booted(), stored(), Paused(at=1, queue="a", until=S, automatic=True), claimed(S - 1, probe=True),
+    ]),
+    "a second probe comes before the pause has passed again": ("obeys_pauses", [
+        booted(), stored(), stored(2), Paused(at=0, queue="a", until=S, automatic=True), claimed(S, probe=True),
+        claimed(2 * S - 1, 2, "c2", probe=True),
+    ]),
+    "what waited in memory starts although its queue is paused": ("starts_nothing_paused", [
+        booted(), stored(), claimed(S), received(S), Paused(at=S, queue="a"), started(2 * S + 1),
+    ]),
+    "a stop is not heard": ("stops_when_told", [
+        booted(), stored(), claimed(S), received(S), started(S), StopRequested(at=S, id=1), told(2 * S),
+        ended(3 * S + 1, "ok"),
+    ]),
+    "what is to be stopped starts": ("stops_when_told", [
+        booted(), stored(), claimed(S), received(S), StopRequested(at=S, id=1), told(2 * S), started(3 * S + 1),
+    ]),
+    "what was stopped is retried": ("right_outcome", [
+        booted(), stored(), claimed(S), received(S), started(S), StopRequested(at=S, id=1), told(2 * S),
+        ended(2 * S, "cancelled"), settled(2 * S, "retry"),
+    ]),
+    "what is not to be stopped is": ("right_outcome", [
+        booted(), stored(), *a_run(S, "cancelled"), settled(2 * S, "dead", reason="stopped"),
+    ]),
+    "a queue is resumed after a probe that failed": ("resumes_after_success", [
+        booted(breaker=True), stored(), Paused(at=1, queue="a", until=S, automatic=True),
+        *a_run(S, "failed", probe=True), Resumed(at=2 * S, queue="a", automatic=True),
+    ]),
+    "a process stops without signing off": ("signs_off", [
+        booted(), Reported(at=1, worker=ME, id="p"), StopAsked(at=S, worker=ME), StopEnded(at=S, worker=ME),
+        Over(at=2 * S),
+    ]),
+    "a process comes back": ("signs_off", [
+        booted(), Reported(at=1, worker=ME, id="p"), SignedOff(at=S, id="p"), Reported(at=2 * S, worker=ME, id="p"),
     ]),
     "a worker ends by itself": ("no_complaints", [booted(), Over(at=S, complaints=("run() raised",))]),
 }  # fmt: skip

@@ -11,7 +11,9 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.__main__ import replay_command, simulate
+from faults.figures import product_commit
+from faults.report.results import read_results
+from tests.simulation.__main__ import replay_command, simulate, simulate_many
 from tests.simulation.breakages import BREAKAGES, Breakage
 from tests.simulation.checker import RULES
 from tests.simulation.history import run
@@ -44,6 +46,7 @@ def test_histories_have_every_kind_of_fault() -> None:
     assert set(faults) == {
         "cut off", "lost request", "lost reply", "late request", "late reply", "heard late", "twice", "busy", "hangs",
         "wake-up lost", "wake-up twice", "kill", "freeze", "stop", "hurry", "outage",
+        "pause", "stop request",
     }  # fmt: skip
 
 
@@ -82,6 +85,16 @@ def test_a_seed_can_be_replayed_and_read() -> None:
 
     assert shown.stdout.startswith("seed 3\nfeatures: ")
     assert shown.stdout.endswith("kept every promise\n")
+
+
+def test_what_came_of_it_is_added_to_the_results(tmp_path: Path) -> None:
+    path = tmp_path / "simulation.jsonl"
+    path.write_text('{"seeds": 9, "commit": "0000000"}\n')
+
+    simulate_many(0, 3, 1, path)
+
+    [found] = read_results(tmp_path).simulations
+    assert (found.seeds, found.violations, found.commit) == (3, 0, product_commit())
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)

@@ -13,6 +13,7 @@ import pytest
 from nightmail.engine.attempt import Batched
 from nightmail.engine.current import current_slot
 from nightmail.engine.leases import Keeper, Leases
+from nightmail.engine.quarantine import Quarantine
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.threads import current_call
 from nightmail.engine.worker import Worker
@@ -21,6 +22,7 @@ from nightmail.message import Delivery
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.outcome import Dead, Done, Reason, Release, WriteResult
 from nightmail.records import DeadFilter
+from nightmail.testing.clock import ManualClock
 from tests.unit.faulty import FaultyStore, lost_request
 from tests.unit.support import QUEUE, Handler, Seen, at_work, delivery, publish
 
@@ -91,6 +93,32 @@ async def test_what_waits_in_memory_is_buried_without_running(
 
     assert seen.runs == [first]
     assert seen.of(second) == [Dead(Reason.STOPPED, "stopped by ann", ran=False)]
+
+
+async def test_a_quarantined_message_that_waits_for_its_turn_is_buried_without_running(
+    store: FaultyStore, clock: ManualClock, seen: Seen
+) -> None:
+    handler, quarantine = Handler(held=True), Quarantine()
+    (id_,) = await publish(store)
+    for _ in range(2):
+        await store.claim([QUEUE], limit=1, lease=SOON, token=delivery().token)
+        clock.advance(2 * SOON)
+    await publish(store, queue="neighbours")
+
+    async with (
+        at_work(Worker(store, handler, queues=["neighbours"], settings=BRIEF, quarantine=quarantine)),
+        at_work(
+            Worker(store, Handler(), queues=[QUEUE], settings=BRIEF, observer=seen, quarantine=quarantine)
+        ),
+    ):
+        await handler.until_running(1)
+        await seen.until(lambda: sum(map(len, seen.claims)) == 1)
+        assert await store.request_stop(id_, by="ann")
+        await seen.until_settled(1)
+        handler.let_go()
+
+    assert seen.runs == []
+    assert seen.of(id_) == [Dead(Reason.STOPPED, "stopped by ann", ran=False)]
 
 
 async def test_of_a_batch_the_others_are_handed_back(store: FaultyStore, seen: Seen) -> None:

@@ -33,11 +33,15 @@ class StopRequests:
         control: Control | None,
         in_flight: InFlight,
         observer: Observer,
+        *,
+        forget: Callable[[Delivery], bool],
         bury: Callable[[Delivery, Outcome], object],
     ) -> None:
+        """`forget` drops what has not started, and says whether it had not."""
         self._control = control
         self._in_flight = in_flight
         self._observer = observer
+        self._forget = forget
         self._bury = bury
         self._asking: dict[Delivery, asyncio.Task[None]] = {}
 
@@ -58,7 +62,7 @@ class StopRequests:
                 self._observer.stopped(delivery, by)
                 slot.stop(delivery, by)
                 return
-        if self._in_flight.forget(delivery):
+        if self._forget(delivery):
             self._observer.stopped(delivery, by)
             self._bury(delivery, stopped_by(by, ran=False))
 

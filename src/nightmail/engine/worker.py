@@ -117,7 +117,13 @@ class Worker:
             hand_back=self._hand_back,
             failures=self._failures,
         )
-        self._stops = StopRequests(self._control, self._in_flight, self._observer, self._end_unstarted)
+        self._stops = StopRequests(
+            self._control,
+            self._in_flight,
+            self._observer,
+            forget=self._forget,
+            bury=self._end_unstarted,
+        )
         self._attempt = Attempt(self._store, self._handler, self._settings, self._observer, self._pausing)
         self._leases = Leases()
         self._leases_lost = 0
@@ -226,7 +232,10 @@ class Worker:
 
     def stop_message(self, id_: int) -> None:
         """Stop this message, if it is in flight here, without waiting for the keeper to hear of it."""
-        if (delivery := self._in_flight.find(id_)) is not None:
+        delivery = self._in_flight.find(id_)
+        if delivery is None and self._quarantined is not None and self._quarantined.id == id_:
+            delivery = self._quarantined
+        if delivery is not None:
             self._stops.add(delivery)
 
     def hurry(self) -> None:
@@ -559,6 +568,13 @@ class Worker:
             if self._wants_more():
                 self._room.set()
         return ended
+
+    def _forget(self, delivery: Delivery) -> bool:
+        """Drop this one if it has not started, even if it is quarantined and waits for its turn."""
+        if delivery == self._quarantined:
+            self._quarantined = None
+            return True
+        return self._in_flight.forget(delivery)
 
     def _lose(self, delivery: Delivery) -> None:
         """The keeper found this lease taken over. What runs may run on: the store refuses what it would write."""

@@ -1,0 +1,55 @@
+"""What all runs together come to: the figures that the long run is made for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from faults.figures import Figures
+from faults.scenarios import SCENARIOS
+from faults.stage import WORKER_KILLED
+
+KINDS: Final = {
+    "workers killed": (WORKER_KILLED, "killed by a message"),
+    "servers killed": ("server killed", "power lost"),
+    "failovers": ("failover", "failover to a copy that was cut off"),
+    "pauses beyond the lease": ("pause",),
+    "cancellations": ("cancelled handler", "cancelled publish"),
+}
+"""The kinds of fault that are counted together."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of all runs so far."""
+
+    messages: int = 0
+    lost: int = 0
+    """Where nothing may be lost."""
+    violations: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def add(self, run: Figures) -> None:
+        """This one too."""
+        self.messages += run.messages
+        self.lost += 0 if run.store in SCENARIOS[run.scenario].forgives else run.lost
+        self.violations += len(run.violations)
+        self.faults.update(run.faults)
+
+    @classmethod
+    def of(cls, runs: Iterable[Figures]) -> Totals:
+        """Of these."""
+        totals = cls()
+        for run in runs:
+            totals.add(run)
+        return totals
+
+    def count(self, name: str) -> int:
+        """How many of these faults."""
+        return sum(self.faults[kind] for kind in KINDS[name])
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{self.count(name):,} {name}" for name in KINDS)
+        return f"{self.messages:,} messages, {counts}; lost {self.lost}, promises broken {self.violations}"
