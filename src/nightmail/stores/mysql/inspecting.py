@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
 from typing import Final
@@ -29,7 +29,7 @@ from nightmail.stores.sql.verbs import Verb
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ABOVE_ALL: Final = 2**63 - 1
 _AT_ONCE: Final = 50
-"""How many queues one round trip asks about."""
+"""Of how many queues the oldest message is asked for in one round trip."""
 
 
 class Inspecting:
@@ -65,14 +65,11 @@ class Inspecting:
         return [rows.pending(row) for row in found.rows]
 
     def _of_all_queues(self, values: dict[str, Value]) -> Verb[Sql]:
-        """The first of each queue, and of these the first of all."""
+        """The first of each queue, and of these the first of all. One by one: there may be any number of queues."""
         waiting: list[tuple[datetime, int]] = []
-        names = yield from queues_with_messages(self._sql)
-        for some in _portions(names):
-            found: Sequence[Answer] = yield tuple(
-                self._sql("peek_ids", **values, branches=self._branches(name, values)) for name in some
-            )
-            waiting += [(due_at, id_) for answer in found for id_, due_at in answer.rows]
+        for name in (yield from queues_with_messages(self._sql)):
+            found: Answer = yield self._sql("peek_ids", **values, branches=self._branches(name, values))
+            waiting += [(due_at, id_) for id_, due_at in found.rows]
         first = nsmallest(int(str(values["limit"])), waiting)
         return self._sql("peek_these", ids=[id_ for _, id_ in first], **values)
 
@@ -135,7 +132,8 @@ class Inspecting:
         alive, dead = yield self._sql("stats", now=moment), self._sql("dead_stats")
         ready = [row[0] for row in alive.rows if row[1]]
         oldest: dict[bytes, int | None] = {}
-        for some in _portions(ready):
+        for start in range(0, len(ready), _AT_ONCE):
+            some = ready[start : start + _AT_ONCE]
             found = yield tuple(self._oldest(queue, moment) for queue in some)
             oldest |= {queue: answer.rows[0][0] for queue, answer in zip(some, found, strict=True)}
         by_queue = {rows.text(row[0]): (*row, oldest.get(row[0])) for row in alive.rows}
@@ -154,10 +152,6 @@ class Inspecting:
             "now": moment,
         }
         return self._sql("oldest", now=moment, branches=self._branches(queue, values))
-
-
-def _portions(queues: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    return (queues[start : start + _AT_ONCE] for start in range(0, len(queues), _AT_ONCE))
 
 
 def queues_with_messages(sql: Queries) -> Verb[list[bytes]]:
