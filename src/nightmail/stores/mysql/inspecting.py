@@ -65,7 +65,7 @@ class Inspecting:
         return [rows.pending(row) for row in found.rows]
 
     def _of_all_queues(self, values: dict[str, Value]) -> Verb[Sql]:
-        """The first of each queue, and of these the first of all. One by one: there may be any number of queues."""
+        """The first of each queue, and of these the first of all. One by one: a caller's connection takes no more."""
         waiting: list[tuple[datetime, int]] = []
         for name in (yield from queues_with_messages(self._sql)):
             found: Answer = yield self._sql("peek_ids", **values, branches=self._branches(name, values))
