@@ -200,6 +200,12 @@ class Terminal:
         return bool(read)
 
 
+def _hear_the_terminal() -> None:
+    """Let Ctrl-C reach the command, also where the tests themselves run in the background and ignore it."""
+    ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def terminal(*arguments: str, url: str | None = None, columns: int = 160) -> Iterator[Terminal]:
     """A command on a terminal of its own; killed if it is still there at the end."""
@@ -214,7 +220,7 @@ def terminal(*arguments: str, url: str | None = None, columns: int = 160) -> Ite
         stderr=slave,
         env=environment,
         start_new_session=True,
-        preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - so that Ctrl-C reaches it
+        preexec_fn=_hear_the_terminal,  # noqa: PLW1509 - it calls nothing that a lock could hold up
     )
     os.close(slave)
     try:

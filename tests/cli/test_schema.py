@@ -171,8 +171,12 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(
 
     assert main(["check", url]) == 70
     assert capsys.readouterr().err == "nightmail: ZeroDivisionError: division by zero (--debug shows where)\n"
-    with pytest.raises(ZeroDivisionError):
-        main(["check", "--debug", url])
+
+    assert main(["check", "--debug", url]) == 70
+    first, *_, raised, _by_zero, said = capsys.readouterr().err.splitlines()
+    assert first.startswith("Traceback")
+    assert raised == "ZeroDivisionError: division"
+    assert said == "nightmail: ZeroDivisionError: division by zero"
 
 
 def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,8 +67,11 @@ def code_of(error: BaseException) -> int:
             return UNEXPECTED
 
 
-def line_of(error: BaseException, where: str) -> str:
-    """What went wrong and what to do, in one line that cannot move the cursor. `where` names the store."""
+def line_of(error: BaseException, where: str, *, traced: bool = False) -> str:
+    """What went wrong and what to do, in one line that cannot move the cursor. `where` names the store.
+
+    `traced`: its traceback stands above.
+    """
     said = one_line(" ".join(str(error).split()), _LINE)
     if isinstance(error, NotAllowed):
         return f"{said.rstrip('.')}. Which rights an account needs is in docs/stores.md ({where})"
@@ -76,4 +79,4 @@ def line_of(error: BaseException, where: str) -> str:
         return f"{said.rstrip('.')}. Is the server up, and is the URL right? ({where})"
     if isinstance(error, Refusal | NightmailError | ValueError):
         return said
-    return f"{type(error).__name__}: {said} (--debug shows where)"
+    return f"{type(error).__name__}: {said}{'' if traced else ' (--debug shows where)'}"

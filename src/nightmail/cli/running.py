@@ -149,7 +149,7 @@ def _run(
         if debug:
             for line in traceback.format_exc().splitlines():
                 print(one_line(line, _LINE), file=sys.stderr)
-        print(f"nightmail: {line_of(error, where)}", file=sys.stderr)
+        print(f"nightmail: {line_of(error, where, traced=debug)}", file=sys.stderr)
         raise typer.Exit(code_of(error)) from None
     if code:
         raise typer.Exit(code)
