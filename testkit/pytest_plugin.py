@@ -34,6 +34,7 @@ TOGETHER: Final = {
     "postgres": ("tests/*/test_postgres*", "tests/stores/postgres/*"),
     "mysql": ("tests/*/test_mysql*", "tests/stores/mysql/*"),
     "redis": ("tests/*/test_redis*", "tests/stores/redis/*", "tests/examples/test_reminders.py"),
+    "simulation": ("tests/simulation/test_simulation.py",),
     "brokers": ("tests/relay/test_rabbitmq.py", "tests/relay/test_nats.py"),
 }
 """The files that go to one process; the first matching pattern counts. The slowest come first, and files not named
