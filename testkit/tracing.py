@@ -26,6 +26,7 @@ UNTRACED: Final = {
         "tests/stores/redis/test_cluster.py::TestRedisCluster::*",
         "tests/stores/postgres/test_ordering_backlogs.py::TestWithANarrowWindow::*",
     ),
+    "the contract, once more: beside the memory store": ("tests/model/*",),
     "the engine, once more: thousands of times": ("tests/simulation/*",),
     "tests of something else than the library": (
         "tests/kit/*",
@@ -34,6 +35,8 @@ UNTRACED: Final = {
         "tests/plans/*",
         "tests/counters/*",
         "tests/typing/*",
+        "tests/mutants/*",
+        "tests/security/test_source.py::*",
     ),
     "on Python 3.11 nothing is raised in a thread while the event loop is traced": (
         "tests/broker/test_def_handlers.py::*",
