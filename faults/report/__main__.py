@@ -12,6 +12,8 @@ from faults.report.results import read_results
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "faults" / "results"
+LEFT_OUT: Final = RESULTS / "left_out.md"
+"""Runs that were made and are not among the results, each with the reason: a page that hid them would not be true."""
 PLOTS: Final = ROOT / "docs" / "reliability"
 
 
@@ -26,7 +28,9 @@ def main() -> int:
         return 1
     PLOTS.mkdir(parents=True, exist_ok=True)
     plots = plot_failovers(results.runs, PLOTS)
-    (ROOT / "RELIABILITY.md").write_text(page(results, [plot.relative_to(ROOT) for plot in plots]))
+    left_out = LEFT_OUT.read_text() if LEFT_OUT.exists() else ""
+    text = page(results, [plot.relative_to(ROOT) for plot in plots], left_out=left_out)
+    (ROOT / "RELIABILITY.md").write_text(text)
     print(
         f"RELIABILITY.md, from {len(results.runs)} runs and {sum(each.seeds for each in results.simulations):,} seeds"
     )

@@ -34,8 +34,8 @@ LIMITS: Final = """\
 """
 
 
-def page(results: Results, plots: Sequence[Path]) -> str:
-    """All of it."""
+def page(results: Results, plots: Sequence[Path], *, left_out: str = "") -> str:
+    """All of it. `left_out` tells of runs that are not among the results, and why."""
     promised = [run for run in results.runs if run.store not in SCENARIOS[run.scenario].forgives]
     measured = [run for run in results.runs if run.scenario in MEASURED]
     parts = [
@@ -46,6 +46,7 @@ def page(results: Results, plots: Sequence[Path]) -> str:
         "## Faults by kind and store\n\n" + _by_kind(results.runs),
         "## Durability, measured\n\n" + _measured(measured),
         "## Through a failover\n\n" + _pictures(plots),
+        *(["## Left out\n\n" + left_out] if left_out else []),
         LIMITS,
     ]
     return "\n".join(parts)

@@ -95,3 +95,12 @@ def test_results_of_another_version_are_dropped_before_more_are_added(tmp_path: 
     keep_current(path)
 
     assert read_results(tmp_path).runs == [now]
+
+
+def test_a_run_that_was_left_out_is_told_with_its_reason() -> None:
+    results = Results([a_run()], [])
+
+    assert "## Left out\n\n- kills, seed 7: why\n\n## What this does not show" in page(
+        results, [], left_out="- kills, seed 7: why\n"
+    )
+    assert "Left out" not in page(results, [])
