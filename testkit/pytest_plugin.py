@@ -21,7 +21,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 
 from testkit.servers import NotOurs, Postgres, ServerUnavailable, cleanup
 from testkit.servers.lifecycle import StartsAndCloses
-from testkit.tracing import is_traced, untraced
+from testkit.tracing import import_all_of, traced, untraced, worth_tracing
 
 AnyServer = TypeVar("AnyServer", bound=StartsAndCloses)
 
@@ -40,6 +40,7 @@ TOGETHER: Final = {
 """The files that go to one process; the first matching pattern counts. The slowest come first, and files not named
 here last, one by one: so all processes finish at about the same time."""
 
+_TRACED: Final = pytest.StashKey[frozenset[str]]()
 _TESTS_OF_THE_KIT: Final = "tests/kit/"
 _ROOM_FOR_TEMPORARY_FILES: Final = 4 << 30
 
@@ -114,16 +115,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector, and keep it away from the million objects that collecting leaves.
+    """Collect without coverage, which would double the time that it takes, and without the garbage collector.
 
-    It would walk over all of them again and again, for a third of the time that collecting takes.
+    That would walk again and again over the million objects that collecting leaves, for a third of the time.
     """
+    import_all_of("nightmail")
     gc.disable()
     try:
-        return (yield)
+        with untraced():
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.stash[_TRACED] = worth_tracing(item.nodeid for item in session.items)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -166,8 +173,26 @@ def _is_one_of_several(config: pytest.Config) -> bool:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     turn = turns.mine() if item.nodeid.startswith(_TESTS_OF_THE_KIT) else nullcontext()
-    coverage = nullcontext() if is_traced(item.nodeid) else untraced()
-    with turn, coverage:
+    with turn, untraced(wholly=item.nodeid not in item.session.stash[_TRACED]):
+        return (yield)
+
+
+# Last, so that coverage traces what pytest calls and not what pytest does.
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    with traced():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    with traced():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    with traced():
         return (yield)
 
 

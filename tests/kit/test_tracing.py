@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from testkit.tracing import UNTRACED, is_traced
+from testkit.tracing import UNTRACED, is_traced, worth_tracing
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -19,12 +19,18 @@ PROGRAM = """
 
     import coverage
 
-    from testkit.tracing import untraced
+    from testkit.tracing import traced, untraced
 
     def seen():
         pass
 
     def unseen():
+        pass
+
+    def seen_within():
+        pass
+
+    def seen_in_a_thread_within():
         pass
 
     def seen_again():
@@ -38,6 +44,18 @@ PROGRAM = """
         thread = threading.Thread(target=unseen)
         thread.start()
         thread.join()
+        with traced():
+            unseen()
+    with untraced(wholly=False):
+        unseen()
+        with traced():
+            seen_within()
+            thread = threading.Thread(target=seen_in_a_thread_within)
+            thread.start()
+            thread.join()
+            with untraced():
+                unseen()
+        unseen()
     thread = threading.Thread(target=seen_again)
     thread.start()
     thread.join()
@@ -50,7 +68,9 @@ PROGRAM = """
 """
 
 
-def test_coverage_sees_nothing_of_the_block_and_goes_on_after_it(tmp_path: Path) -> None:
+def test_coverage_sees_nothing_of_the_block_but_what_it_is_told_to_and_goes_on_after_it(
+    tmp_path: Path,
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(dedent(PROGRAM))
 
@@ -63,7 +83,7 @@ def test_coverage_sees_nothing_of_the_block_and_goes_on_after_it(tmp_path: Path)
         check=True,
     )
 
-    assert done.stdout.split() == ["seen():", "seen_again():"]
+    assert done.stdout.split() == ["seen():", "seen_within():", "seen_in_a_thread_within():", "seen_again():"]
 
 
 @pytest.mark.parametrize("pattern", [pattern for patterns in UNTRACED.values() for pattern in patterns])
@@ -81,3 +101,14 @@ def test_a_store_is_seen_where_it_keeps_the_contract_for_the_first_time() -> Non
     assert not is_traced(
         "tests/stores/postgres/test_conformance.py::TestPostgresWithPsycopg::test_a_message[1]"
     )
+
+
+def test_a_test_is_seen_once_with_the_first_parameters_that_are_not_left_out() -> None:
+    module = "tests/stores/postgres/test_conformance.py"
+    once = [f"{module}::TestPostgres::test_a_message[1]", f"{module}::TestPostgres::test_a_batch"]
+    again = [
+        f"{module}::TestPostgres::test_a_message[2]",
+        f"{module}::TestPostgresWithPsycopg::test_a_batch",
+    ]
+
+    assert worth_tracing([*once, *again]) == frozenset(once)
