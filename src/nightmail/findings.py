@@ -28,6 +28,7 @@ class Code(StrEnum):
     WORKERS_BUSY = "workers-busy"
     LEASES_LOST = "leases-lost"
     HANDLER_LONG = "handler-long"
+    THREADS_SHORT = "threads-short"
     VERSIONS_MIXED = "versions-mixed"
     DEAD_LETTERS_GROWING = "dead-letters-growing"
     DEAD_LETTERS_WAITING = "dead-letters-waiting"

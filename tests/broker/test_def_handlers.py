@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import subprocess
 import sys
 import threading
@@ -21,7 +20,7 @@ import anyio.to_thread
 import pytest
 from faststream import Depends
 
-from nightmail import Delivery, ExponentialRetry, OutboxBroker, Store
+from nightmail import Delivery, ExponentialRetry, Store
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage
 from nightmail.engine.worker import Worker
 from nightmail.errors import HandlerTimeout
@@ -640,22 +639,3 @@ asyncio.run(main())
 
 
 # ── dependencies ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("max_workers", "warned"), [(40, 0), (41, 1)])
-async def test_synchronous_dependencies_of_many_workers_are_warned_of(
-    caplog: pytest.LogCaptureFixture, max_workers: int, warned: int
-) -> None:
-    def slow() -> int:
-        return 1
-
-    broker = OutboxBroker("memory://", logger=logging.getLogger("told"))
-
-    @broker.subscriber("q", max_workers=max_workers)
-    def handle(n: int, one: int = Depends(slow)) -> None:
-        """Does nothing."""
-
-    async with started(broker):
-        pass
-
-    assert sum("anyio" in record.getMessage() for record in caplog.records) == warned

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -23,8 +24,6 @@ from nightmail.broker.counted import Counted
 from nightmail.engine.current import current_slot
 from nightmail.errors import NotAwaited
 from nightmail.store import Blocking
-
-_ANYIO_THREADS: Final = 40
 
 
 def in_own_thread(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,18 +125,25 @@ def checked(returned: Any) -> Any:
     return returned
 
 
-def warn_of_shared_threads(
-    calls: Sequence[HandlerItem[Any]], max_workers: int, log: Callable[[int, str], object]
-) -> None:
+def shared_threads() -> int | None:
+    """How many threads anyio has for everything in this process; `None` if there is no limit."""
+    tokens = anyio.to_thread.current_default_thread_limiter().total_tokens
+    return None if math.isinf(tokens) else int(tokens)
+
+
+def blocking_dependencies(calls: Sequence[HandlerItem[Any]]) -> list[str]:
+    """The synchronous dependencies of these handlers: they run on anyio's threads."""
+    return sorted({name for call in calls if call.dependant for name in _blocking_in(call.dependant)})
+
+
+def warn_of_shared_threads(names: Sequence[str], max_workers: int, log: Callable[[int, str], object]) -> None:
     """Warn that synchronous dependencies run on shared threads, where they may have to wait for one another."""
-    if max_workers <= _ANYIO_THREADS:
-        return
-    names = sorted({name for call in calls if call.dependant for name in _blocking_in(call.dependant)})
-    if names:
+    threads = shared_threads()
+    if names and threads is not None and max_workers > threads:
         log(
             logging.WARNING,
             f"max_workers is {max_workers}, but synchronous dependencies ({', '.join(names)}) run on anyio's threads, "
-            f"{_ANYIO_THREADS} for the whole process: make them `async def`, or raise "
+            f"{threads} for the whole process: make them `async def`, or raise "
             "anyio.to_thread.current_default_thread_limiter().total_tokens",
         )
 

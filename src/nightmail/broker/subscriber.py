@@ -33,7 +33,14 @@ from nightmail.broker.call_assertions import SubscriberWithAssertions
 from nightmail.broker.commands import OutboxPublishCommand
 from nightmail.broker.config import OutboxBrokerConfig, OutboxSubscriberConfig
 from nightmail.broker.decisions import is_answer
-from nightmail.broker.def_handlers import as_written, blocks, in_own_thread, warn_of_shared_threads
+from nightmail.broker.def_handlers import (
+    as_written,
+    blocking_dependencies,
+    blocks,
+    in_own_thread,
+    shared_threads,
+    warn_of_shared_threads,
+)
 from nightmail.broker.logging import AccessLog, log_of
 from nightmail.broker.message import OutboxMessage
 from nightmail.broker.options import WorkerOptions, worker_settings
@@ -113,7 +120,7 @@ class OutboxSubscriber(SubscriberWithAssertions):
         self._post_start()
         if self.calls:
             self._worker = self._new_worker()
-            warn_of_shared_threads(self.calls, self.settings.max_workers, self._log)
+            warn_of_shared_threads(blocking_dependencies(self.calls), self.settings.max_workers, self._log)
             self._running = asyncio.create_task(
                 self._worker.run(), name=f"nightmail {', '.join(self.queues)}"
             )
@@ -188,7 +195,12 @@ class OutboxSubscriber(SubscriberWithAssertions):
             quarantine=broker.quarantine,
             presence=broker.presence,
             idle_looks=broker.idle_looks,
-            about={"name": self.specification.call_name, "handlers": self._where_handlers_run},
+            about={
+                "name": self.specification.call_name,
+                "handlers": self._where_handlers_run,
+                "blocking_dependencies": blocking_dependencies(self.calls),
+                "shared_threads": shared_threads(),
+            },
         )
 
     @property

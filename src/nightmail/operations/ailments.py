@@ -133,11 +133,36 @@ def handler_long(lease: LeasedMessage, holder: WorkerRecord | None, now: datetim
         code=Code.HANDLER_LONG,
         severity=Severity.NOTICE,
         what=f"a handler of queue {lease.queue} has been running for {length(now - lease.claimed_at)}",
-        evidence=f"message {lease.id}, attempt {lease.attempts + 1}, on {where} since {moment(lease.claimed_at)}",
+        evidence=(
+            f"message {lease.id}, attempt {lease.attempts + 1}, on {where} since {moment(lease.claimed_at)}; its lease "
+            f"is renewed, now until {moment(lease.lease_until)}"
+        ),
         consequence="it takes up one of its subscriber's `max_workers`, and a deployment waits for it",
         remedy=(
             f"`nightmail why {lease.id}`; end it with `nightmail stop {lease.id}`; bound such handlers with "
             "`handler_timeout`"
+        ),
+    )
+
+
+def threads_short(worker: WorkerRecord, names: Sequence[str], *, handlers: int, threads: int) -> Finding:
+    """Synchronous dependencies that share too few threads."""
+    return Finding(
+        code=Code.THREADS_SHORT,
+        severity=Severity.WARNING,
+        what=f"synchronous dependencies of worker {name_of(worker)} may wait for threads",
+        evidence=(
+            f"{count(handlers)} handlers may call {', '.join(names[:_SHOWN])} at once"
+            f"{' and others' if len(names) > _SHOWN else ''}; anyio has {several(threads, 'thread')} for the whole "
+            "process"
+        ),
+        consequence=(
+            "handlers wait for a free thread before they start, and so does everything else in the process that "
+            "needs one"
+        ),
+        remedy=(
+            "make these dependencies `async def`, lower `max_workers`, or raise "
+            "`anyio.to_thread.current_default_thread_limiter().total_tokens` before the broker starts"
         ),
     )
 

@@ -142,6 +142,7 @@ class Seen:
         live = [worker for worker in self.workers if is_live(worker, self.now)]
         if len({worker.version for worker in live}) > 1:
             yield ailments.versions_mixed(live)
+        yield from _short_of_threads(live)
 
     def _busy(self) -> Iterator[Finding]:
         for queue, stats in sorted(self.stats.items()):
@@ -183,6 +184,20 @@ class Seen:
             yield ailments.dead_letters_growing(among, lately, self.thresholds.dying_within)
         else:
             yield ailments.dead_letters_waiting(among)
+
+
+def _short_of_threads(live: Sequence[WorkerRecord]) -> Iterator[Finding]:
+    """Processes whose handlers may need more of anyio's threads at once than there are."""
+    for worker in live:
+        own = [each for each in subscribers(worker) if each.get("blocking_dependencies")]
+        threads = min(
+            (each["shared_threads"] for each in own if isinstance(each.get("shared_threads"), int)),
+            default=None,
+        )
+        handlers = int(total(own, "max_workers"))
+        if threads is not None and handlers > threads:
+            names = sorted({str(name) for each in own for name in each["blocking_dependencies"]})
+            yield ailments.threads_short(worker, names, handlers=handlers, threads=threads)
 
 
 def _failing(queue: str, waiting: Sequence[PendingMessage], thresholds: Thresholds) -> Iterator[Finding]:

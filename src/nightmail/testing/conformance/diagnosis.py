@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from nightmail.controls import WorkerReport
 from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.doctor import Thresholds, diagnose
 from nightmail.outcome import Dead, Done, Retry
@@ -25,6 +26,7 @@ from nightmail.testing.conformance.build import (
     stored,
 )
 from nightmail.testing.conformance.workers import FIRST, SECOND_ID, a_report, token_of
+from nightmail.wording import moment
 
 # The clock of these tests is not that of this machine.
 CALM = Thresholds(skew=timedelta(days=100_000))
@@ -142,8 +144,34 @@ class DiagnosisConformance:
 
         assert long.what == f"a handler of queue {QUEUE} has been running for 16 min"
         assert long.evidence.startswith(f"message {id_}, attempt 1, on host-1/77 since ")
+        assert f"its lease is renewed, now until {moment(clock.now() + 44 * MINUTE)}" in long.evidence
         assert f"`nightmail stop {id_}`" in long.remedy
         assert await found(store, Code.HANDLER_LONG) == []
+
+    async def test_handlers_that_share_too_few_threads_are_found_until_there_are_enough(
+        self, store: FullStore
+    ) -> None:
+        def reported(threads: int | None) -> WorkerReport:
+            shared = {"queues": [QUEUE], "blocking_dependencies": ["user"], "shared_threads": threads}
+            alone = {
+                "queues": [QUEUE],
+                "blocking_dependencies": [],
+                "shared_threads": threads,
+                "max_workers": 90,
+            }
+            some = [{**shared, "max_workers": 30}, {**shared, "max_workers": 11}, alone]
+            return a_report(state={"subscribers": some})
+
+        await store.report(reported(40))
+        (short,) = await found(store, Code.THREADS_SHORT)
+
+        assert short.what == "synchronous dependencies of worker host-1/77 may wait for threads"
+        assert (
+            short.evidence == "41 handlers may call user at once; anyio has 40 threads for the whole process"
+        )
+        for enough in (41, None):
+            await store.report(reported(enough))
+            assert await found(store, Code.THREADS_SHORT) == []
 
     async def test_two_versions_at_once_are_found_until_one_is_gone(self, store: FullStore) -> None:
         await store.report(a_report(FIRST, version="1.0.0"))
