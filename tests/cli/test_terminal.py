@@ -115,7 +115,7 @@ def test_watching_restores_the_terminal(url: str) -> None:
 
     with terminal("status", "--watch", "--over", "200ms", url=url) as person:
         person.until("orders")
-        person.until("change/s")
+        person.until("out/s")
         assert ALTERNATE_SCREEN in person.seen
         person.interrupt()
         assert person.end() == 130

@@ -9,6 +9,7 @@ import pytest
 from nightmail.cli.exit_codes import Refusal
 from nightmail.cli.output import plain
 from nightmail.cli.texts import duration, safe, time
+from nightmail.controls import WorkerRecord
 from nightmail.operations.status import status
 from nightmail.records import QueueStats
 from nightmail.wording import length, moment, when
@@ -106,3 +107,38 @@ def test_two_looks_tell_where_a_queue_is_going() -> None:
     assert (found["grows"].change_per_second, found["grows"].drained_in) == (10.0, None)
     assert (found["gone"].ready, found["gone"].change_per_second, found["gone"].drained_in) == (0, -0.5, None)
     assert status(now)[0].change_per_second is None
+
+
+def test_what_goes_out_is_what_live_workers_say_and_what_comes_in_is_that_and_the_change() -> None:
+    said = [
+        {"queues": ["mail"], "ended_per_second": {"mail": 20.0}},
+        {"queues": ["mail", "sms"], "ended_per_second": {"mail": 5.5, "sms": 1.0}},
+        {"queues": ["mail"], "ended_per_second": {"mail": 100.0}, "dead_letters": True},
+        {"queues": ["mail"], "ended_per_second": "fast"},
+        {"queues": ["mail"], "ended_per_second": {"mail": "fast"}},
+    ]
+    at = datetime(2026, 11, 17, tzinfo=UTC)
+    workers = [
+        WorkerRecord(
+            id=f"{number:016x}",
+            host="host-1",
+            pid=number,
+            version="1",
+            queues=("mail",),
+            state={"subscribers": [each]},
+            started_at=at,
+            seen_at=at,
+        )
+        for number, each in enumerate(said)
+    ]
+    before = {"mail": QueueStats(ready=100), "sms": QueueStats(ready=100), "push": QueueStats(ready=1)}
+    now = {"mail": QueueStats(ready=80), "sms": QueueStats(ready=80), "push": QueueStats(ready=5)}
+
+    found = {each.queue: each for each in status(now, before, 2.0, workers=workers)}
+
+    assert (found["mail"].out_per_second, found["mail"].in_per_second) == (25.5, 15.5)
+    # Workers report every ten seconds: what has only just begun is not in it yet.
+    assert (found["sms"].out_per_second, found["sms"].in_per_second) == (1.0, 0.0)
+    assert (found["push"].out_per_second, found["push"].in_per_second) == (0.0, 2.0)
+    (once,) = (each for each in status(now, workers=workers) if each.queue == "mail")
+    assert (once.out_per_second, once.in_per_second) == (25.5, None)

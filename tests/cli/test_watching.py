@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from nightmail.cli.running import Session
 from nightmail.cli.status import Looks, watch_queues
 from nightmail.cli.tail import Followed, follow
 from nightmail.cli.which_store import Chosen
-from nightmail.controls import Pause
+from nightmail.controls import MessageFacts, Pause, WorkerRecord
 from nightmail.errors import StoreUnavailable
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.store import FullStore
@@ -39,6 +40,12 @@ class Answering:
         return answer
 
     async def pauses(self) -> list[Pause]:
+        return []
+
+    async def facts(self, _id: int) -> MessageFacts:
+        return MessageFacts(now=datetime.now(UTC), message=None)
+
+    async def workers(self) -> list[WorkerRecord]:
         return []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
 from uuid import uuid4
@@ -16,7 +17,7 @@ from nightmail.outcome import Dead
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.testing.clock import ManualClock
-from tests.unit.faulty import Call, FaultyStore, lost_reply, lost_request
+from tests.unit.faulty import Call, FaultyStore, LateReply, lost_reply, lost_request
 from tests.unit.support import MINUTE, QUEUE, publish, publish_timer, take
 
 ALL = DeadFilter()
@@ -400,3 +401,27 @@ async def test_no_message_is_ever_deleted(store: FaultyStore) -> None:
 
     assert await purge(store, ALL) == 0
     assert await bodies(store) == [b"waits"]
+
+
+@pytest.mark.parametrize("verb", ["redrive", "purge"])
+async def test_a_step_that_is_interrupted_ends_and_is_counted_before_the_interruption_goes_on(
+    verb: str, store: FaultyStore, chunks_of_ten: None
+) -> None:
+    await died(store, 25)
+    counted: list[int] = []
+    reply = store.upset(verb, LateReply())
+
+    running = asyncio.create_task(
+        redrive(store, ALL, progress=lambda moved, _: counted.append(moved))
+        if verb == "redrive"
+        else purge(store, ALL, progress=counted.append)
+    )
+    await reply.reached.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    reply.open()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert counted == [10]
+    assert len(await letters(store)) == 15

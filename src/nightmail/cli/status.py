@@ -21,6 +21,7 @@ from nightmail.controls import Pause
 from nightmail.errors import StoreUnavailable
 from nightmail.operations import status as asking
 from nightmail.operations.status import QueueStatus
+from nightmail.operations.workers import live_workers
 from nightmail.records import QueueStats
 from nightmail.store import FullStore
 from nightmail.wording import count, length, moment, several
@@ -32,7 +33,8 @@ _COLUMNS = (
     "running",
     "dead",
     "late by",
-    "change/s",
+    "in/s",
+    "out/s",
     "dead/s",
     "drained in",
     "paused",
@@ -45,15 +47,18 @@ async def status(
     session: Session,
     queue: Annotated[list[str] | None, typer.Argument(help="Only these queues.")] = None,
     over: Annotated[
-        str, typer.Option(metavar="TIME", help="Look twice, so long apart, to see changes. 0: look once.")
-    ] = "1s",
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Look twice, so long apart, to see changes. 0: look once. [default: 500ms]"
+        ),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
 ) -> None:
-    """Show each queue: what is ready, scheduled, running, dead, late and paused, and whether it shrinks.
+    """Show each queue: what is ready, scheduled, running, dead, late and paused, what comes and what goes.
 
-    change/s is what came less what ended: a store counts neither alone, metrics do.
+    out/s is what live workers have ended each second of late, in/s is that and the change between two looks.
     """
-    seconds = 0.0 if over.strip() in ("0", "0s") else positive_duration(over).total_seconds()
+    seconds = _apart(over, 1.0 if watch else 0.5)
     async with session.chosen.ready() as store:
         looks = Looks(store, queue)
         if watch:
@@ -73,6 +78,12 @@ async def status(
         session.out.table(_COLUMNS, [_row(each) for each in looks.status], right=_NUMBERS)
 
 
+def _apart(typed: str | None, usual: float) -> float:
+    if typed is None:
+        return usual
+    return 0.0 if typed.strip() in ("0", "0s") else positive_duration(typed).total_seconds()
+
+
 class Looks:
     """The statistics of now, and those of one look before."""
 
@@ -86,13 +97,14 @@ class Looks:
         found = await self._store.stats()
         at = monotonic()
         pauses = await self._store.pauses()
+        workers = await live_workers(self._store)
         if self._only is not None:
             found = {name: found.get(name, QueueStats()) for name in self._only}
             pauses = [pause for pause in pauses if pause.queue in self._only]
         if self._before is None:
-            self.status = asking.status(found, pauses=pauses)
+            self.status = asking.status(found, pauses=pauses, workers=workers)
         else:
-            self.status = asking.status(found, self._before[1], at - self._before[0], pauses)
+            self.status = asking.status(found, self._before[1], at - self._before[0], pauses, workers)
         self._before = at, found
 
 
@@ -150,7 +162,8 @@ def _row(found: QueueStatus) -> list[str]:
         count(found.running),
         count(found.dead),
         "-" if late is None else length(late),
-        _rate(found.change_per_second),
+        _rate(found.in_per_second),
+        _rate(found.out_per_second),
         _rate(found.dead_per_second),
         "-" if drained is None else length(drained),
         _paused(found.pauses),
@@ -172,4 +185,4 @@ def _paused(pauses: tuple[Pause, ...]) -> str:
 def _rate(rate: float | None) -> str:
     if rate is None:
         return "-"
-    return f"{rate:+,.1f}" if rate else "0"
+    return f"{rate:,.1f}" if rate else "0"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from asyncio import sleep
+from asyncio import CancelledError, Task, create_task, shield, sleep
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from nightmail.engine.shutdown import undisturbed
 from nightmail.limits import CLAIM_BYTES, ByteBudget
 from nightmail.message import check_queue
 from nightmail.records import DeadFilter, DeadLetter
@@ -51,13 +52,14 @@ async def redrive(
         # Without a rate this only yields: a store that answers at once would otherwise block the event loop.
         await sleep(max(next_at - monotonic(), 0))
         begun = monotonic()
-        letters = await store.dead(DeadFilter(ids=chunk), limit=len(chunk))
-        just_moved = (
-            len(await store.redrive(letters[::-1], to=to, keep_timer_ids=keep_timer_ids)) if letters else 0
-        )
-        moved, tried = moved + just_moved, tried + len(chunk)
-        progress(moved, tried)
-        next_at = begun if rate is None else begun + just_moved / rate
+        step = create_task(_move(store, chunk, to, keep_timer_ids=keep_timer_ids))
+        try:
+            await _to_its_end(step)
+        finally:
+            if (just_moved := _what_came_of(step)) is not None:
+                moved, tried = moved + just_moved, tried + len(chunk)
+                progress(moved, tried)
+        next_at = begun if rate is None else begun + step.result() / rate
     return moved
 
 
@@ -75,13 +77,39 @@ async def purge(
     _check_limit(limit)
     deleted = 0
     while size := CHUNK if limit is None else min(CHUNK, limit - deleted):
-        just_deleted = await store.purge(which, limit=size)
-        deleted += just_deleted
-        progress(deleted)
-        if just_deleted < size:
+        step = create_task(_delete(store, which, size))
+        try:
+            await _to_its_end(step)
+        finally:
+            if (just_deleted := _what_came_of(step)) is not None:
+                deleted += just_deleted
+                progress(deleted)
+        if step.result() < size:
             break
         await sleep(0)
     return deleted
+
+
+async def _move(store: Inspection, ids: tuple[int, ...], to: str | None, *, keep_timer_ids: bool) -> int:
+    letters = await store.dead(DeadFilter(ids=ids), limit=len(ids))
+    return len(await store.redrive(letters[::-1], to=to, keep_timer_ids=keep_timer_ids)) if letters else 0
+
+
+async def _delete(store: Inspection, which: DeadFilter, limit: int) -> int:
+    return await store.purge(which, limit=limit)
+
+
+async def _to_its_end(step: Task[int]) -> None:
+    """Wait for it, also when we are cancelled meanwhile: what it does is counted, or an operator would be told less."""
+    try:
+        await shield(step)
+    except CancelledError:
+        await undisturbed(step)
+        raise
+
+
+def _what_came_of(step: Task[int]) -> int | None:
+    return step.result() if step.done() and not step.cancelled() and step.exception() is None else None
 
 
 async def _oldest_first(

@@ -32,6 +32,7 @@ from nightmail.engine.idle_looks import IdleLooks
 from nightmail.engine.in_flight import InFlight
 from nightmail.engine.leases import Keeper, Leases
 from nightmail.engine.next_look import Alarm, is_routine, next_look
+from nightmail.engine.pace import Pace
 from nightmail.engine.pausing import PATIENCE_SECONDS, Pausing
 from nightmail.engine.prefetch import MOST_AHEAD, ClaimSize, Prefetch
 from nightmail.engine.presence import Presence, control_of
@@ -127,6 +128,7 @@ class Worker:
         self._attempt = Attempt(self._store, self._handler, self._settings, self._observer, self._pausing)
         self._leases = Leases()
         self._leases_lost = 0
+        self._pace = Pace()
         self._finished = Finished()
         self._prefetch = Prefetch(self._batch)
         self._claim_size = ClaimSize()
@@ -195,6 +197,7 @@ class Worker:
             "waiting": self._in_flight.waiting,
             "handler_seconds": self._prefetch.mean,
             "longest_handler_seconds": self._prefetch.longest_of_late(),
+            "ended_per_second": self._pace.per_second(),
             "lease_seconds": self._settings.lease.total_seconds(),
             "leases_lost": self._leases_lost,
             "open_breakers": sorted(self._pausing.paused),
@@ -530,6 +533,7 @@ class Worker:
                 pass  # Its thread still runs: nothing is written, and its lease is kept.
             elif settlement is None:
                 self._leases.drop([delivery])
+                self._note_acks(slot)
             else:
                 self._finished.put(settlement)
             in_flight.finish(slot)
@@ -562,8 +566,11 @@ class Worker:
                 self._observer.ended(held, ended - now)
         finally:
             if not slot.left_behind:
-                self._leases.drop(set(held).difference(each.delivery for each in settlements))
+                unwritten = set(held).difference(each.delivery for each in settlements)
+                self._leases.drop(unwritten)
                 self._finished.put_back(settlements)
+                if unwritten:
+                    self._note_acks(slot)
             in_flight.finish(slot)
             if self._wants_more():
                 self._room.set()
@@ -582,6 +589,12 @@ class Worker:
             self._leases_lost += 1
             self._pausing.probes.discard(delivery)
             self._observer.lease_lost(delivery)
+
+    def _note_acks(self, slot: HandlerSlot) -> None:
+        """Of those for which there is nothing to write, some were acknowledged in the handler's own transaction."""
+        for delivery, result in slot.results.items():
+            if result.acked_in_transaction and result.error is None:
+                self._pace.acked(delivery.queue)
 
     def _note_probes(self, slot: HandlerSlot, settlements: Sequence[Settlement]) -> None:
         written = {settlement.delivery: settlement for settlement in settlements}
@@ -638,6 +651,7 @@ class Worker:
         # With nothing in flight any more, no handler is left to signal that there is room again.
         self._room.set()
         if settled:
+            self._pace.settled(settled)
             self._observer.settled(settled)
         for settlement, result in answers:
             if result is WriteResult.LOST:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from nightmail.controls import Pause
+from nightmail.controls import Pause, WorkerRecord
+from nightmail.operations.liveness import subscribers, total
 from nightmail.records import QueueStats
 
 
@@ -21,8 +22,12 @@ class QueueStatus:
     dead: int
     oldest_due_age: timedelta | None
     """How late the oldest ready message is."""
+    in_per_second: float | None = None
+    """What came: what ended, and the change between two looks."""
+    out_per_second: float = 0.0
+    """What ended, done or dead, as live workers say: over the last ten seconds or so."""
     change_per_second: float | None = None
-    """Messages that came less messages that ended, per second. A store counts neither alone: metrics do."""
+    """Messages that came less messages that ended, per second, between two looks."""
     dead_per_second: float | None = None
     drained_in: timedelta | None = None
     """When nothing will be ready, if ready messages go on to become fewer as they did between two looks."""
@@ -35,8 +40,9 @@ def status(
     before: Mapping[str, QueueStats] | None = None,
     seconds: float = 0.0,
     pauses: Sequence[Pause] = (),
+    workers: Sequence[WorkerRecord] = (),
 ) -> list[QueueStatus]:
-    """The queues by name; with what was seen `seconds` ago, how they change.
+    """The queues by name; with what was seen `seconds` ago, how they change; with the live workers, what goes out.
 
     A queue that was not empty then, or that is paused, is listed even if it is empty now.
     """
@@ -48,9 +54,24 @@ def status(
             _changing(name, now.get(name, QueueStats()), before.get(name, QueueStats()), seconds)
             for name in names
         ]
-    return [
-        replace(each, pauses=tuple(pause for pause in pauses if pause.queue == each.queue)) for each in found
-    ]
+    return [_completed(each, pauses, workers) for each in found]
+
+
+def _completed(status: QueueStatus, pauses: Sequence[Pause], workers: Sequence[WorkerRecord]) -> QueueStatus:
+    out = sum(_ended_per_second(worker, status.queue) for worker in workers)
+    change = status.change_per_second
+    return replace(
+        status,
+        out_per_second=out,
+        # Not below zero: the two were not counted over the same seconds.
+        in_per_second=None if change is None else max(out + change, 0.0),
+        pauses=tuple(pause for pause in pauses if pause.queue == status.queue),
+    )
+
+
+def _ended_per_second(worker: WorkerRecord, queue: str) -> float:
+    rates = (each.get("ended_per_second") for each in subscribers(worker) if not each.get("dead_letters"))
+    return total((each for each in rates if isinstance(each, Mapping)), queue)
 
 
 def _status(queue: str, stats: QueueStats) -> QueueStatus:

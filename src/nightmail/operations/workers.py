@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nightmail.controls import LeasedMessage, WorkerRecord
+from nightmail.operations.liveness import is_live
 from nightmail.store import FullStore
 
 
@@ -25,3 +26,10 @@ async def workers(store: FullStore) -> list[WorkerHoldings]:
         WorkerHoldings(worker=each, holds=tuple(lease for lease in leases if lease.worker_id == each.id))
         for each in found
     ]
+
+
+async def live_workers(store: FullStore) -> list[WorkerRecord]:
+    """Those that reported lately, by the store's clock."""
+    # An id that no message has: what is asked for is the clock.
+    now = (await store.facts(0)).now
+    return [each for each in await store.workers() if is_live(each, now)]

@@ -43,6 +43,8 @@ PATIENCE: Final = 50.0
 DEADLOCK: Final = 1213
 ROUNDS: Final = 200
 """Of a race. What goes wrong there does so once in some hundred."""
+SYNCED: Final = "set statement wsrep_sync_wait = 1 for select 1"
+"""Answered once the node has applied what others have committed."""
 EVERYTHING: Final = DeadFilter()
 LARGE: Final = 100_000
 """Rows that take another node much longer to apply than one verb takes."""
@@ -120,14 +122,15 @@ class GaleraHarness(DriverHarness):
         )
         self._opened += 1
         await store.open()
-        await store.migrate()
+        # The tables, and that they were emptied, has arrived here as well.
+        await run(url, SYNCED)
         return store
 
     @asynccontextmanager
     async def transaction(self, *, repeatable_read: bool = False) -> AsyncIterator[Any]:
         # A node that has not applied yet what another one committed ends the transaction with 1213 instead: a caller
         # that wants to know of a lost lease before that waits for its node first.
-        await run(self.url, "set statement wsrep_sync_wait = 1 for select 1")
+        await run(self.url, SYNCED)
         async with super().transaction(repeatable_read=repeatable_read) as own:
             yield own
 

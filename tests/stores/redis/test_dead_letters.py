@@ -341,3 +341,43 @@ async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_a_sweep_dele
             await store.sweep(older_than=timedelta(0), limit=10)
 
         assert [each.id for each in await store.dead(DeadFilter())] == [letter.id]
+
+
+# ------------------------------------------------------------------------------------ what letters have in common
+
+
+async def test_a_fingerprint_is_stored_with_its_letter_and_one_without_is_counted_with_the_others(
+    redis_url: str,
+) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        for number in range(3):
+            await store.publish(message())
+            (delivery,) = await claim(store, limit=1)
+            await store.settle([Settlement(delivery, Dead("failed", f"host {number} is down\nTraceback"))])
+        first, *others = await own.keys(f"{TAG}:d:*")
+        assert [await own.hget(key, "fingerprint") for key in others] == [b"host # is down"] * 2
+
+        # As an earlier version stored it.
+        await own.hdel(first, "fingerprint")
+        (group,) = (await store.summarize_dead(DeadFilter(), limit=9)).groups
+        (chosen,) = (await store.summarize_dead(DeadFilter(error="host 1"), limit=9)).groups
+        assert (group.fingerprint, group.count, chosen.count) == ("host # is down", 3, 1)
+
+        await store.redrive(await store.dead(DeadFilter(), limit=9))
+        assert [await own.hget(key, "fingerprint") for key in await own.keys(f"{TAG}:m:*")] == [None] * 3
+
+
+async def test_a_message_that_dies_again_without_an_error_has_no_fingerprint_of_before(
+    redis_url: str,
+) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await store.publish(message())
+        (key,) = await own.keys(f"{TAG}:m:*")
+        # As an earlier version leaves it, which sends a letter of ours round again.
+        await own.hset(key, "fingerprint", "host # is down")
+        (delivery,) = await claim(store, limit=1)
+        await store.settle([Settlement(delivery, Dead("unwanted"))])
+
+        (group,) = (await store.summarize_dead(DeadFilter(), limit=9)).groups
+
+    assert (group.reason, group.fingerprint) == ("unwanted", None)

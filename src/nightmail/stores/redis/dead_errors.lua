@@ -10,26 +10,8 @@
 -- if there is no error), how many, when the first and the last of them died, and the highest id.
 -- Looks at a thousand at most, unless ids are given.
 
-need({ 'HMGET' })
+need({ 'HMGET', 'HGET' })
 local q = queues[1]
-local CHARACTERS = 200
-
--- As in records.py: the first characters of the first line, with '#' for each word that has a digit in it.
-local function fingerprint(error)
-  local line = error:match('^[^\n]*')
-  if #line > CHARACTERS then
-    local seen = 0
-    for place in line:gmatch('()[^\128-\191]') do
-      seen = seen + 1
-      if seen > CHARACTERS then
-        line = line:sub(1, place - 1)
-        break
-      end
-    end
-  end
-  -- %f: only where a word begins.
-  return (line:gsub('%f[%w_%-][%a_%-]*%d[%w_%-]*', '#'))
-end
 
 local ids, go_on = {}, ''
 if #ARGV > 8 then
@@ -43,22 +25,21 @@ else
   go_on = ids[MANY] or ''
 end
 
--- Only what is needed: reading all of a dead letter takes five times as long. One that `dead` would not show, because
--- we did not write it, has no state of ours. Without conditions nothing is made into a dead letter to ask them.
+-- Only what is needed: reading all of a dead letter takes five times as long, and its error twice as long as the
+-- fingerprint that was stored with it. One that `dead` would not show, because we did not write it, has no state of ours.
+-- Without conditions nothing is made into a dead letter to ask them.
 local narrowed = ARGV[6] ~= '' or ARGV[7] ~= '' or ARGV[8] ~= ''
-local pcall, letter_key, marks, by_reason, groups = redis.pcall, q.letter, {}, {}, {}
+local pcall, letter_key, by_reason, groups = redis.pcall, q.letter, {}, {}
 for place = 1, #ids do
   local id = ids[place]
-  local found = is_id(id) and pcall('HMGET', letter_key .. id, 'state', 'reason', 'error', 'died') or {}
-  local state, reason, error = found[1], found[2] or '', found[3] or false
+  local found = is_id(id) and pcall('HMGET', letter_key .. id, 'state', 'reason', 'fingerprint', 'died') or {}
+  local state, reason, mark = found[1], found[2] or '', found[3]
   if state and #state == STATE_SIZE then
     local died = a_time(tonumber(found[4] or ''))
-    if not narrowed or is_meant({ reason = reason, error = error or nil, died = died }, ARGV[6], ARGV[7], ARGV[8]) then
-      local mark = marks[error]
-      if not mark then
-        mark = error and '!' .. fingerprint(error) or ''
-        marks[error] = mark
-      end
+    local error = (not mark or ARGV[8] ~= '') and pcall('HGET', letter_key .. id, 'error') or nil
+    if not narrowed or is_meant({ reason = reason, error = error, died = died }, ARGV[6], ARGV[7], ARGV[8]) then
+      -- Letters of earlier versions have none, nor have those that died in a claim.
+      mark = mark and '!' .. mark or error and '!' .. fingerprint(error) or ''
       local by_error = by_reason[reason]
       if not by_error then
         by_error = {}

@@ -13,6 +13,7 @@ PACKAGE: Final = "nightmail.stores.redis"
 COMMON: Final = "common.lua"
 _COMMANDS: Final = re.compile(r"(?:redis\.p?call|in_parts)\('([A-Z]+)'")
 _SHARED: Final = {
+    "fingerprint.lua": {"dead_errors", "settle"},
     "letters.lua": {
         "claim_dead",
         "cross_end",

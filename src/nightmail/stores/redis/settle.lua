@@ -38,11 +38,12 @@ local function bury(q, id, s, ran, reason, error)
   end
   local into = q.letter .. new_letter(q)
   redis.call('RENAME', q.message .. id, into)
-  redis.call('HDEL', into, 'token')
+  redis.call('HDEL', into, 'token', 'fingerprint')
   redis.call('HSET', into, 'state', pack_state(s), 'message', id, 'reason', reason,
     'died', string.format('%.0f', now))
   if error ~= '' then
-    redis.call('HSET', into, 'error', error:sub(2))
+    local said = error:sub(2)
+    redis.call('HSET', into, 'error', said, 'fingerprint', fingerprint(said))
   end
 end
 
