@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import platform
-import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
-import nightmail
 from faults.checker import Violation, check
+from faults.commits import last_change
 from faults.journal import CANCELLED, Line
 from faults.ledger import Lease, Ledger
 from faults.rules.handling import expired, touched
@@ -148,7 +144,7 @@ def figures(
             if fault.target is None and fault.until is not None
             for begun in (fault.sent or fault.at,)
         ],
-        commit=product_commit(),
+        commit=last_change(),
     )
     return result, violations
 
@@ -167,21 +163,6 @@ def _timeline(ledger: Ledger) -> list[tuple[int, int, float]]:
         (second, runs[second], round(latest.get(second, 0.0), 3))
         for second in range(max(runs, default=-1) + 1)
     ]
-
-
-@cache
-def product_commit() -> str:
-    git = shutil.which("git")
-    if git is None:
-        return ""
-    told = subprocess.run(
-        [git, "log", "-1", "--format=%h", "--", "."],
-        cwd=Path(nightmail.__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return told.stdout.strip()
 
 
 def _is_before_calm(line: Line, ledger: Ledger) -> bool:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from faults.figures import Figures, product_commit
+from faults.commits import last_change
+from faults.figures import Figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,10 @@ def read_results(directory: Path) -> Results:
     return Results(runs, simulations)
 
 
-def keep_current(path: Path) -> None:
+def keep_current(path: Path, commit: str | None = None) -> None:
     """Drop what another version of the product has shown, before more is added: a report has one subject."""
     if path.exists():
-        commit = product_commit()
+        commit = last_change() if commit is None else commit
         lines = [text for text in path.read_text().splitlines() if json.loads(text).get("commit") == commit]
         path.write_text("".join(f"{line}\n" for line in lines))
 

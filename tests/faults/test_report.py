@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from faults.figures import Figures, product_commit
+from faults.commits import last_change
+from faults.figures import Figures
 from faults.report.pages import page
 from faults.report.results import Results, Simulation, append, keep_current, read_results
 
@@ -88,7 +89,7 @@ def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_results_of_another_version_are_dropped_before_more_are_added(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    now = a_run(timeline=[], outages=[], commit=product_commit())
+    now = a_run(timeline=[], outages=[], commit=last_change())
     append(path, a_run(commit="0000000"))
     append(path, now)
 

@@ -17,12 +17,21 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faults.figures import product_commit
+from faults.commits import last_change
 from faults.report.results import keep_current
 from nightmail import __version__
 from tests.simulation.history import run
 
 CHUNK = 50
+SIMULATED = (
+    "src/nightmail/*.py",
+    "src/nightmail/engine/**",
+    "src/nightmail/stores/memory/**",
+    "src/nightmail/stores/shared/conflicts.py",
+    "src/nightmail/stores/shared/fairness.py",
+    "tests/simulation/**",
+)
+"""What a history depends on: seeds of several runs add up for as long as none of it changes."""
 
 
 @dataclass(slots=True)
@@ -107,7 +116,8 @@ def simulate_many(first: int, count: int, jobs: int, results: Path | None) -> in
     print(total)
     print(f"violations: {len(total.violations)}")
     if results is not None:
-        keep_current(results)
+        commit = last_change(SIMULATED)
+        keep_current(results, commit)
         line = {
             "seeds": total.seeds,
             "first": first,
@@ -116,7 +126,7 @@ def simulate_many(first: int, count: int, jobs: int, results: Path | None) -> in
             "faults": dict(total.faults),
             "violations": len(total.violations),
             "version": __version__,
-            "commit": product_commit(),
+            "commit": commit,
         }
         with results.open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import pytest
 
-from faults.figures import product_commit
+from faults.commits import last_change
 from faults.report.results import read_results
-from tests.simulation.__main__ import replay_command, simulate, simulate_many
+from tests.simulation.__main__ import SIMULATED, replay_command, simulate, simulate_many
 from tests.simulation.breakages import BREAKAGES, Breakage
 from tests.simulation.checker import RULES
 from tests.simulation.history import run
@@ -92,9 +93,29 @@ def test_what_came_of_it_is_added_to_the_results(tmp_path: Path) -> None:
     path.write_text('{"seeds": 9, "commit": "0000000"}\n')
 
     simulate_many(0, 3, 1, path)
+    simulate_many(3, 2, 1, path)
 
-    [found] = read_results(tmp_path).simulations
-    assert (found.seeds, found.violations, found.commit) == (3, 0, product_commit())
+    found = read_results(tmp_path).simulations
+    assert [(each.seeds, each.violations) for each in found] == [(3, 0), (2, 0)]
+    assert {each.commit for each in found} == {last_change(SIMULATED)}
+
+
+def test_a_history_runs_no_code_of_ours_but_what_is_listed() -> None:
+    ran: set[str] = set()
+
+    def note(frame: FrameType, _event: str, _arg: object) -> None:
+        ran.add(frame.f_code.co_filename)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        for seed in range(20):
+            run(seed)
+    finally:
+        sys.setprofile(before)
+
+    listed = {str(path) for pattern in SIMULATED for path in ROOT.glob(pattern.replace("/**", "/**/*"))}
+    assert {each for each in ran if each.startswith(f"{ROOT}/") and "/.venv/" not in each} <= listed
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
