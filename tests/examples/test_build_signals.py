@@ -19,7 +19,7 @@ from examples.build_signals.runner import BuildId, BuildRunner, BuildStatus, Unk
 from examples.build_signals.scripted import Script
 from examples.build_signals.stages import SIGNALS, Builds, Patience
 from examples.build_signals.tables import Base, Batch, Build, Wake
-from nightmail.outcome import Postpone
+from nightmail.outcome import Postpone, Release
 from tests.broker.callers import engine_url
 from tests.broker.support import Heard
 from tests.examples.build_process import (
@@ -90,9 +90,9 @@ async def test_accepted_twice_running_thrice_then_succeeded_takes_six_polls_and_
 
         assert runner.triggered == [(["a"], ["b", "c"])]
         assert runner.polls(BUILD) == 6
-        assert [outcome for _, outcome in heard.outcomes] == [Postpone(ACCEPTED)] * 2 + [
-            Postpone(RUNNING)
-        ] * 3
+        # On a busy machine a message may be handed back before it starts: that is no attempt, and no failure.
+        polled = [outcome for _, outcome in heard.outcomes if outcome != Release()]
+        assert polled == [Postpone(ACCEPTED)] * 2 + [Postpone(RUNNING)] * 3
         assert await wakes(builds) == [(BUILD, "running"), (BUILD, "succeeded")]
         assert (await build_of(builds)).status == BuildStatus.SUCCEEDED
         assert await builds.broker.dead_letters() == []
