@@ -11,10 +11,10 @@ from nightmail.engine import worker as worker_module
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
-from nightmail.outcome import Release
+from nightmail.outcome import Done, Release
 from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
-from tests.unit.faulty import FaultyStore
+from tests.unit.faulty import FaultyStore, Gate
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publish, take
 
 FIVE = WorkerSettings(max_workers=5)
@@ -112,3 +112,21 @@ async def test_what_was_fetched_ahead_is_handed_back_when_handlers_turn_slow(
         assert len(found) >= 270
         assert {(delivery.attempts, delivery.deliveries) for delivery in found} == {(0, 1)}
         hold.set()
+
+
+async def test_what_a_free_handler_is_about_to_start_is_not_handed_back(
+    store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a process that stands still between a claim and its start: it first looks whether they were paused.
+    monkeypatch.setattr(worker_module, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(worker_module, "REVIEW_SECONDS", 0.0)
+    look = store.upset("pauses", Gate())
+    await publish(store, 5)
+
+    async with at_work(Worker(store, Handler(), queues=[QUEUE], settings=FIVE, observer=seen)):
+        await look.reached.wait()
+        await a_few_steps()
+        look.open()
+        await seen.until_settled(5)
+
+    assert [outcome for _, outcome in seen.outcomes] == [Done()] * 5

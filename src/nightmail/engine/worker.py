@@ -379,17 +379,22 @@ class Worker:
         now = time.monotonic()
         if now >= self._review_at:
             self._review_at = now + REVIEW_SECONDS
-            self._hand_back(self._in_flight.give_back(keep=self._prefetch.ahead(now)))
+            # What free handlers are about to start stays: this process may only have stood still for a while.
+            self._hand_back(self._in_flight.give_back(keep=self._free + self._prefetch.ahead(now)))
 
     def _wants_more(self) -> bool:
         ahead = self._prefetch.ahead(time.monotonic())
         return self._space(ahead) > ahead // 2 and self._bytes_left() >= FEWEST_BYTES
 
+    @property
+    def _free(self) -> int:
+        """How many can start at once. A handler with half a batch is as busy as one with a whole one."""
+        return (self._settings.max_workers - self._in_flight.handlers) * self._batch
+
     def _space(self, ahead: int) -> int:
-        """How many more to claim. A handler with half a batch is as busy as one with a whole one."""
-        free = (self._settings.max_workers - self._in_flight.handlers) * self._batch
+        """How many more to claim."""
         # What is not settled yet counts too, or a store that cannot write would fill our memory.
-        return free + ahead - self._in_flight.waiting - max(len(self._finished) - UNSETTLED, 0)
+        return self._free + ahead - self._in_flight.waiting - max(len(self._finished) - UNSETTLED, 0)
 
     def _bytes_left(self) -> int:
         """How many more bytes may wait here, to be started or to be written."""
