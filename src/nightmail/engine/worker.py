@@ -538,7 +538,7 @@ class Worker:
                 pass  # Its thread still runs: nothing is written, and its lease is kept.
             elif settlement is None:
                 self._leases.drop([delivery])
-                self._note_acks(slot)
+                self._note_acks(slot, [delivery])
             else:
                 self._finished.put(settlement)
             in_flight.finish(slot)
@@ -574,8 +574,7 @@ class Worker:
                 unwritten = set(held).difference(each.delivery for each in settlements)
                 self._leases.drop(unwritten)
                 self._finished.put_back(settlements)
-                if unwritten:
-                    self._note_acks(slot)
+                self._note_acks(slot, unwritten)
             in_flight.finish(slot)
             if self._wants_more():
                 self._room.set()
@@ -595,9 +594,10 @@ class Worker:
             self._pausing.probes.discard(delivery)
             self._observer.lease_lost(delivery)
 
-    def _note_acks(self, slot: HandlerSlot) -> None:
-        """Of those for which there is nothing to write, some were acknowledged in the handler's own transaction."""
-        for delivery, result in slot.results.items():
+    def _note_acks(self, slot: HandlerSlot, unwritten: Iterable[Delivery]) -> None:
+        """Of these, for which there is nothing to write, some were acknowledged in the handler's own transaction."""
+        for delivery in unwritten:
+            result = slot.results[delivery]
             if result.acked_in_transaction and result.error is None:
                 self._pace.acked(delivery.queue)
 
