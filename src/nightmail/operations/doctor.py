@@ -189,7 +189,12 @@ class Seen:
 def _short_of_threads(live: Sequence[WorkerRecord]) -> Iterator[Finding]:
     """Processes whose handlers may need more of anyio's threads at once than there are."""
     for worker in live:
-        own = [each for each in subscribers(worker) if each.get("blocking_dependencies")]
+        # Anything may report itself: what is no list names none.
+        own = [
+            each
+            for each in subscribers(worker)
+            if isinstance(names := each.get("blocking_dependencies"), list) and names
+        ]
         threads = min(
             (each["shared_threads"] for each in own if isinstance(each.get("shared_threads"), int)),
             default=None,

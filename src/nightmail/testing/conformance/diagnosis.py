@@ -159,7 +159,8 @@ class DiagnosisConformance:
                 "shared_threads": threads,
                 "max_workers": 90,
             }
-            some = [{**shared, "max_workers": 30}, {**shared, "max_workers": 11}, alone]
+            odd = {"queues": [QUEUE], "blocking_dependencies": 7, "shared_threads": 1, "max_workers": 90}
+            some = [{**shared, "max_workers": 30}, {**shared, "max_workers": 11}, alone, odd]
             return a_report(state={"subscribers": some})
 
         await store.report(reported(40))
