@@ -29,6 +29,7 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
         "longblob": mysql.LONGBLOB,
         "longtext collate utf8mb4_bin": mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"),
         "tinyint": mysql.TINYINT,
+        "varbinary(32)": mysql.VARBINARY(32),
         "varbinary(1020)": mysql.VARBINARY(1020),
         "varbinary(2041)": mysql.VARBINARY(2041),
     },

@@ -109,7 +109,7 @@ update nightmail_messages as m force index (primary) set m.parked = 1 where m.id
 -- Lease these messages, which are locked. From their first claim on they hold their ordering keys.
 update nightmail_messages as m force index (primary)
 set m.token = :token, m.claimed_at = :now, m.lease_until = :until, m.deliveries = least(m.deliveries, 2147483646) + 1,
-    m.head_key = m.ordering_key
+    m.head_key = m.ordering_key, m.lease_room = ''
 where m.id in :ids and :begun;
 
 -- name: bury_unfit

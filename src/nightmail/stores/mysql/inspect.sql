@@ -94,24 +94,24 @@ order by d.id desc
 limit :limit;
 
 -- name: stats
--- The counts of each queue that has messages: ready, scheduled, running, superseded. All are counted in the index; those
--- that run or are superseded, which it does not tell, are few, and found by reading the table once from end to end.
--- Reading each row by way of the index takes ten times as long.
-select counted.queue, counted.due - coalesce(other.due, 0),
-       counted.messages - counted.due - coalesce(other.messages - other.due, 0),
-       coalesce(other.running, 0), coalesce(other.superseded, 0)
+-- The counts of each queue that has messages: ready, scheduled, running, superseded. All are counted in one index, those
+-- that run are found in another, and only their rows are read.
+select counted.queue, counted.due - coalesce(running.due, 0), counted.later - coalesce(running.later, 0),
+       coalesce(running.due + running.later, 0), counted.superseded
 from (
-    select m.queue, count(*) as messages, count(case when m.due_at <= :now then 1 end) as due
+    select m.queue, count(case when m.due_at <= :now and not m.superseded then 1 end) as due,
+           count(case when m.due_at > :now and not m.superseded then 1 end) as later,
+           count(case when m.superseded then 1 end) as superseded
     from nightmail_messages as m force index (nightmail_claim)
     group by m.queue
 ) as counted
 left join (
-    select m.queue, count(*) as messages, sum(m.due_at <= :now) as due, sum(not m.superseded) as running,
-           sum(m.superseded) as superseded
-    from nightmail_messages as m use index ()
-    where m.superseded or m.lease_until > :now
+    select m.queue, sum(m.due_at <= :now) as due, sum(m.due_at > :now) as later
+    from nightmail_messages as leased force index (nightmail_leased)
+    straight_join nightmail_messages as m force index (primary) on m.id = leased.id
+    where leased.lease_until > :now and not m.superseded
     group by m.queue
-) as other on other.queue = counted.queue;
+) as running on running.queue = counted.queue;
 
 -- name: oldest
 -- For how long the oldest ready message of a queue has been due.
