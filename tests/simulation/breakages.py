@@ -247,6 +247,7 @@ BREAKAGES: Final = (
         _patched(Worker, "_settle", _forgets_unsent_outcomes),
         DUPLICATE,
         "stops_in_time",
+        first=75,
     ),
     _breakage(
         "an outcome without an answer is run again",
@@ -271,32 +272,37 @@ BREAKAGES: Final = (
         _patched(Worker, "_claim", _counts_the_lease_from_when_the_claim_was_sent),
         DUPLICATE,
         "stops_in_time",
-        first=250,
+        first=295,
     ),
     _breakage(
         "a stop does not wait for the last writes",
         _patched(Finished, "wait_none", _does_not_wait),
         "stops_in_time",
+        first=40,
     ),
     _breakage(
         "a stop has no deadline",
         _patched(Stopping, "grace_ends", property(lambda self: self._grace_ends + 30.0)),
         "stops_in_time",
-        first=300,
+        first=435,
     ),
     _breakage(
         "a stop that is cancelled waits for a claim as long as before",
         _patched(Stopping, "ends_in_time", _keeps_its_first_deadline),
         "stops_in_time",
-        first=300,
+        first=395,
     ),
     _breakage(
         "only a wake-up makes a worker look",
         _patched(worker, "next_look", _looks_only_when_woken),
         "delivered",
+        first=45,
     ),
     _breakage(
-        "no message is quarantined", _patched(worker, "is_quarantined", lambda _: False), "poison_alone"
+        "no message is quarantined",
+        _patched(worker, "is_quarantined", lambda _: False),
+        "poison_alone",
+        first=30,
     ),
     _breakage(
         "no message is given up for killing its process",
@@ -333,14 +339,19 @@ BREAKAGES: Final = (
         "what was fetched ahead starts although it is paused",
         _patched(Pausing, "_hand_back_paused", _does_not_look),
         "starts_nothing_paused",
-        first=800,
+        first=845,
     ),
     _breakage(
         "a probe that failed ends the pause",
         _patched(Pausing, "ended", _resumes_after_every_probe),
         "resumes_after_success",
     ),
-    _breakage("a stop is not carried out", _patched(StopRequests, "add", _does_not_hear), "stops_when_told"),
+    _breakage(
+        "a stop is not carried out",
+        _patched(StopRequests, "add", _does_not_hear),
+        "stops_when_told",
+        first=120,
+    ),
     _breakage(
         "a stopped message is retried",
         _patched(attempt, "stopped_by", lambda _who: Retry()),
