@@ -297,7 +297,7 @@ def _all() -> list[Bound]:
         ),
         *(
             Bound(
-                f"{store}: drain beside a read command each second, of the same on an empty store",
+                f"{store}: drain beside a read command every two seconds, of the same on an empty store",
                 Place("operating", operating.DRAIN, store, operating.BESIDE),
                 Place("operating", operating.DRAIN, store, operating.BESIDE_EMPTY),
                 at_least=95,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,11 +50,11 @@ class Answering:
         return []
 
 
-async def watched(*answers: Any, as_json: bool = False) -> None:
+async def watched(*answers: Any, as_json: bool = False, seconds: float | None = 0.001) -> None:
     store = cast(FullStore, Answering(*answers, Enough()))
     session = Session(Chosen(store, "the store", None), Output(as_json=as_json))
     with pytest.raises(Enough):
-        await watch_queues(session, Looks(store, None), 0.001)
+        await watch_queues(session, Looks(store, None), seconds)
 
 
 ONE = {"mail": QueueStats(ready=1)}
@@ -85,6 +86,23 @@ async def test_a_script_is_told_of_an_outage_as_json(capsys: pytest.CaptureFixtu
     (line,) = [json.loads(line) for line in said.err.splitlines()]
     assert len(said.out.splitlines()) == 2
     assert (line["level"], "the connection was lost" in line["message"]) == ("WARNING", True)
+
+
+async def test_where_a_look_takes_long_a_watch_looks_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    clock = count(0.0, 0.25)  # Each time it is asked.
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr("nightmail.cli.status.monotonic", lambda: next(clock))
+    monkeypatch.setattr("nightmail.cli.status.asyncio.sleep", sleep)
+
+    await watched(ONE, ONE, seconds=None)
+    await watched(ONE, ONE, seconds=2.0)
+
+    # It is asked three times in a look.
+    assert rests == [pytest.approx(10.0)] * 2 + [2.0] * 2
 
 
 async def test_following_goes_on_after_an_outage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Group
@@ -40,6 +40,8 @@ _COLUMNS = (
     "paused",
 )
 _NUMBERS = frozenset(_COLUMNS[1:-1])
+_LOOKS_AT_MOST: Final = 0.05
+"""The share of the time for which a watch looks, unless told how often: to count a million messages is work."""
 
 
 @on_store(json=True)
@@ -52,17 +54,24 @@ async def status(
             metavar="TIME", help="Look twice, so long apart, to see changes. 0: look once. [default: 500ms]"
         ),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Go on until Ctrl-C, with a look each second, or less often where it takes long.",
+        ),
+    ] = False,
 ) -> None:
     """Show each queue: what is ready, scheduled, running, dead, late and paused, what comes and what goes.
 
     out/s is what live workers have ended each second of late, in/s is that and the change between two looks.
     """
-    seconds = _apart(over, 1.0 if watch else 0.5)
+    seconds = _apart(over)
     async with session.chosen.ready() as store:
         looks = Looks(store, queue)
         if watch:
-            await watch_queues(session, looks, seconds or 1.0)
+            await watch_queues(session, looks, None if over is None else seconds)
             return
         begun = monotonic()
         await looks.look()
@@ -78,9 +87,9 @@ async def status(
         session.out.table(_COLUMNS, [_row(each) for each in looks.status], right=_NUMBERS)
 
 
-def _apart(typed: str | None, usual: float) -> float:
+def _apart(typed: str | None) -> float:
     if typed is None:
-        return usual
+        return 0.5
     return 0.0 if typed.strip() in ("0", "0s") else positive_duration(typed).total_seconds()
 
 
@@ -92,8 +101,11 @@ class Looks:
         self._only = None if not queues else set(queues)
         self._before: tuple[float, dict[str, QueueStats]] | None = None
         self.status: list[QueueStatus] = []
+        self.took = 0.0
+        """How many seconds the last look took."""
 
     async def look(self) -> None:
+        begun = monotonic()
         found = await self._store.stats()
         at = monotonic()
         pauses = await self._store.pauses()
@@ -106,24 +118,29 @@ class Looks:
         else:
             self.status = asking.status(found, self._before[1], at - self._before[0], pauses, workers)
         self._before = at, found
+        self.took = monotonic() - begun
 
 
-async def watch_queues(session: Session, looks: Looks, seconds: float) -> None:
+async def watch_queues(session: Session, looks: Looks, seconds: float | None) -> None:
     """Show the queues again and again. An outage is shown too, and ends nothing: it is what one watches for."""
+
+    def rest() -> float:
+        return seconds or max(1.0, looks.took / _LOOKS_AT_MOST)
+
     await looks.look()
     if not session.out.on_terminal:
         while True:
             _print_lines(session.out, looks.status)
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(rest())
             while problem := await _problem(session, looks):
                 session.out.warn(problem)
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(rest())
     # The alternate screen: when it ends, however it ends, the terminal is as it was.
     with Live(console=session.out.console, screen=True, auto_refresh=False) as live:
         problem = ""
         while True:
             live.update(_screen(session, looks.status, problem), refresh=True)
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(rest())
             problem = await _problem(session, looks)
 
 

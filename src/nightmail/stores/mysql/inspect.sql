@@ -93,25 +93,21 @@ where :which and d.id < :below
 order by d.id desc
 limit :limit;
 
+-- name: snapshot
+-- All that is read until the commit is of one moment.
+start transaction with consistent snapshot;
+
 -- name: stats
--- The counts of each queue that has messages: ready, scheduled, running, superseded. All are counted in one index, those
--- that run are found in another, and only their rows are read.
-select counted.queue, counted.due - coalesce(running.due, 0), counted.later - coalesce(running.later, 0),
-       coalesce(running.due + running.later, 0), counted.superseded
-from (
-    select m.queue, count(case when m.due_at <= :now and not m.superseded then 1 end) as due,
-           count(case when m.due_at > :now and not m.superseded then 1 end) as later,
-           count(case when m.superseded then 1 end) as superseded
-    from nightmail_messages as m force index (nightmail_claim)
-    group by m.queue
-) as counted
-left join (
-    select m.queue, sum(m.due_at <= :now) as due, sum(m.due_at > :now) as later
-    from nightmail_messages as leased force index (nightmail_leased)
-    straight_join nightmail_messages as m force index (primary) on m.id = leased.id
-    where leased.lease_until > :now and not m.superseded
-    group by m.queue
-) as running on running.queue = counted.queue;
+-- How many messages each queue has, how many of them are due, and how many are superseded: counted in the index alone.
+select m.queue, count(*), count(case when m.due_at <= :now then 1 end), count(case when m.superseded then 1 end)
+from nightmail_messages as m force index (nightmail_claim)
+group by m.queue;
+
+-- name: running_stats
+-- How many messages of these queues run. With the queues it is a few short ranges; without them, the whole index.
+select m.queue, count(*) from nightmail_messages as m force index (nightmail_leased)
+where m.queue in :queues and m.lease_until > :now and not m.superseded
+group by m.queue;
 
 -- name: oldest
 -- For how long the oldest ready message of a queue has been due.

@@ -29,7 +29,7 @@ from nightmail.stores.sql.verbs import Verb
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ABOVE_ALL: Final = 2**63 - 1
 _AT_ONCE: Final = 50
-"""Of how many queues the oldest message is asked for in one round trip."""
+"""Of how many queues in one round trip it is asked what runs, and which message is the oldest."""
 
 
 class Inspecting:
@@ -129,19 +129,31 @@ class Inspecting:
     def stats(self) -> Verb[dict[str, QueueStats]]:
         """See `Inspection.stats`."""
         moment = now(self._clock)
-        alive, dead = yield self._sql("stats", now=moment), self._sql("dead_stats")
-        ready = [row[0] for row in alive.rows if row[1]]
+        _, _, alive, dead = yield (
+            "set transaction isolation level repeatable read",
+            self._sql("snapshot"),
+            self._sql("stats", now=moment),
+            self._sql("dead_stats"),
+        )
+        counted = {row[0]: row[1:] for row in alive.rows}
+        running: dict[bytes, int] = {}
         oldest: dict[bytes, int | None] = {}
-        for start in range(0, len(ready), _AT_ONCE):
-            some = ready[start : start + _AT_ONCE]
-            found = yield tuple(self._oldest(queue, moment) for queue in some)
-            oldest |= {queue: answer.rows[0][0] for queue, answer in zip(some, found, strict=True)}
-        by_queue = {rows.text(row[0]): (*row, oldest.get(row[0])) for row in alive.rows}
-        buried = {rows.text(row[0]): int(row[1]) for row in dead.rows}
-        return {
-            queue: rows.queue_stats(by_queue.get(queue), buried.get(queue, 0))
-            for queue in sorted({*by_queue, *buried})
-        }
+        names = list(counted)
+        for start in range(0, len(names), _AT_ONCE):
+            queues = names[start : start + _AT_ONCE]
+            due = [queue for queue in queues if counted[queue][1]]
+            run, *found = yield (
+                self._sql("running_stats", queues=queues, now=moment),
+                *(self._oldest(queue, moment) for queue in due),
+            )
+            running |= dict(run.rows)
+            oldest |= {queue: answer.rows[0][0] for queue, answer in zip(due, found, strict=True)}
+        yield "commit"
+        stats = {queue: QueueStats(dead=count) for queue, count in dead.rows}
+        for queue, counts in counted.items():
+            letters = stats.get(queue, QueueStats()).dead
+            stats[queue] = rows.queue_stats(counts, running.get(queue, 0), oldest.get(queue), letters)
+        return {rows.text(queue): stats[queue] for queue in sorted(stats)}
 
     def _oldest(self, queue: bytes, moment: Sql) -> Sql:
         values: dict[str, Value] = {

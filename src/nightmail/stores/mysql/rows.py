@@ -169,17 +169,20 @@ def dead_letter(row: Sequence[Any]) -> DeadLetter:
     )
 
 
-def queue_stats(row: Sequence[Any] | None, dead: int) -> QueueStats:
-    """The counts of a queue; no row: it has only dead letters."""
-    if row is None:
-        return QueueStats(dead=dead)
+def queue_stats(counts: Sequence[int], running: int, oldest: int | None, dead: int) -> QueueStats:
+    """The statistics of a queue with messages: how many it has, are due, and are superseded.
+
+    What is superseded was running, so it is due too.
+    """
+    messages, due, superseded = counts
     return QueueStats(
-        ready=int(row[1]),
-        scheduled=int(row[2]),
-        running=int(row[3]),
-        superseded=int(row[4]),
+        # Not below 0, if the clock was set back.
+        ready=max(due - superseded - running, 0),
+        scheduled=messages - due,
+        running=running,
+        superseded=superseded,
         dead=dead,
-        oldest_due_age=None if row[5] is None else timedelta(microseconds=int(row[5])),
+        oldest_due_age=None if oldest is None else timedelta(microseconds=oldest),
     )
 
 
