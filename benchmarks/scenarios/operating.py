@@ -33,7 +33,7 @@ SLOWEST: Final = "the slowest"
 STARTING: Final = "--version, which asks nothing"
 ALONE, BESIDE_EMPTY, BESIDE = "alone", "beside commands on an empty store", "beside commands on this store"
 EVERY_SECONDS: Final = 2.0
-DRAIN_SECONDS: Final = 5.0
+DRAIN_SECONDS: Final = 4.0
 ALONE_ROUNDS: Final = 2
 PATIENCE_SECONDS: Final = 120.0
 NOTHING_THERE: Final = 6
@@ -186,7 +186,7 @@ async def _drains(lab: Lab, bench: Bench, empty: str, wanted: Sequence[Command],
     turns = {kind: cycle(wanted) for kind in kinds}
     rate = await drain(bench, "plain", lab.choose(5_000, 2_000, 1_500))
     count = int(max(1_500, rate * lab.choose(DRAIN_SECONDS, 1.0, 0.1)))
-    for number in range(lab.choose(7, 1)):
+    for number in range(lab.choose(11, 1)):
         asked = [kind for kind in kinds if kind != ALONE or number < ALONE_ROUNDS]
         # In turn from either end: a machine that gets slower or faster does so for both.
         for kind in asked if number % 2 == 0 else reversed(asked):
