@@ -9,8 +9,8 @@
 PYTHON  ?= python3
 ARGS    ?=
 STORE   ?=
-# More than there are cores: much of the time a process waits, for a lease or a server.
-WORKERS ?= 5
+# More than there are cores: a good quarter of the time a process waits, for a lease or a server.
+WORKERS ?= 4
 SEED    ?=
 FASTSTREAM ?= 0.7.8
 EXAMPLES ?= 300

@@ -63,8 +63,8 @@ MUTANTS: Final = (
         name="mysql: a claimed message does not hold its key",
         why="a message overtakes an earlier one of its ordering key that waits to be retried",
         file="stores/mysql/claim.sql",
-        text=" + 1,\n    m.head_key = m.ordering_key\n",
-        instead=" + 1\n",
+        text=" + 1,\n    m.head_key = m.ordering_key,",
+        instead=" + 1,",
         killers=(f"{_SUITE}test_a_started_message_that_comes_back_later_holds_its_key_until_then",),
     ),
     Mutant(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import lru_cache
 from typing import Final
 
 from nightmail.errors import NightmailError, SchemaDrift, SchemaMissing
@@ -82,18 +83,14 @@ class Schema:
         """Whether these tables lack only what Alembic cannot create: the triggers, and the row with the version."""
         if not self._has_meta(connection) or self._meta(connection) is not None:
             return False
-        made = {name: text for name, text in self._expected().items() if not name.startswith("trigger ")}
+        made = {
+            name: text for name, text in _made_by(self._script).items() if not name.startswith("trigger ")
+        }
         return definitions(connection, made) == made
 
     def _differences(self, connection: sqlite3.Connection) -> Iterator[Difference]:
-        made = self._expected()
+        made = _made_by(self._script)
         return compared(made, definitions(connection, made))
-
-    def _expected(self) -> dict[str, str]:
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
-            for statement in _statements(self._script):
-                empty.execute(statement)
-            return definitions(empty)
 
     def _meta(self, connection: sqlite3.Connection) -> Row | None:
         if not self._has_meta(connection):
@@ -117,13 +114,25 @@ def _told(difference: Difference) -> str:
     return str(difference) if difference.found is None else f"the {difference.thing} was changed"
 
 
-def _statements(script: str) -> Iterator[str]:
+@lru_cache(maxsize=8)
+def _made_by(script: str) -> Mapping[str, str]:
+    """The definitions that a script leaves in an empty database. Each process that opens a store asks for them."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
+        for statement in _statements(script):
+            empty.execute(statement)
+        return definitions(empty)
+
+
+@lru_cache(maxsize=8)
+def _statements(script: str) -> tuple[str, ...]:
     """The statements of a script. `executescript` would first commit an open transaction."""
+    statements: list[str] = []
     statement = ""
     for line in script.splitlines(keepends=True):
         if line.startswith("--"):
             continue
         statement += line
         if sqlite3.complete_statement(statement):
-            yield statement.strip()
+            statements.append(statement.strip())
             statement = ""
+    return tuple(statements)

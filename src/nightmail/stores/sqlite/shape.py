@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Final
 
 from nightmail.stores.sql.schema import split
@@ -25,6 +26,7 @@ def definitions(connection: sqlite3.Connection, only: Collection[str] | None = N
     return {name: _definition(name, sql) for name, sql in rows if only is None or name in only}
 
 
+@lru_cache(maxsize=256)
 def _definition(name: str, sql: str) -> str:
     text = re.sub(r'[\s"]+', " ", sql).strip()
     return _table(text) if name.startswith("table ") else text
