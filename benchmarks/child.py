@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
@@ -18,6 +19,8 @@ from benchmarks.systems import System
 _ANSWER_SECONDS: Final = 300.0
 _END_SECONDS: Final = 20.0
 _LOG_TAIL: Final = 3000
+_SCHEDULED: Final = 2
+"""Of the clocks of a process, the one that counts what its threads ran, those that have ended included."""
 _numbers = count()
 
 
@@ -70,9 +73,8 @@ class Child:
         self._process.send_signal(signal.SIGKILL)
 
     def processor_seconds(self) -> float:
-        """How much processor time its threads have used: in nanoseconds, where `stat` counts hundredths of a second."""
-        threads = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
-        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+        """How much processor time it has used: to the nanosecond, where `stat` counts hundredths of a second."""
+        return time.clock_gettime(~self._process.pid << 3 | _SCHEDULED)
 
     def memory_mb(self) -> float:
         """How much of it is resident."""

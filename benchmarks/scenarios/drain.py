@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
-from benchmarks.scenarios.draining import QUEUE, drain, drained
+from benchmarks.scenarios.draining import drain, drained, fill, work_off
 from benchmarks.systems import (
     BEST,
     DEFAULTS,
@@ -22,6 +24,7 @@ DEFAULT, TYPED, PLAIN = "typed handler, all defaults", "typed handler", "plain e
 BATCH, SYNC = "batch handler of 100", "sync handler"
 ONE, TWO = "typed handler, 1 process in the same rounds", "typed handler, 2 processes"
 TRIPS = "transactions for each message"
+PROCESSOR = "processor time for each message, {case}"
 
 
 async def drain_backlog(lab: Lab, store: str) -> None:
@@ -49,6 +52,10 @@ async def drain_backlog(lab: Lab, store: str) -> None:
             chosen = [bench for bench in benches if bench.system in cases[TYPED][1]]
             table = Table("drain", TRIPS, store, "", less_is_better=True)
             await lab.interleave(table, chosen, lambda bench: _trips(lab, bench), rounds=1)
+        for case in (TYPED, PLAIN, BATCH):
+            if case in cases:
+                kind, those = cases[case]
+                await _processor(lab, case, kind, [bench for bench in benches if bench.system in those])
     if not lab.tiny:
         await _by_two(lab, store)
 
@@ -75,12 +82,30 @@ def _rounds(lab: Lab, store: str) -> int:
     return lab.rounds if store in ("postgres", "redis") else lab.choose(3, 1)
 
 
+async def _processor(lab: Lab, case: str, kind: str, benches: Sequence[Bench]) -> None:
+    """What a drain takes of the system's own process and of the server: why it is no faster, and what a second adds."""
+    store = benches[0].server.name
+    table = Table("drain", PROCESSOR.format(case=case), store, "µs", less_is_better=True)
+    lab.results.tables.append(table)
+    for bench in benches:
+        if kind not in bench.sizes:
+            continue  # It has no such handler.
+        count = bench.sizes[kind]
+        lab.say(f"{table.case}: {bench.label}")
+        await fill(bench, count)
+        own, server = bench.child.processor_seconds(), bench.server.processor_seconds()
+        await work_off(bench, kind, count)
+        own = bench.child.processor_seconds() - own
+        table.row(f"{bench.label}: its process").values.append(own / count * 1e6)
+        if server is not None:
+            used = (bench.server.processor_seconds() or 0.0) - server
+            table.row(f"{bench.label}: the server").values.append(used / count * 1e6)
+
+
 async def _trips(lab: Lab, bench: Bench) -> float:
     """Transactions (on Redis: requests) for each message, starting and stopping included."""
     size = bench.sizes.get("typed", 1000)
-    await bench.child.ask("fill", queue=QUEUE, count=size)
+    await fill(bench, size)
     before = await bench.server.requests(bench.url) or 0
-    await bench.child.ask("start", handlers={QUEUE: "typed"})
-    await bench.child.wait(QUEUE, size, patience=120)
-    await bench.child.ask("stop")
+    await work_off(bench, "typed", size)
     return ((await bench.server.requests(bench.url) or 0) - before) / size

@@ -36,8 +36,18 @@ async def drained(lab: Lab, bench: Bench, kind: str) -> float:
 
 async def drain(bench: Bench, kind: str, count: int) -> float:
     """The same with so many messages, by all processes of the system together."""
+    await fill(bench, count)
+    return await work_off(bench, kind, count)
+
+
+async def fill(bench: Bench, count: int) -> None:
+    """Publish a backlog."""
     await bench.child.ask("fill", queue=QUEUE, count=count, within=600)
     await bench.server.tidy(bench.url)
+
+
+async def work_off(bench: Bench, kind: str, count: int) -> float:
+    """Drain a backlog that is there; messages a second."""
     await asyncio.gather(*(child.ask("start", handlers={QUEUE: kind}) for child in bench.children))
     seen = await _all_handled(bench, count)
     await asyncio.gather(*(child.ask("stop") for child in bench.children))

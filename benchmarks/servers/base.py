@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import ClassVar
+
+from testkit.processes import Process
 
 
 class Server(ABC):
@@ -38,6 +42,10 @@ class Server(ABC):
         """How many transactions (on Redis: requests) it has carried out; `None` where there is no server to ask."""
         return None
 
+    def processor_seconds(self) -> float | None:
+        """How much processor time it has used, for whatever it did; `None` where there is no server."""
+        return None
+
     async def connections(self, url: str) -> int | None:
         """How many connections this database has; `None` where there is no server to ask."""
         return None
@@ -58,6 +66,16 @@ class Server(ABC):
     async def dead_rows(self, url: str, table: str) -> int:
         """How many rows are dead and not yet removed."""
         raise NotImplementedError
+
+
+def used_by(processes: Sequence[Process]) -> float:
+    """How much processor time these have used, and those that they have outlived. In hundredths of a second."""
+    ticks = 0
+    for process in processes:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def copied(columns: Sequence[str], number: int | str) -> str:

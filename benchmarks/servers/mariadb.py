@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from benchmarks.servers.base import Server, copied
+from benchmarks.servers.base import Server, copied, used_by
 from testkit.servers.mariadb import MariaDB as Private
 
 SETTINGS: Final[dict[str, str | int | None]] = {
@@ -36,6 +36,9 @@ class MariaDB(Server):
 
     def close(self) -> None:
         self._server.close()
+
+    def processor_seconds(self) -> float:
+        return used_by(self._server.processes)
 
     async def describe(self) -> dict[str, str]:
         shown = {name: str(await self._value(f"select @@{name}")) for name in SHOWN}

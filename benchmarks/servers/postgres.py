@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from benchmarks.servers.base import Server, copied
+from benchmarks.servers.base import Server, copied, used_by
 from testkit.servers.postgres import Postgres as Private
 
 SETTINGS: Final[dict[str, str | int]] = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
@@ -28,6 +28,9 @@ class Postgres(Server):
 
     def close(self) -> None:
         self._server.close()
+
+    def processor_seconds(self) -> float:
+        return used_by(self._server.processes)
 
     async def describe(self) -> dict[str, str]:
         async with _connected(self._server.url) as connection:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from redis.asyncio import Redis as Client
 
-from benchmarks.servers.base import Server
+from benchmarks.servers.base import Server, used_by
 from testkit.servers.redis import Redis as Private
 
 MULTIPLY: Final = Path(__file__).with_name("multiply.lua")
@@ -32,6 +32,9 @@ class Redis(Server):
 
     def close(self) -> None:
         self._server.close()
+
+    def processor_seconds(self) -> float:
+        return used_by(self._server.processes)
 
     async def describe(self) -> dict[str, str]:
         async with _connected(self._server.url) as client:
