@@ -140,7 +140,7 @@ MUTANTS: Final = (
         name="a locked message counts as written",
         why="an outcome is lost when another transaction has the row",
         file="engine/worker.py",
-        text="        self._finished.put_back(busy)\n",
+        text="        self._finished.put_all(busy)\n",
         instead="",
         killers=(
             f"{_UNIT}/test_settling.py::"

@@ -252,7 +252,7 @@ def test_what_is_put_back_goes_behind_all_others() -> None:
     box, settlements = finished(3)
 
     box.drop_first(2)
-    box.put_back(settlements[:1])
+    box.put_all(settlements[:1])
 
     assert numbers(box) == [3, 1]
 
@@ -279,7 +279,7 @@ async def test_everything_is_not_written_while_something_was_put_back() -> None:
     await asyncio.sleep(0)
 
     box.drop_first(2)
-    box.put_back(settlements[1:])
+    box.put_all(settlements[1:])
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not waiting.done()

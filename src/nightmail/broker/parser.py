@@ -32,9 +32,13 @@ async def parse_batch(batch: ReceivedBatch, parse: AsyncCallable, describe: Desc
     if parse is not parse_delivery:
         return OutboxBatchMessage(batch, items=await _those_that_can(batch.items, parse, describe))
     unparsed = {}
+    types: dict[str, str | None] = {}  # By the headers: most messages of a queue have the same.
     for received in batch.items:
+        headers = received.delivery.encoded_headers
         try:
-            unparsed[received] = headers_of(received.delivery).get("content-type")
+            if headers not in types:
+                types[headers] = headers_of(received.delivery).get("content-type")
+            unparsed[received] = types[headers]
         except Undecodable as error:
             _bury(received, error, describe)
     return OutboxBatchMessage(batch, unparsed=unparsed)

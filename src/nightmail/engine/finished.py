@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from nightmail.engine.in_flight import size_of
@@ -53,10 +53,13 @@ class Finished:
         for index, settlement in enumerate(batch):
             self._waiting[index] = replace(settlement, repeated=True)
 
-    def put_back(self, settlements: Iterable[Settlement]) -> None:
-        """These could not be written yet: queue them behind all others."""
-        for settlement in settlements:
-            self.put(settlement)
+    def put_all(self, settlements: Sequence[Settlement]) -> None:
+        """More are finished, or could not be written yet: queue them behind all others."""
+        self._waiting.extend(settlements)
+        self.bytes += sum([size_of(each.delivery) for each in settlements])
+        if self._waiting:
+            self._some.set()
+            self._none.clear()
 
     async def wait_some(self) -> None:
         """Until there is something to write."""

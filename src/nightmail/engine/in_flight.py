@@ -56,9 +56,8 @@ class InFlight:
         """These were claimed, by a claim sent at that moment: so far none of them was paused."""
         if not deliveries:
             return
-        for delivery in deliveries:
-            self._waiting.append(delivery)
-            self.waiting_bytes += size_of(delivery)
+        self._waiting.extend(deliveries)
+        self.waiting_bytes += sum(map(size_of, deliveries))
         self._claims.append((deliveries[-1], checked + self._patience))
         if self._last is None:
             self._last, self.stale_from = self._claims[0]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from nightmail.outcome import Dead, Done
+from nightmail.outcome import ENDS
 from nightmail.store import Settlement
 
 _SHORTEST_SECONDS: Final = 5.0
@@ -24,9 +24,7 @@ class Pace:
 
     def settled(self, settlements: Iterable[Settlement]) -> None:
         """The store has written these."""
-        for each in settlements:
-            if isinstance(each.outcome, Done | Dead):
-                self._ended[each.delivery.queue] += 1
+        self._ended.update([each.delivery.queue for each in settlements if isinstance(each.outcome, ENDS)])
 
     def acked(self, queue: str) -> None:
         """A handler has ended one in its own transaction."""

@@ -573,7 +573,7 @@ class Worker:
             if not slot.left_behind:
                 unwritten = set(held).difference(each.delivery for each in settlements)
                 self._leases.drop(unwritten)
-                self._finished.put_back(settlements)
+                self._finished.put_all(settlements)
                 self._note_acks(slot, unwritten)
             in_flight.finish(slot)
             if self._wants_more():
@@ -651,7 +651,7 @@ class Worker:
         busy = [settlement for settlement, result in answers if result is WriteResult.BUSY]
         settled = [settlement for settlement, result in answers if result is WriteResult.WRITTEN]
         self._finished.drop_first(len(batch))
-        self._finished.put_back(busy)
+        self._finished.put_all(busy)
         self._leases.drop({each.delivery for each in batch}.difference(each.delivery for each in busy))
         # With nothing in flight any more, no handler is left to signal that there is room again.
         self._room.set()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from nightmail.clock import Clock
 from nightmail.limits import MAX_STORED_HEADERS_BYTES, ByteBudget
-from nightmail.outcome import Dead, Done
+from nightmail.outcome import ENDS, Done
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.requests import SERVER, Answer, Server
@@ -200,7 +200,7 @@ class Letters(Settling):
         return {
             each.delivery.queue
             for each in settled
-            if not isinstance(each.outcome, Done | Dead) and after(each.outcome) < NOTICE_HORIZON
+            if not isinstance(each.outcome, ENDS) and after(each.outcome) < NOTICE_HORIZON
         }
 
 

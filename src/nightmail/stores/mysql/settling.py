@@ -17,7 +17,7 @@ from nightmail.clock import Clock
 from nightmail.errors import LeaseLost
 from nightmail.json_log import about
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
+from nightmail.outcome import ENDS, Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.mysql.errors import is_locked, is_refusal, number_of
 from nightmail.stores.mysql.requests import CHECK_TABLES, SERVER, Answer, Pause, Server
@@ -214,7 +214,7 @@ class Settling:
         """The statements that settle these."""
         done = [each.delivery for each in batch if isinstance(each.outcome, Done)]
         dead = [(each.delivery, each.outcome) for each in batch if isinstance(each.outcome, Dead)]
-        back = [each for each in batch if not isinstance(each.outcome, Done | Dead)]
+        back = [each for each in batch if not isinstance(each.outcome, ENDS)]
         moment = now(self._clock)
         writes: list[Sql] = []
         if done and self._keep_delivered:

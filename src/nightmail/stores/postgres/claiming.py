@@ -13,7 +13,7 @@ from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
-from nightmail.outcome import Dead, Done, Reason, Release
+from nightmail.outcome import ENDS, Reason, Release
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres.errors import LOOK_AGAIN, TOOK_TOO_LONG
 from nightmail.stores.postgres.pausing import Pauses, Pausing
@@ -183,7 +183,7 @@ class Claims:
             key, queue = settlement.delivery.ordering_key, settlement.delivery.queue
             if (
                 key is not None
-                and isinstance(settlement.outcome, Done | Dead)
+                and isinstance(settlement.outcome, ENDS)
                 and self._marks.is_dear(queue)
                 and len(self._freed) < KEYS
             ):

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nightmail.clock import Clock
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
+from nightmail.outcome import ENDS, Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.store import Settlement
 from nightmail.stores.postgres.leases import UnderLease, lease_values
 from nightmail.stores.postgres.times import duration
@@ -35,8 +35,8 @@ class Settling(UnderLease):
 
     def _mixed(self, batch: Sequence[Settlement]) -> dict[str, Any]:
         ordered = sorted(batch, key=lambda settlement: settlement.delivery.id)
-        ending = [settlement for settlement in ordered if isinstance(settlement.outcome, Done | Dead)]
-        back = [settlement for settlement in ordered if not isinstance(settlement.outcome, Done | Dead)]
+        ending = [settlement for settlement in ordered if isinstance(settlement.outcome, ENDS)]
+        back = [settlement for settlement in ordered if not isinstance(settlement.outcome, ENDS)]
         given_up = [
             settlement.outcome if isinstance(settlement.outcome, Dead) else None for settlement in ending
         ]
