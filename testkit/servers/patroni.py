@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import asyncpg
+import psycopg
 
 from testkit.servers.base import Server
 from testkit.servers.errors import NotReady, ServerFailed
@@ -194,7 +194,7 @@ class HAProxy(Server):
         try:
             for _ in self._nodes:
                 Postgres(self.url).sql("create temporary table if not exists writable ()")
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except psycopg.Error as error:
             raise NotReady(str(error) or type(error).__name__) from None
 
 

@@ -1,23 +1,22 @@
 """A private Postgres, and cheap databases on any."""
 
-import asyncio
 import signal
 import subprocess
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-import asyncpg
+import psycopg
 
 from testkit.servers.base import Server
 from testkit.servers.databases import Databases
 from testkit.servers.errors import NotReady
 from testkit.servers.install import Package
 
-_CONNECT_SECONDS = 5.0
-_STATEMENT_SECONDS = 30.0
+_CONNECT_SECONDS = 5
+_STATEMENT_SECONDS = 30
+_HAS_STRATEGIES = 150_000
 
 
 class Postgres(Server, Databases):
@@ -97,7 +96,7 @@ class Postgres(Server, Databases):
     def probe(self) -> None:
         try:
             self.sql("select 1")
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except psycopg.Error as error:
             raise NotReady(str(error) or type(error).__name__) from error
 
     def discard(self) -> None:
@@ -109,23 +108,24 @@ class Postgres(Server, Databases):
     # Databases
 
     def create(self, name: str) -> None:
-        # Not template1: that cannot be copied while anyone is connected to it.
-        self.sql(f'create database "{name}" template template0')
+        with self._administrator() as connection:
+            # As files: by way of the log, the default from Postgres 15 on, it takes twice as long.
+            strategy = " strategy file_copy" if connection.info.server_version >= _HAS_STRATEGIES else ""
+            # Not template1: that cannot be copied while anyone is connected to it.
+            connection.execute(f'create database "{name}" template template0{strategy}'.encode())
 
     def drop(self, name: str) -> None:
         self.sql(f'drop database if exists "{name}" with (force)')
 
     def sql(self, statement: str) -> None:
         """Run one statement as the administrator."""
-        # In a thread, where no event loop of the caller's runs: asyncio.run would refuse.
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            thread.submit(asyncio.run, self._sql(statement)).result()
+        with self._administrator() as connection:
+            connection.execute(statement.encode())
 
-    async def _sql(self, statement: str) -> None:
-        connection = await asyncpg.connect(
-            self.url, timeout=_CONNECT_SECONDS, command_timeout=_STATEMENT_SECONDS
+    def _administrator(self) -> psycopg.Connection:
+        return psycopg.connect(
+            self.url,
+            autocommit=True,
+            connect_timeout=_CONNECT_SECONDS,
+            options=f"-c statement_timeout={_STATEMENT_SECONDS}s",
         )
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
