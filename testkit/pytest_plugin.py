@@ -21,7 +21,6 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 
 from testkit.servers import NotOurs, Postgres, ServerUnavailable, cleanup
 from testkit.servers.lifecycle import StartsAndCloses
-from testkit.tracing import import_all_of, traced, untraced, worth_tracing
 
 AnyServer = TypeVar("AnyServer", bound=StartsAndCloses)
 
@@ -40,7 +39,6 @@ TOGETHER: Final = {
 """The files that go to one process; the first matching pattern counts. The slowest come first, and files not named
 here last, one by one: so all processes finish at about the same time."""
 
-_TRACED: Final = pytest.StashKey[frozenset[str]]()
 _TESTS_OF_THE_KIT: Final = "tests/kit/"
 _ROOM_FOR_TEMPORARY_FILES: Final = 4 << 30
 
@@ -115,22 +113,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without coverage, which would double the time that it takes, and without the garbage collector.
+    """Collect without the garbage collector.
 
     That would walk again and again over the million objects that collecting leaves, for a third of the time.
     """
-    import_all_of("nightmail")
     gc.disable()
     try:
-        with untraced():
-            return (yield)
+        return (yield)
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    session.stash[_TRACED] = worth_tracing(item.nodeid for item in session.items)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -173,26 +165,7 @@ def _is_one_of_several(config: pytest.Config) -> bool:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     turn = turns.mine() if item.nodeid.startswith(_TESTS_OF_THE_KIT) else nullcontext()
-    with turn, untraced(wholly=item.nodeid not in item.session.stash[_TRACED]):
-        return (yield)
-
-
-# Last, so that coverage traces what pytest calls and not what pytest does.
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_fixture_setup() -> Generator[None, object, object]:
-    with traced():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_pyfunc_call() -> Generator[None, object, object]:
-    with traced():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_teardown() -> Generator[None, object, object]:
-    with traced():
+    with turn:
         return (yield)
 
 
