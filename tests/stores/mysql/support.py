@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -221,6 +222,9 @@ class Interference:
         """Called with what is about to be sent; may raise instead of sending it."""
         self.after: Callable[[tuple[str, ...]], None] = lambda _: None
         """Called when the answer is there; may raise as if it were not."""
+        self.gate = asyncio.Event()
+        """What is about to be sent waits until this is set."""
+        self.gate.set()
         if store is None:
             return
         connect = store._connect
@@ -240,6 +244,7 @@ class Interference:
         async def asked(link: Link, *statements: str) -> list[Any]:
             self.packets.append(statements)
             self.before(statements)
+            await self.gate.wait()
             answers = await ask(link, *statements)
             self.after(statements)
             return answers

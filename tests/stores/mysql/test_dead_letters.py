@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
-from nightmail.records import DeadLetter
 from nightmail.store import Settlement
-from nightmail.stores.mysql.errors import LOCK_TIMEOUT, LOCKED_NOW, number_of
 from nightmail.testing.conformance.build import AT_ONCE, HOUR, LEASE, QUEUE, claim_letters, message
 from tests.stores.mysql.support import connection, execute, open_store, run, watched_store
 from tests.stores.shared.dead_letters import LockedDeadLetters, RefusedDeadLetters
@@ -96,38 +93,31 @@ async def test_a_redriven_message_looks_as_if_it_was_published(mysql_url: str) -
         assert redriven == published
 
 
-async def locked_in_between(own: Any, letter: DeadLetter) -> None:
-    """Lock this letter, as soon as it is not locked. Never wait for it: that could be a deadlock."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await execute(own, f"select id from nightmail_dead where id = {letter.id} for update nowait")
-            except Exception as error:
-                if number_of(error) not in (LOCK_TIMEOUT, LOCKED_NOW):
-                    raise
-                await asyncio.sleep(0.01)
-            else:
-                return
-
-
 @pytest.mark.parametrize("commits", [True, False])
 async def test_a_redrive_waits_for_who_is_about_to_take_the_name(mysql_url: str, commits: bool) -> None:
+    tries_again = asyncio.Event()
     async with watched_store(mysql_url) as (store, interference):
+
+        def stop_at_the_second_try(_: tuple[str, ...]) -> None:
+            if sum("begin" in packet for packet in interference.packets) == 2 and not tries_again.is_set():
+                interference.gate.clear()
+                tries_again.set()
+
         named, nameless = [*await bury(store, b"named", timer_id="t"), *await bury(store, b"nameless")]
         async with connection(mysql_url) as own:
             await execute(own, "set session transaction isolation level read committed")
             await own.begin()
             await store.publish(message(b"newer", timer_id="t"), transaction=own)
             interference.packets.clear()
+            interference.before = stop_at_the_second_try
             redriving = asyncio.create_task(store.redrive([named, nameless]))
-            # It has tried, and tries again.
             async with asyncio.timeout(30):
-                while sum("begin" in packet for packet in interference.packets) < 2:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                await tries_again.wait()
             assert not redriving.done()
             # Between its tries it has nothing locked: others can lock the letters.
-            await locked_in_between(own, named)
+            await execute(own, f"select id from nightmail_dead where id = {named.id} for update nowait")
             await (own.commit() if commits else own.rollback())
+            interference.gate.set()
         ids = await redriving
 
         left = [letter.body for letter in await store.dead(EVERYTHING)]
