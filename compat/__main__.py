@@ -59,6 +59,7 @@ def _try(target: Target, arguments: list[str]) -> dict[str, Any]:
             [
                 str(interpreter or sys.executable),
                 *("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", f"--junit-xml={report}"),
+                "-m=compat or not compat",
                 *target.tests,
                 *arguments,
             ],

@@ -51,6 +51,7 @@ class Target:
 # The whole suite, by one driver each: what other drivers and callers add does not depend on the server.
 POSTGRES: Final = ("tests/stores/postgres/test_conformance.py::TestPostgres",)
 PGBOUNCER: Final = ("tests/stores/postgres/test_pgbouncer.py::TestPgBouncer",)
+GALERA: Final = ("tests/stores/mysql/test_galera.py::TestGalera",)
 MARIADB: Final = ("tests/stores/mysql/test_conformance.py::TestMySQL",)
 REDIS: Final = ("tests/stores/redis/test_conformance.py",)
 WITHOUT_SERVERS: Final = (
@@ -90,6 +91,7 @@ TARGETS: Final = (
         tests=MARIADB,
         program="mariadbd",
     ),
+    Target(name="Galera of three nodes, this machine's", source=Here(), tests=GALERA, program="mariadbd"),
     Target(name="Redis, this machine's", source=Here(), tests=REDIS, program="redis-server"),
     Target(
         name="Redis of Debian trixie",

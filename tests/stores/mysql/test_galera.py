@@ -149,6 +149,7 @@ LOCKS: Final = (
 """What a caller's open transaction has locked is seen only on its own node. Elsewhere the first to commit wins."""
 
 
+@pytest.mark.compat
 class TestGalera(StoreConformance):
     """The contract, though every process is on another node."""
 
