@@ -106,6 +106,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if cleanup.has_room(cleanup.MEMORY, _ROOM_FOR_TEMPORARY_FILES):
         # In memory, like the servers' files: on a disk the SQLite tests mostly wait for it.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(cleanup.MEMORY))
+    # Else each of thousands of connections makes a context for TLS first, which our servers do not offer.
+    os.environ.setdefault("PGSSLMODE", "disable")
     if _is_one_of_several(config):
         # Each has its own directory for temporary files, and all of these lie in one.
         turns.share(Path(config.option.basetemp).parent)

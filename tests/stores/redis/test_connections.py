@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import redis.utils
 
 from nightmail.errors import SchemaDrift
 from nightmail.message import Delivery
@@ -111,6 +112,21 @@ async def _without(own: Any, name: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------- round trips
+
+
+async def test_a_connection_reads_no_file_to_say_which_library_it_is(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(redis_url) as store:
+        await store.publish(message())  # What is read once in a process has been read.
+    looked_up: list[str] = []
+    monkeypatch.setattr(redis.utils, "get_lib_version", lambda: looked_up.append("again") or "0")
+
+    async with open_store(redis_url) as store:
+        await store.publish(message())
+        await claim(store)
+
+    assert looked_up == []
 
 
 async def test_a_thousand_messages_are_published_claimed_extended_and_settled_in_one_round_trip_each(

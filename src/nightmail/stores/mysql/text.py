@@ -8,8 +8,9 @@ No value can break out of its literal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -95,17 +96,26 @@ def several(ids: Iterable[int]) -> Sql:
 class Queries:
     """Statements by name."""
 
-    def __init__(self, package: str, files: Iterable[str], names: TableNames) -> None:
-        self._statements: dict[str, tuple[str, tuple[str, ...]]] = {}
-        for file in files:
-            for name, statement in load(package, file, names, numbered=False).items():
-                template = _PARAMETER.sub(r"%(\1)s", statement.text.replace("%", "%%"))
-                self._statements[name] = (template, statement.parameters)
+    def __init__(self, package: str, files: tuple[str, ...], names: TableNames) -> None:
+        self._statements = _templates(package, files, names)
 
     def __call__(self, name: str, **values: Value) -> Sql:
         """The statement of this name, with these values in it."""
         template, parameters = self._statements[name]
         return Sql(template % {each: literal(values[each]) for each in parameters})
+
+
+@cache
+def _templates(
+    package: str, files: tuple[str, ...], names: TableNames
+) -> Mapping[str, tuple[str, tuple[str, ...]]]:
+    """Each statement with places for its values, and their names."""
+    loaded = [load(package, file, names, numbered=False) for file in files]
+    return {
+        name: (_PARAMETER.sub(r"%(\1)s", statement.text.replace("%", "%%")), statement.parameters)
+        for statements in loaded
+        for name, statement in statements.items()
+    }
 
 
 def lifted(statement: str) -> tuple[str, tuple[str, ...]]:

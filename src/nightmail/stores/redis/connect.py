@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
+import redis
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -23,6 +25,8 @@ _SCHEMES: Final = {"redis": False, "rediss": False, "redis+cluster": True, "redi
 # from which we took only the arguments.
 _NOT_OURS: Final = ("maint_", "orig_", "oss_", "himport_", "maintenance_")
 _LEFT_OUT: Final = frozenset({"redis_connect_func", "response_callbacks", "client_name", "retry_on_timeout"})
+_DRIVER: Final = frozenset({"driver_info", "lib_name", "lib_version"})
+"""How a client tells the server which library it is."""
 
 CONNECT_SECONDS: Final = 5.0
 LONGEST_WAIT: Final = timedelta(seconds=5)
@@ -165,12 +169,24 @@ def _place(arguments: dict[str, Any], host: object, port: object) -> str:
     return f"Redis at {where}, database {arguments.get('db') or 0}, user {user}"
 
 
+@cache
+def _which_driver() -> dict[str, Any]:
+    """What redis-py 7 and later otherwise reads from the files of its package, for every connection."""
+    try:
+        from redis.driver_info import DriverInfo
+    except ImportError:
+        return {}
+    return {"driver_info": DriverInfo(lib_version=redis.__version__)}
+
+
 def _own_arguments(arguments: dict[str, Any], name: str) -> dict[str, Any]:
     kept = {
         key: value
         for key, value in arguments.items()
         if not key.startswith(_NOT_OURS) and key not in _LEFT_OUT
     }
+    if not kept.keys() & _DRIVER:
+        kept |= _which_driver()
     return kept | {
         "client_name": f"nightmail-{name}",
         "retry": Retry(NoBackoff(), 0),
