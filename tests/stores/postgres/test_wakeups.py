@@ -145,7 +145,10 @@ class Pooler:
     async def open(self) -> asyncio.Server:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        self.url = self._server._replace(netloc=f"{self._server.username}@127.0.0.1:{port}").geturl()
+        # Without TLS: the answer to the question for it has no length, every other one has.
+        self.url = self._server._replace(
+            netloc=f"{self._server.username}@127.0.0.1:{port}", query="sslmode=disable"
+        ).geturl()
         return server
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -167,8 +170,6 @@ class Pooler:
             await writer.drain()
 
     async def _to_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The answer to the question for encryption has no length; every later message has.
-        writer.write(await reader.readexactly(1))
         while True:
             head = await reader.readexactly(5)
             body = await reader.readexactly(int.from_bytes(head[1:], "big") - 4)
