@@ -18,7 +18,7 @@ from tests.stores.postgres.support import connection, open_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-LONG_LINE = 200_000
+MILLION = 1_000_000
 BACKLOG = 100_000
 QUEUES = 200
 LIMIT = 10
@@ -27,7 +27,7 @@ KINDS = "select count(distinct to_jsonb(m) - 'id') from nightmail_messages as m"
 COPY_THE_LAST = f"""
     insert into nightmail_messages (queue, priority, due_at, published_at, expires_at, ordering_key, headers, body)
     select queue, priority, due_at, published_at, expires_at, ordering_key, headers, body
-    from (select * from nightmail_messages order by id desc limit 1) as last, generate_series(1, {LONG_LINE})
+    from (select * from nightmail_messages order by id desc limit 1) as last, generate_series(1, {MILLION})
 """
 # What the server believes about the size of the table and its indexes.
 BELIEFS = """
@@ -100,7 +100,7 @@ async def reads_little(url: str) -> None:
         await store.settle([Settlement(delivery, Done()) for delivery in seen])
 
 
-async def test_a_claim_reads_as_little_with_a_long_line_behind_one_key_whatever_the_server_believes(
+async def test_a_claim_reads_as_little_with_a_million_messages_of_one_key_whatever_the_server_believes(
     postgres_url: str,
 ) -> None:
     async with open_store(postgres_url) as store, connection(postgres_url) as own:
