@@ -41,6 +41,6 @@ async def test_idle_subscribers_on_mysql_only_look_every_five_seconds(mysql_url:
     # Two statements for each look, and those that ask for wake-ups, which the server does not send.
     most = 2 * most_looks() + SECONDS / ASK_SECONDS
     with tapped(mysql_url, record, MySQLWire) as url:
-        sent = await idle_statements(url, record, most=most)
+        sent = await idle_statements(url, record)
 
     assert 0 < sent <= most

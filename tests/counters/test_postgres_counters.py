@@ -49,7 +49,7 @@ async def test_idle_subscribers_on_postgres_share_one_look_every_five_seconds(po
     # statement in three seconds. No lease is renewed.
     most = SUBSCRIBERS + SECONDS / LOOK_SECONDS + SECONDS / REPORT_SECONDS + SECONDS / PROBE_EVERY + 3
     with tapped(postgres_url, record, PostgresWire) as url:
-        sent = await idle_statements(url, record, most=most)
+        sent = await idle_statements(url, record)
 
     assert 0 < sent <= most < 2 * SECONDS
 

@@ -49,6 +49,6 @@ async def test_idle_subscribers_on_redis_only_look_every_five_seconds(redis_url:
     # One script for each look, and one command to see whether wake-ups still arrive.
     most = most_looks() + SECONDS / PROBE_EVERY + 1
     with tapped(redis_url, record, RedisWire) as url:
-        sent = await idle_statements(url, record, most=most)
+        sent = await idle_statements(url, record)
 
     assert 0 < sent <= most

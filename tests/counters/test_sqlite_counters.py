@@ -45,6 +45,6 @@ async def test_idle_subscribers_on_sqlite_only_look_every_five_seconds(tmp_path:
     record = Record()
     most = 2 * most_looks()  # Two statements for each look.
     with recorded(record):
-        sent = await idle_statements(url, record, most=most)
+        sent = await idle_statements(url, record)
 
     assert 0 < sent <= most

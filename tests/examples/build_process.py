@@ -26,6 +26,8 @@ from tests.broker.callers import engine_url
 
 MOMENTS = ("before the poll", "after the poll", "before the commit", "after the commit")
 KILLED = 9
+FATED_LEASE = 2.0
+"""Of a process that is to be killed: as short as a busy machine can renew it."""
 ACCEPTED, RUNNING = timedelta(seconds=0.15), timedelta(seconds=0.1)
 QUICK = Patience(
     between={BuildStatus.ACCEPTED: ACCEPTED, BuildStatus.RUNNING: RUNNING},
@@ -88,6 +90,7 @@ async def stages(
     fate: Fate | None = None,
     patience: Patience = QUICK,
     observer: Observer | None = None,
+    lease: float = 60.0,
 ) -> AsyncIterator[Builds]:
     """The stages at work on this database."""
     engine = create_async_engine(engine_url(url))
@@ -106,7 +109,7 @@ async def stages(
         url,
         create_tables=True,
         logger=None,
-        lease_ttl_seconds=0.5,
+        lease_ttl_seconds=lease,
         observer=observer or Observer(),
         session_factory=async_sessionmaker(engine, class_=Fated, expire_on_commit=False),
     )
@@ -133,7 +136,8 @@ async def until_nothing_is_left(builds: Builds) -> None:
 async def main(url: str, directory: str, moment: str, poll: str) -> None:
     """Work until it is time to die."""
     fate = Fate(moment, int(poll))
-    async with stages(url, FatedRunner(Path(directory), Script(), fate), fate) as builds:
+    runner = FatedRunner(Path(directory), Script(), fate)
+    async with stages(url, runner, fate, lease=FATED_LEASE) as builds:
         await until_nothing_is_left(builds)
 
 
