@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import asyncpg
 import pytest
 
 from nightmail.errors import Refused
+from nightmail.message import Message
 from nightmail.outcome import Dead, WriteResult
-from nightmail.store import Settlement
+from nightmail.store import Blocking, Settlement
+from nightmail.testing.conformance.blocking import at_once
 from nightmail.testing.conformance.build import message
 from tests.stores.postgres.support import CALLERS, connection, open_store
-from tests.stores.shared.backend import Begin
-from tests.stores.shared.refused_rows import RefusedRows, UntoldInTransactions
-from tests.stores.support import claim
+from tests.stores.postgres.sync import BLOCKING_CALLERS
+from tests.stores.shared.backend import Begin, BeginBlocking
+from tests.stores.shared.refused_rows import SECRET, RefusedRows, UntoldInTransactions, assert_untold
+from tests.stores.support import bury, claim
 
 pytestmark = pytest.mark.postgres
 
@@ -29,6 +33,95 @@ class TestUntoldInTransactions(UntoldInTransactions):
     def begin(self, request: pytest.FixtureRequest) -> Begin:
         begin: Begin = request.param
         return begin
+
+
+async def refuse_every_row(url: str, *tables: str) -> None:
+    """By a constraint. Unlike the error of a trigger, the server's error then quotes the whole row, as its DETAIL."""
+    async with connection(url) as own:
+        for table in tables or ("nightmail_messages",):
+            await own.execute(f"alter table {table} add constraint refused check (false) not valid")
+
+
+def assert_refused_and_untold(error: BaseException) -> None:
+    assert '"refused"' in str(error)
+    assert_untold(error)
+
+
+IN_THE_BODY = message(SECRET.encode())
+IN_ITS_NAMES = message(b"", timer_id=SECRET, ordering_key=SECRET, headers={"token": SECRET})
+# A name may have several lines, and so may a DETAIL.
+BEHIND_A_NEW_LINE = message(b"", timer_id=f"timer\n{SECRET}", ordering_key=f"key\n\nDETAIL: {SECRET}")
+
+
+@pytest.fixture(
+    params=[IN_THE_BODY, IN_ITS_NAMES, BEHIND_A_NEW_LINE], ids=["body", "names", "names of several lines"]
+)
+def secret(request: pytest.FixtureRequest) -> Message:
+    """A message with the secret somewhere in it."""
+    secret: Message = request.param
+    return secret
+
+
+class TestRowsThatAConstraintRefuses:
+    async def test_a_publish_tells_nothing_of_the_row(
+        self, postgres_url: str, caplog: pytest.LogCaptureFixture, secret: Message
+    ) -> None:
+        async with open_store(postgres_url) as store:
+            await refuse_every_row(postgres_url)
+            with pytest.raises(Refused) as alone:
+                await store.publish(secret)
+            with pytest.raises(Refused) as batch:
+                await store.publish_batch([replace(secret, timer_id=None)])
+
+        for raised in (alone, batch):
+            assert_refused_and_untold(raised.value)
+            assert isinstance(raised.value.__cause__, asyncpg.CheckViolationError)
+        assert SECRET not in caplog.text
+
+    async def test_a_settlement_and_a_redrive_tell_nothing_of_the_row(
+        self, postgres_url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with open_store(postgres_url) as store:
+            letters = await bury(store, SECRET.encode())
+            await store.publish(IN_ITS_NAMES)
+            deliveries = await claim(store)
+            await refuse_every_row(postgres_url, "nightmail_messages", "nightmail_dead")
+
+            results = await store.settle([Settlement(each, Dead("rejected")) for each in deliveries])
+            with pytest.raises(Refused) as raised:
+                await store.redrive(letters)
+
+        assert results == [WriteResult.BUSY]
+        assert "refuses to settle" in caplog.text
+        assert SECRET not in caplog.text
+        assert SECRET.encode().hex() not in caplog.text
+        assert_refused_and_untold(raised.value)
+
+    @pytest.mark.parametrize("begin", CALLERS.values(), ids=list(CALLERS))
+    async def test_a_publish_in_a_callers_transaction_tells_nothing_of_the_row(
+        self, postgres_url: str, begin: Begin, secret: Message
+    ) -> None:
+        async with open_store(postgres_url) as store:
+            await refuse_every_row(postgres_url)
+            with pytest.raises(Exception, match="refused") as raised:
+                async with begin(postgres_url) as transaction:
+                    await store.publish(secret, transaction=transaction)
+
+            assert_refused_and_untold(raised.value)
+
+    @pytest.mark.parametrize("begin", BLOCKING_CALLERS.values(), ids=list(BLOCKING_CALLERS))
+    async def test_a_publish_in_a_transaction_of_synchronous_code_tells_nothing_of_the_row(
+        self, postgres_url: str, begin: BeginBlocking, secret: Message
+    ) -> None:
+        async with open_store(postgres_url) as store:
+            await refuse_every_row(postgres_url)
+            with (
+                pytest.raises(Exception, match="refused") as raised,
+                begin(postgres_url) as session,
+            ):
+                at_once(store.publish(secret, transaction=Blocking(session)))
+
+            assert_refused_and_untold(raised.value)
 
 
 def trigger(table: str, body: str) -> str:

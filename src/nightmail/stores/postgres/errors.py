@@ -121,7 +121,7 @@ def without_data(error: BaseException) -> None:
             if hasattr(link, "hide_parameters"):
                 link.hide_parameters = True
             if link.args and isinstance(link.args[0], str):
-                link.args = (_first_lines(link.args[0]), *link.args[1:])
+                link.args = (_before_the_detail(link.args[0]), *link.args[1:])
 
 
 def chain(error: BaseException | None) -> Sequence[BaseException]:
@@ -163,7 +163,6 @@ def _why(error: Exception) -> str:
     return type(error).__name__
 
 
-def _first_lines(text: str) -> str:
-    """The text without the server's DETAIL, which is one line."""
-    before, found, after = text.partition(_DETAIL)
-    return before + "".join(after.partition("\n")[1:]) if found else text
+def _before_the_detail(text: str) -> str:
+    """The text up to the server's DETAIL. Where that ends cannot be seen: a name in the row may have several lines."""
+    return text.partition(_DETAIL)[0]
