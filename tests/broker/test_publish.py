@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from faststream import BaseMiddleware
 
-from nightmail import OutboxBroker, TimerExists
+from nightmail import MessageTooLarge, OutboxBroker, TimerExists
 from nightmail import message as message_module
+from nightmail.limits import MAX_BODY_BYTES
 from tests.broker.support import HOUR, Make
 
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
@@ -44,6 +45,7 @@ REFUSED = [
     pytest.param(
         {"headers": {"a": object()}}, ValueError, "headers must be JSON", id="headers that are not JSON"
     ),
+    pytest.param({"headers": {"a": "b" * 65_536}}, ValueError, "at most 65,536 bytes", id="large headers"),
     pytest.param({"headers": {1: "a"}}, TypeError, "header names", id="header names that are none"),
     pytest.param(
         {"headers": {"content-type": "text/html"}}, ValueError, "contradicts", id="a false content type"
@@ -68,6 +70,28 @@ async def test_bad_input_is_refused_and_nothing_is_written(
             await broker.publish(**{"message": "x", "queue": "q", **arguments})
 
         assert await broker.pending() == []
+
+
+async def test_a_body_over_the_limit_of_the_broker_is_refused_and_nothing_is_written(make: Make) -> None:
+    async with make(max_body_bytes=100) as broker:
+        with pytest.raises(MessageTooLarge, match=r"101 bytes.*at most 100.*max_body_bytes="):
+            await broker.publish(b"x" * 101, "q")
+        with pytest.raises(MessageTooLarge):
+            await broker.publish_batch(b"small", b"x" * 101, queue="q")
+        assert await broker.pending() == []
+
+        await broker.publish(b"x" * 100, "q")
+        assert [pending.body for pending in await broker.pending()] == [b"x" * 100]
+
+
+async def test_a_broker_with_a_raised_limit_stores_larger_bodies_and_no_larger_ones(make: Make) -> None:
+    body = b"x" * (MAX_BODY_BYTES + 1)
+    async with make(max_body_bytes=len(body)) as broker:
+        await broker.publish(body, "q")
+        with pytest.raises(MessageTooLarge):
+            await broker.publish(body + b"x", "q")
+
+        assert [pending.body == body for pending in await broker.pending()] == [True]
 
 
 async def test_publish_tells_the_id_and_a_conflict_that_stored_nothing_is_none(make: Make) -> None:

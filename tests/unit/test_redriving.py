@@ -12,6 +12,7 @@ import pytest
 from nightmail.engine import redriving
 from nightmail.engine.redriving import purge, redrive
 from nightmail.errors import StoreUnavailable
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Message
 from nightmail.outcome import Dead
 from nightmail.records import DeadFilter
@@ -100,6 +101,32 @@ async def test_all_letters_come_back_the_oldest_first_however_many_chunks_it_tak
 
     assert await bodies(store) == numbers(range(25))
     assert await letters(store) == []
+    assert store.calls["redrive"] == 3
+
+
+async def test_all_large_letters_come_back_though_one_page_has_no_room_for_them(store: FaultyStore) -> None:
+    # A page has room for 16 MiB: three of 4 MiB, with their headers. More in one step would stay dead, untold.
+    large = b"x" * MAX_BODY_BYTES
+    for _ in range(7):
+        await died(store, 1, body=large)
+
+    assert await redrive(store, ALL) == 7
+
+    assert await letters(store) == []
+    assert len(await bodies(store)) == 7
+    assert store.calls["redrive"] == 3
+
+
+async def test_a_letter_larger_than_a_page_comes_back_in_a_step_of_its_own(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redriving, "CLAIM_BYTES", 10)
+    for body in (b"small", b"larger than a page", b"tiny"):
+        await died(store, 1, body=body)
+
+    assert await redrive(store, ALL) == 3
+
+    assert await bodies(store) == [b"small", b"larger than a page", b"tiny"]
     assert store.calls["redrive"] == 3
 
 

@@ -9,13 +9,13 @@ import asyncpg
 import pytest
 
 from nightmail.errors import SchemaDrift
-from nightmail.outcome import Reason, Release
+from nightmail.outcome import Reason, Release, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
-from nightmail.testing.conformance.build import LEASE, QUEUE, message
+from nightmail.testing.conformance.build import LEASE, QUEUE, bodies, claim_letters, message
 from tests.stores.postgres.support import connection, open_store
 from tests.stores.shared.odd_rows import OddRows
-from tests.stores.support import claim, until
+from tests.stores.support import EVERYTHING, bury, claim, settle, until
 
 pytestmark = pytest.mark.postgres
 
@@ -62,11 +62,78 @@ async def test_a_negative_counter_is_refused(postgres_url: str) -> None:
             await own.execute(INSERT, "2020-01-01", "2020-01-01", None, -1)
 
 
-async def test_tables_without_these_conditions_are_told_apart(postgres_url: str) -> None:
+@pytest.mark.parametrize(
+    "column",
+    [
+        "died_at",
+        "due_at",
+        "published_at",
+        "first_attempt_at",
+        "last_attempt_at",
+        "lease_until",
+        "claimed_at",
+    ],
+)
+async def test_a_time_in_a_dead_letter_that_no_client_can_read_is_refused(
+    postgres_url: str, column: str
+) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await bury(store, b"letter")
+        (held,) = await claim_letters(store)
+        for moment in ODD:
+            with pytest.raises(asyncpg.CheckViolationError, match="nightmail_dead_times"):
+                await own.execute(f"update nightmail_dead set {column} = '{moment}'")
+
+        assert await settle(store, [held], Release()) == [WriteResult.WRITTEN]
+        assert bodies(await claim_letters(store)) == [b"letter"]
+
+
+async def test_the_first_and_last_moments_that_a_dead_letter_may_have_can_be_read(postgres_url: str) -> None:
+    first, last = "0001-01-03 00:00:00+00", "9999-12-31 00:00:00+00"
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await bury(store, b"first", b"last")
+        await own.execute(
+            "update nightmail_dead set died_at = at, published_at = at, first_attempt_at = at, last_attempt_at = at,"
+            f" due_at = '{first}'"
+            f" from (values ('first'::bytea, '{first}'::timestamptz), ('last', '{last}')) as given(name, at)"
+            " where body = given.name"
+        )
+
+        assert [letter.died_at.year for letter in await store.dead(EVERYTHING)] == [9999, 1]
+        assert (await store.summarize_dead(EVERYTHING)).count == 2
+        claimed = await store.claim_dead([QUEUE], limit=10, lease=timedelta(days=2_900_000), token=uuid4())
+        assert [delivery.published_at.year for delivery in claimed.deliveries] == [1, 9999]
+
+
+@pytest.mark.parametrize("column", ["failures", "claims"])
+async def test_a_negative_counter_of_a_dead_letter_is_refused(postgres_url: str, column: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await bury(store, b"letter")
+        with pytest.raises(asyncpg.CheckViolationError, match="nightmail_dead_counters"):
+            await own.execute(f"update nightmail_dead set {column} = -1")
+
+
+@pytest.mark.parametrize("table", ["messages", "dead"])
+@pytest.mark.parametrize("column", ["token", "lease_until", "claimed_at"])
+async def test_half_a_lease_is_refused(postgres_url: str, table: str, column: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await bury(store, b"letter")
+        await store.publish(message(b"message"))
+        await claim_letters(store)
+        await claim(store)
+        with pytest.raises(asyncpg.CheckViolationError, match=f"nightmail_{table}_lease"):
+            await own.execute(f"update nightmail_{table} set {column} = null")
+
+
+@pytest.mark.parametrize("condition", ["lease", "counters", "times"])
+@pytest.mark.parametrize("table", ["messages", "dead"])
+async def test_tables_without_these_conditions_are_told_apart(
+    postgres_url: str, table: str, condition: str
+) -> None:
     async with open_store(postgres_url) as store, connection(postgres_url) as own:
         await store.check()
-        await own.execute("alter table nightmail_messages drop constraint nightmail_messages_times")
-        with pytest.raises(SchemaDrift, match="messages_times"):
+        await own.execute(f"alter table nightmail_{table} drop constraint nightmail_{table}_{condition}")
+        with pytest.raises(SchemaDrift, match=f"{table}_{condition}"):
             await store.check()
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
-from nightmail.engine.redriving import redrive
+from nightmail.engine import redriving
 from nightmail.errors import BatchTooLarge, MessageTooLarge
 from nightmail.limits import MAX_BATCH_MESSAGES
 from nightmail.message import MAX_HEADERS_BYTES
 from nightmail.outcome import Dead, Reason
-from nightmail.records import DeadFilter
+from nightmail.records import DeadFilter, DeadLetter
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
@@ -65,6 +65,19 @@ class SizesConformance(StoreFixtures):
             assert await claim_bodies(store) == [b"x" * 100]
         finally:
             await store.close()
+
+    async def test_headers_over_the_limit_are_refused_and_nothing_is_stored(self, store: FullStore) -> None:
+        too_large = {"k": "v" * (MAX_HEADERS_BYTES - 7)}
+        says = f"headers must be at most {MAX_HEADERS_BYTES:,} bytes of JSON, not {MAX_HEADERS_BYTES + 1:,}"
+
+        with pytest.raises(ValueError, match=says):
+            await store.publish(message(b"alone", headers=too_large))
+        with pytest.raises(ValueError, match=says):
+            await store.publish(timer("reminder", headers=too_large))
+        with pytest.raises(ValueError, match=says):
+            await store.publish_batch([message(b"small"), message(b"with it", headers=too_large)])
+
+        assert await claim_all(store) == []
 
     @needs("transactions")
     async def test_a_body_over_the_limit_leaves_the_callers_transaction_usable(
@@ -219,12 +232,37 @@ class SizesConformance(StoreFixtures):
 
         assert pages == [[4, 3], [2, 1], [0]]
 
-    async def test_many_large_letters_are_redriven_in_order(self, store: FullStore) -> None:
+    async def test_many_large_letters_are_redriven_in_order(
+        self, store: FullStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redriving, "CLAIM_BYTES", ROOM_FOR_TWO)
         await died(store, 5)
+        pages = SmallPages(store)
 
-        assert await redrive(store, DeadFilter(queue=QUEUE)) == 5
+        assert await redriving.redrive(cast("FullStore", pages), DeadFilter(queue=QUEUE)) == 5
 
+        # First those that list them, until an empty one; then those that are moved.
+        assert pages.sizes == [2, 2, 1, 0, 2, 2, 1]
+        assert await store.dead(DeadFilter()) == []
         assert numbers(await claim_bodies(store)) == [0, 1, 2, 3, 4]
+
+
+class SmallPages:
+    """A store whose pages have little room: a few dead letters are to it what many large ones are to others."""
+
+    def __init__(self, store: FullStore) -> None:
+        self._store = store
+        self.redrive = store.redrive
+        self.sizes: list[int] = []
+        """How many dead letters were in each page."""
+
+    async def dead(
+        self, which: DeadFilter, *, limit: int = 100, cursor: int | None = None
+    ) -> list[DeadLetter]:
+        """See `Inspection.dead`."""
+        page = await self._store.dead(which, limit=limit, cursor=cursor, max_bytes=ROOM_FOR_TWO)
+        self.sizes.append(len(page))
+        return page
 
 
 async def died(store: FullStore, count: int) -> None:
