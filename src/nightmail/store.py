@@ -350,6 +350,7 @@ class Store(Source, Protocol):
 
         A dead letter may be claimed from the moment the message died, by one holder at a time like a message, and
         again each time it is brought back, but not once it was given up. Keys and priorities mean nothing here.
+        One whose body or headers are so large that a claim of messages would not read them is given up, unread.
         Leases, tokens, skipped locks, `max_bytes`, `full` and `next_in` are those of `claim`.
         """
         ...

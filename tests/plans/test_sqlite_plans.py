@@ -173,7 +173,7 @@ class Database:
         self._settling = Settling(
             sql, time, keep_delivered=False, handed_back=self._claims.look_from_the_start
         )
-        self._letters = Letters(sql, time)
+        self._letters = Letters(sql, time, MAX_BODY_BYTES)
         self._publishing = Publishing(sql, time, messages=self._settling, letters=self._letters)
         self.redriving = Redriving(sql, time)
         self.inspecting = Inspecting(sql, time)

@@ -18,7 +18,7 @@ from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.records import DeadFilter, DeadLetter
 from nightmail.retry import ConstantRetry
 from nightmail.store import Settlement
-from nightmail.stores.memory import MemoryData
+from nightmail.stores.memory import MemoryData, MemoryStore
 from nightmail.testing.clock import ManualClock
 from tests.unit.faulty import FaultyStore, Gate, lost_reply
 from tests.unit.support import QUEUE, Seen, at_work, publish, publish_timer, soon, take
@@ -66,6 +66,24 @@ async def handled(delivery: Delivery) -> None:
 async def failing(delivery: Delivery) -> None:
     """Nothing is."""
     raise ConnectionError(f"attempt {delivery.attempt}")
+
+
+async def test_letters_too_large_for_the_worker_stop_neither_it_nor_those_behind_them(
+    store: FaultyStore, data: MemoryData, clock: ManualClock, seen: Seen
+) -> None:
+    for body in (b"x" * 101, b"first", b"y" * 101, b"z" * 101, b"last"):
+        await publish(store, 1, body=body)
+        await bury(store)
+    reader = FaultyStore(MemoryStore(data, clock=clock, max_body_bytes=100))
+    bodies: list[bytes] = []
+
+    async def handle(delivery: Delivery) -> None:
+        bodies.append(delivery.body)
+
+    await run_once(reader, seen, handle)
+
+    assert bodies == [b"first", b"last"]
+    assert [letter.body[:1] for letter in await listed(store)] == [b"x", b"y", b"z"]
 
 
 async def test_a_letter_that_was_handled_is_gone(store: FaultyStore, clock: ManualClock, seen: Seen) -> None:

@@ -8,13 +8,15 @@ from uuid import uuid4
 
 import pytest
 
+from nightmail.engine.redriving import redrive
 from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
+from nightmail.limits import MAX_BODY_BYTES
 from nightmail.outcome import Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
-from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, claim_letters, message
 from tests.stores.redis.support import client, open_store
-from tests.stores.support import claim, done
+from tests.stores.support import bury, claim, done
 
 pytestmark = pytest.mark.redis
 
@@ -254,6 +256,23 @@ async def test_a_text_of_any_length_is_not_read_as_something_else(redis_url: str
             ("a", b"victim"),
             ("b", b"innocent"),
         ]
+
+
+@pytest.mark.parametrize(("field", "size"), [("body", MAX_BODY_BYTES + 1), ("headers", 2_000_000)])
+async def test_a_letter_that_was_made_too_large_is_not_offered_and_can_be_redriven(
+    redis_url: str, field: str, size: int
+) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        odd, _ = await bury(store, b"odd", b"sound")
+        await own.hset(f"{TAG}:d:{odd.id:016x}", field, b"x" * size)
+
+        assert [each.body for _ in range(2) for each in await claim_letters(store)] == [b"sound"]
+
+        (shown,) = await store.dead(DeadFilter(ids=(odd.id,)))
+        assert len(shown.body if field == "body" else shown.encoded_headers) == size
+        assert await redrive(store, DeadFilter(ids=(odd.id,))) == 1
+        assert await claim(store) == []
+        assert len(await store.dead(DeadFilter(reason="too_large"))) == 1
 
 
 @pytest.mark.parametrize("member", [b"short", b"x" * 16, b"0" * 17, b"0" * 64, b""])

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from nightmail.engine.redriving import redrive
 from nightmail.outcome import Dead, Reason, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
@@ -57,6 +58,25 @@ class OddRows:
             (letter,) = await store.dead(DeadFilter(reason=Reason.TOO_LARGE))
             assert letter.body == b"odd"
             assert await claim_letters(store) == []
+
+    async def test_a_letter_whose_headers_are_too_large_is_not_offered_and_can_be_redriven(
+        self, backend: SqlBackend
+    ) -> None:
+        async with backend.opened() as store:
+            odd, _ = await bury(store, b"odd", b"sound")
+            headers = "x" * 2_000_000
+            await backend.write_oddly(
+                f"update nightmail_dead set headers = '{headers}' where body = {backend.odd}"
+            )
+
+            assert [each.body for _ in range(2) for each in await claim_letters(store)] == [b"sound"]
+
+            (shown,) = await store.dead(DeadFilter(ids=(odd.id,)))
+            assert len(shown.encoded_headers) == len(headers)
+            assert await redrive(store, DeadFilter(ids=(odd.id,))) == 1
+            assert await claim(store) == []
+            (again,) = await store.dead(DeadFilter(reason=Reason.TOO_LARGE))
+            assert again.body == b"odd"
 
 
 class UnreadableRows:

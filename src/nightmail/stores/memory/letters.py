@@ -153,6 +153,12 @@ class Letters:
             letter.lease(token, until, now)
         return letter
 
+    def give_up(self, letter: Letter) -> None:
+        """Keep this dead letter, and never offer it again."""
+        with self.editing(letter):
+            letter.end_lease()
+            letter.due_at = None
+
     def next_time(self) -> datetime | None:
         """When the next dead letter is due or the next lease expires."""
         first = self._coming.first()
@@ -174,16 +180,31 @@ class Letters:
 
 
 def take(
-    boxes: Sequence[Letters], *, limit: int, budget: ByteBudget, token: UUID, until: datetime, now: datetime
+    boxes: Sequence[Letters],
+    *,
+    limit: int,
+    budget: ByteBudget,
+    max_body_bytes: int,
+    token: UUID,
+    until: datetime,
+    now: datetime,
 ) -> Iterator[Letter]:
-    """Lease up to `limit` dead letters of these queues, as far as the budget allows, longest due first."""
+    """Lease up to `limit` dead letters of these queues, as far as the budget allows, longest due first.
+
+    Those with larger bodies are given up.
+    """
     for letters in boxes:
         letters.look(now)
-    for _ in range(limit):
+    while limit > 0:
         firsts = [(first, letters) for letters in boxes if (first := letters.longest_due())]
         if not firsts:
             return
         (_, id_), letters = min(firsts, key=itemgetter(0))
-        if not budget.take(letters.by_id[id_].size):
+        letter = letters.by_id[id_]
+        if len(letter.record.body) > max_body_bytes:
+            letters.give_up(letter)
+            continue
+        if not budget.take(letter.size):
             return
+        limit -= 1
         yield letters.take(id_, token, until, now)

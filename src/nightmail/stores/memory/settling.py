@@ -34,9 +34,7 @@ def settle_letter(changes: Changes, letter: Letter, outcome: Outcome, now: datet
         case Done():
             letters.remove(letter)
         case Dead():
-            with letters.editing(letter):
-                letter.end_lease()
-                letter.due_at = None
+            letters.give_up(letter)
         case Retry() | Postpone() | Release():
             with letters.editing(letter):
                 delay = _bring_back(letter, outcome)

@@ -221,7 +221,15 @@ class MemoryStore(MemoryControl):
             known = [queue.letters for queue in self._known(queues)]
             budget = ByteBudget(max_bytes)
             taken = list(
-                letters.take(known, limit=limit, budget=budget, token=token, until=after(now, lease), now=now)
+                letters.take(
+                    known,
+                    limit=limit,
+                    budget=budget,
+                    max_body_bytes=self._max_body_bytes,
+                    token=token,
+                    until=after(now, lease),
+                    now=now,
+                )
             )
             full = len(taken) >= limit or budget.spent
             times = [time for each in known if (time := each.next_time()) is not None]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from operator import attrgetter
 from typing import Final
 
+from nightmail.clock import Clock
+from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.outcome import Done
 from nightmail.store import Claimed, Settlement
 from nightmail.stores.postgres import rows
@@ -14,6 +16,7 @@ from nightmail.stores.postgres.leases import UnderLease
 from nightmail.stores.postgres.settling import brought_back
 from nightmail.stores.postgres.times import MOST_BYTES, duration
 from nightmail.stores.shared.wanted import Wanted
+from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sql.verbs import Ask, Verb
 
 _AGE: Final = attrgetter("due_at", "id")
@@ -25,6 +28,10 @@ class Letters(UnderLease):
     what = "dead letter"
     suffix = "_dead"
 
+    def __init__(self, statements: Mapping[str, Statement], clock: Clock, *, max_body_bytes: int) -> None:
+        super().__init__(statements, clock)
+        self._max_body_bytes = max_body_bytes
+
     def claim(self, wanted: Wanted) -> Verb[Claimed]:
         """See `Store.claim_dead`."""
         queues = list(wanted.queues)
@@ -35,13 +42,15 @@ class Letters(UnderLease):
             "behind": [False] * len(queues) + [True] * len(queues),
             "limit": wanted.limit,
             "max_bytes": min(wanted.max_bytes, MOST_BYTES),
+            "max_body_bytes": self._max_body_bytes,
+            "max_header_bytes": MAX_STORED_HEADERS_BYTES,
             "lease": duration(wanted.lease),
             "token": wanted.token,
         }
         found = yield self._ask("claim", values)
         next_in: timedelta | None = found[0]["next_in"]
         if found[0]["id"] is None:
-            return Claimed((), next_in)
+            return Claimed((), next_in, full=found[0]["full"])
         # The longest due first.
         taken = sorted((rows.dead_delivery(row, wanted.token) for row in found), key=_AGE)
         if found[0]["full"]:

@@ -4,7 +4,8 @@
 
 -- name: claim_dead
 -- Lease up to :limit dead letters of at most :max_bytes in total, the longest due first. Unless the claim is `full`,
--- also return when the next one of these queues is due or the next lease ends.
+-- also return when the next one of these queues is due or the next lease ends. What is larger than :max_body_bytes or
+-- :max_header_bytes is given up and not read: it is never due again.
 --
 -- Each queue comes twice: first up to `bound`, where the last of them is if no row is locked, then behind it, to make
 -- up for locked rows. So only the rows that are claimed are locked.
@@ -28,12 +29,13 @@ with bound as materialized (
     order by found.due_at desc, found.id desc
     limit 1
 ), picked as materialized (
-    select taken.id, taken.due_at, taken.bytes
+    select taken.id, taken.due_at, taken.body_bytes + taken.header_bytes as bytes,
+           taken.body_bytes > :max_body_bytes::integer or taken.header_bytes > :max_header_bytes::integer as too_large
     from unnest(:queues::text[], :behind::boolean[]) with ordinality as given(queue, behind, place),
     lateral (
-        select before.id, before.due_at, before.bytes
+        select before.id, before.due_at, before.body_bytes, before.header_bytes
         from (
-            select d.id, d.due_at, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
+            select d.id, d.due_at, octet_length(d.body)::bigint as body_bytes, octet_length(d.headers) as header_bytes
             from nightmail_dead as d
             where not given.behind
               and d.queue = given.queue and d.due_at is not null
@@ -45,9 +47,9 @@ with bound as materialized (
             for update of d skip locked
         ) as before
         union all
-        select after.id, after.due_at, after.bytes
+        select after.id, after.due_at, after.body_bytes, after.header_bytes
         from (
-            select d.id, d.due_at, octet_length(d.body) + octet_length(d.headers)::bigint as bytes
+            select d.id, d.due_at, octet_length(d.body)::bigint as body_bytes, octet_length(d.headers) as header_bytes
             from nightmail_dead as d
             where given.behind
               and d.queue = given.queue and d.due_at is not null
@@ -62,15 +64,22 @@ with bound as materialized (
     order by given.place
     limit :limit::integer
 ), counted as materialized (
-    -- The first always fits.
-    select sized.id, sized.total <= :max_bytes::bigint or sized.place = 1 as fits
+    -- The first that may be read always fits.
+    select sized.id, sized.too_large,
+           not sized.too_large and (sized.total <= :max_bytes::bigint or sized.many = 1) as fits
     from (
-        select picked.id, sum(picked.bytes) over run as total, row_number() over run as place
+        select picked.id, picked.too_large,
+               sum(picked.bytes) filter (where not picked.too_large) over run as total,
+               count(*) filter (where not picked.too_large) over run as many
         from picked
         window run as (order by picked.due_at, picked.id)
     ) as sized
 ), told as materialized (
     select count(*) >= :limit::integer or count(*) filter (where not fits) > 0 as full from counted
+), given_up as (
+    update nightmail_dead as d
+    set due_at = null, token = null, lease_until = null, claimed_at = null
+    where d.id = any(array(select counted.id from counted where too_large))
 ), claimed as (
     update nightmail_dead as d
     set token = :token::uuid, claimed_at = coalesce(:now::timestamptz, clock_timestamp()),

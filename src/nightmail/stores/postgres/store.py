@@ -88,7 +88,7 @@ class PostgresStore(ServerStore[Runtime], SQLStore):
         self._clock = clock
         self._statements = _load(self._names)
         self._tables = TableIdentity(self._statements, self._names)
-        self._letters = Letters(self._statements, clock)
+        self._letters = Letters(self._statements, clock, max_body_bytes=max_body_bytes)
         verbs = Verbs(
             Publishing(self._statements, clock, self._letters),
             Settling(self._statements, clock, keep_delivered=keep_delivered),

@@ -3,12 +3,14 @@
 -- KEYS     the queues' tags
 -- ARGV[5]  how many; ARGV[6] the lease in microseconds; ARGV[7] the token
 -- ARGV[8]  how many bytes of bodies and headers; ARGV[9] 1: the first dead letter always fits
+-- ARGV[10] the largest body that is read; ARGV[11] the largest headers. What is larger is given up.
 --
 -- Answers the microseconds until the next dead letter is due or the next lease ends (nothing: never), the dead letters,
 -- and 1 if there may be more. A token that was recalled takes nothing.
 
 local limit, lease, token = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 bytes_left, nothing_read = tonumber(ARGV[8]), ARGV[9] == '1'
+local largest, largest_headers = tonumber(ARGV[10]), tonumber(ARGV[11])
 local records = {}
 local full = false
 
@@ -54,15 +56,21 @@ local stopped = false
 local function take(candidate)
   local id, q = candidate.id, queues[candidate.place]
   local l = read_letter(q, id)
-  local body = l and body_that_fits(q, id, l)
-  if l and not body then
+  if not l then
+    withdraw(q, id)
+    return -- Other software has changed it: there is nothing to deliver.
+  end
+  local body = body_of(q, id)
+  if #body > largest or #(l.found[3] or '') > largest_headers then
+    withdraw(q, id)
+    give_up(q, id, l)
+    return
+  end
+  if not fits(l, body) then
     full, stopped = true, true
     return
   end
   withdraw(q, id)
-  if not l then
-    return -- Other software has changed it: there is nothing to deliver.
-  end
   l.lease.claimed = now
   l.lease.deliveries = one_more(l.lease.deliveries)
   redis.call('HSET', q.letter .. id, 'lease', pack_lease(l.lease), 'token', token)

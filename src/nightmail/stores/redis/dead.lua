@@ -35,8 +35,8 @@ for _, id in ipairs(ids) do
   end
   local l = read_letter(q, id)
   if l and is_meant(l, ARGV[7], ARGV[8], ARGV[9]) then
-    local body = body_that_fits(q, id, l)
-    if not body then
+    local body = body_of(q, id)
+    if not fits(l, body) then
       return { '', table.concat(records), 1 }
     end
     records[#records + 1] = letter_record(1, id, l, body)

@@ -97,15 +97,20 @@ end
 -- How many bytes of bodies and headers may still be read; the first dead letter always fits.
 local bytes_left, nothing_read = 0, true
 
--- The dead letter's body, or nothing if it no longer fits.
-local function body_that_fits(q, id, l)
-  local body = body_of(q, id)
+-- Whether the dead letter with this body still fits.
+local function fits(l, body)
   local size = #body + #(l.found[3] or '')
   if size > bytes_left and not nothing_read then
-    return nil
+    return false
   end
   bytes_left, nothing_read = bytes_left - size, false
-  return body
+  return true
+end
+
+-- Keep the dead letter, and never offer it again. It was withdrawn.
+local function give_up(q, id, l)
+  l.lease.due, l.lease.claimed = 0, 0
+  redis.call('HSET', q.letter .. id, 'lease', pack_lease(l.lease), 'token', '')
 end
 
 -- Clear the lease, and offer the dead letter from its due time.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
+from nightmail.limits import MAX_STORED_HEADERS_BYTES
 from nightmail.message import Delivery
 from nightmail.stores.redis.claiming import Claiming, limits
 from nightmail.stores.redis.lane import Lane
@@ -22,8 +23,9 @@ class Letters(Claiming):
 
     recall_script = "recall_dead"
 
-    def __init__(self, lane: Lane, calls: ScriptCalls) -> None:
+    def __init__(self, lane: Lane, calls: ScriptCalls, max_body_bytes: int) -> None:
         super().__init__(lane, calls, dead_deliveries)
+        self._max_body_bytes = max_body_bytes
 
     async def first_letter(self) -> int:
         """See `Claiming`. These calls make none."""
@@ -31,7 +33,13 @@ class Letters(Claiming):
 
     async def prepared(self, wanted: Wanted, *, first: bool) -> Call:
         """See `Claiming`."""
-        return self.calls.call("claim_dead", self.tags(wanted.queues), *limits(wanted, first=first))
+        return self.calls.call(
+            "claim_dead",
+            self.tags(wanted.queues),
+            *limits(wanted, first=first),
+            self._max_body_bytes,
+            MAX_STORED_HEADERS_BYTES,
+        )
 
     def put_in_order(self, claimed: list[Delivery], queues: Sequence[str]) -> None:
         """The longest due first."""

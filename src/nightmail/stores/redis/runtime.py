@@ -52,7 +52,7 @@ class Runtime:
         )
         self.registry = Registry(self.publish, calls)
         claims = Claims(self.claim, self.registry, calls, max_body_bytes)
-        letters = Letters(self.claim, calls)
+        letters = Letters(self.claim, calls, max_body_bytes)
         self.claims: Claiming | ClusterClaiming = claims
         self.letters: Claiming | ClusterClaiming = letters
         self.settling = Settling(calls, keep_delivered=keep_delivered)

@@ -10,11 +10,6 @@ local DONE, RETRY, RELEASE, DEAD = 0, 1, 3, 4 -- 2 is postponed, and 5 is dead, 
 
 local answers = {}
 
-local function give_up(q, id, l)
-  l.lease.due, l.lease.claimed = 0, 0
-  redis.call('HSET', q.letter .. id, 'lease', pack_lease(l.lease), 'token', '')
-end
-
 local function try_later(q, id, l, kind, delay)
   local lease = l.lease
   lease.attempts, lease.deliveries = kind == RETRY and one_more(lease.attempts) or 0, 0

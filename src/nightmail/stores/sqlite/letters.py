@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from nightmail.limits import ByteBudget
+from nightmail.limits import MAX_STORED_HEADERS_BYTES, ByteBudget
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import Claimed, Settlement
@@ -18,8 +18,9 @@ from nightmail.stores.sqlite import rows
 from nightmail.stores.sqlite.claiming import Moment
 from nightmail.stores.sqlite.leases import Leases
 from nightmail.stores.sqlite.outcome_groups import OutcomeGroups, due_again
+from nightmail.stores.sqlite.queries import Queries
 from nightmail.stores.sqlite.ringing import NO_QUEUES, if_soon, ring
-from nightmail.stores.sqlite.times import END_OF_TIME, after
+from nightmail.stores.sqlite.times import END_OF_TIME, StoreTime, after
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,10 @@ class Letters(Leases):
 
     suffix = "_dead"
     asked_to_stop = "still_leased_dead"  # None ever is.
+
+    def __init__(self, sql: Queries, time: StoreTime, max_body_bytes: int) -> None:
+        super().__init__(sql, time)
+        self._max_body_bytes = max_body_bytes
 
     def look(self, wanted: Wanted) -> Verb[Claimed | None]:
         """The result of a claim that finds nothing to take; `None` when there is something."""
@@ -42,9 +47,12 @@ class Letters(Leases):
         at = Moment.after_lock_out(self._time.now(), locked_out, waited_lately, wanted.lease)
         budget = ByteBudget(wanted.max_bytes)
         offered = yield from self._longest_due(wanted.queues, wanted.limit, at)
-        ids = [id_ for id_, size in offered if budget.take(size)]
+        too_large = [id_ for id_, _, is_too_large in offered if is_too_large]
+        if too_large:
+            yield from self._give_up(too_large, "are larger than this store reads (max_body_bytes)")
+        ids = [id_ for id_, size, is_too_large in offered if not is_too_large and budget.take(size)]
         deliveries = (yield from self._lease(ids, wanted, at)) if ids else []
-        full = len(ids) == wanted.limit or budget.spent or len(deliveries) < len(ids)
+        full = len(offered) == wanted.limit or budget.spent or len(deliveries) < len(offered)
         return Claimed(deliveries, None if full else (yield from self._next_in(wanted.queues, at)), full)
 
     def recall(self, queues: Sequence[str], token: UUID) -> Verb[Change[int]]:
@@ -75,14 +83,20 @@ class Letters(Leases):
         yield self._sql("remove_dead", ids=json.dumps([delivery.id for delivery in deliveries]))
         return Change(None)
 
-    def _longest_due(self, queues: Sequence[str], limit: int, at: Moment) -> Verb[list[tuple[int, int]]]:
-        """The ids and sizes of up to `limit` claimable dead letters, over all these queues."""
-        offered: list[tuple[int, int, int]] = []
+    def _longest_due(self, queues: Sequence[str], limit: int, at: Moment) -> Verb[list[tuple[int, int, int]]]:
+        """Up to `limit` claimable dead letters, over all these queues: id, size, and whether it is too large."""
+        offered: list[tuple[int, int, int, int]] = []
         for queue in queues:
             offered += yield self._sql(
-                "candidates_dead", queue=queue, limit=limit, now=at.now, expired=at.expired
+                "candidates_dead",
+                queue=queue,
+                limit=limit,
+                now=at.now,
+                expired=at.expired,
+                max_body=self._max_body_bytes,
+                max_headers=MAX_STORED_HEADERS_BYTES,
             )
-        return [(id_, size) for _, id_, size in sorted(offered)[:limit]]
+        return [(id_, size, too_large) for _, id_, size, too_large in sorted(offered)[:limit]]
 
     def _lease(self, ids: Sequence[int], wanted: Wanted, at: Moment) -> Verb[list[DeadDelivery]]:
         found = yield self._sql(
@@ -100,9 +114,12 @@ class Letters(Leases):
             except (TypeError, ValueError, OverflowError):
                 unreadable.append(row[0])
         if unreadable:
-            logger.warning("dead letters %s cannot be read and are offered no more", unreadable)
-            yield self._sql("give_up_dead", ids=json.dumps(unreadable))
+            yield from self._give_up(unreadable, "cannot be read")
         return [leased[id_] for id_ in ids if id_ in leased]
+
+    def _give_up(self, ids: Sequence[int], why: str) -> Verb[None]:
+        logger.warning("dead letters %s %s and are offered no more", ids, why)
+        yield self._sql("give_up_dead", ids=json.dumps(ids))
 
     def _next_in(self, queues: Sequence[str], at: Moment) -> Verb[timedelta | None]:
         ((moment,),) = yield self._sql(

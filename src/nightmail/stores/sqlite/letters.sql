@@ -1,8 +1,8 @@
 -- Handling dead letters: claiming them, and what is written under a lease on one. The write lock is held.
 
 -- name: candidates_dead
--- Claimable dead letters of a queue, longest due first, with their sizes.
-SELECT due_at, id, length(body) + length(headers)
+-- Claimable dead letters of a queue, longest due first, with their sizes, and whether they are too large to be read.
+SELECT due_at, id, length(body) + length(headers), length(body) > :max_body OR length(headers) > :max_headers
 FROM nightmail_dead
 WHERE queue = :queue AND due_at <= :now AND (lease_until IS NULL OR lease_until <= :expired)
 ORDER BY due_at, id

@@ -78,7 +78,7 @@ class SQLiteStore(SQLStore):
         sql, time = Queries(names), StoreTime(clock)
         claims = Claims(sql, time, max_body_bytes)
         settling = Settling(sql, time, keep_delivered=keep_delivered, handed_back=claims.look_from_the_start)
-        letters = Letters(sql, time)
+        letters = Letters(sql, time, max_body_bytes)
         verbs = SQLiteVerbs(
             publishing=Publishing(sql, time, messages=settling, letters=letters),
             messages=settling,

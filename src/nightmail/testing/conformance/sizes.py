@@ -219,6 +219,32 @@ class SizesConformance(StoreFixtures):
 
         assert taken == [([0, 1], True), ([2], False)]
 
+    async def test_a_letter_over_the_limit_of_the_reader_is_given_up_unread_and_kept(
+        self, harness: Harness, store: FullStore
+    ) -> None:
+        await bury(store, message(b"small before"))
+        large = await bury(store, message(b"x" * 1001))
+        await bury(store, message(b"small after"))
+        reader = await harness.open(max_body_bytes=1000)
+        try:
+            found: list[bytes] = []
+            full = True
+            while full:
+                claimed = await reader.claim_dead([QUEUE], limit=2, lease=LEASE, token=fresh_token())
+                found += bodies(claimed.deliveries)
+                full = claimed.full
+            assert found == [b"small before", b"small after"]
+
+            # Given up for every reader, and there for operators.
+            assert await claim_letters(store) == []
+            assert await reader.dead(DeadFilter(ids=(large.id,))) == [large]
+            assert await redriving.redrive(reader, DeadFilter(ids=(large.id,))) == 1
+            assert await claim_all(reader) == []
+            (again,) = await reader.dead(DeadFilter(reason=Reason.TOO_LARGE))
+            assert again.body == large.body
+        finally:
+            await reader.close()
+
     async def test_a_page_of_letters_ends_before_it_has_read_more_bytes_than_it_may(
         self, store: FullStore, clock: ManualClock
     ) -> None:
