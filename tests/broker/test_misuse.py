@@ -18,6 +18,7 @@ from nightmail import ConstantRetry, OutboxBroker, SyncPublisher
 from nightmail.annotations import Logger, OutboxMessage, OutboxSession
 from nightmail.annotations import OutboxBroker as TheBroker
 from nightmail.errors import CannotJoin
+from nightmail.stores.memory import MemoryStore
 from nightmail.testing import TestOutboxBroker
 from tests.broker.support import Heard, started
 
@@ -73,6 +74,12 @@ async def test_one_handler_for_each_queue_is_no_mistake(log: pytest.LogCaptureFi
         pass
 
     assert said(log, logging.WARNING) == []
+
+
+@pytest.mark.parametrize("option", [{"tables": "other"}, {"keep_delivered": True}, {"max_body_bytes": 1024}])
+def test_an_option_of_the_store_is_refused_beside_a_store_that_is_made_already(option: dict[str, Any]) -> None:
+    with pytest.raises(SetupError, match=f"{next(iter(option))} has no effect on a store that is made"):
+        OutboxBroker(MemoryStore(), **option)
 
 
 async def test_a_broker_that_was_only_connected_says_that_it_delivered_nothing(

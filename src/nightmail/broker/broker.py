@@ -104,13 +104,17 @@ class OutboxBroker(
         self._stop_came = False
         self._was_started = False
         self._adopted: Adopted | None = None
-        self._store = (
-            store
-            if isinstance(store, FullStore)
-            else open_store(
+        if isinstance(store, FullStore):
+            _refuse_for_ready_store(
+                tables=tables is not None,
+                keep_delivered=keep_delivered,
+                max_body_bytes=max_body_bytes != MAX_BODY_BYTES,
+            )
+            self._store = store
+        else:
+            self._store = open_store(
                 store, tables=tables, keep_delivered=keep_delivered, max_body_bytes=max_body_bytes
             )
-        )
         if options.get("session_factory") is not None and not self._store.capabilities.transactions:
             raise SetupError(
                 f"session_factory needs a store that joins SQL transactions; {self._store.capabilities.name} does not"
@@ -379,6 +383,16 @@ class OutboxBroker(
         raise FeatureNotSupportedException(
             "OutboxBroker has no request(): give reply_to a queue and subscribe to the answers"
         )
+
+
+def _refuse_for_ready_store(**given: bool) -> None:
+    """A store that is made already has these from its own arguments: here they would have no effect."""
+    for option, is_given in given.items():
+        if is_given:
+            raise SetupError(
+                f"{option} has no effect on a store that is made already: give it to the store, "
+                "or give the broker a URL"
+            )
 
 
 def _observers(given: Observer | None) -> tuple[Observer, ...]:
