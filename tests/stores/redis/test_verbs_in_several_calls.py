@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -14,10 +15,11 @@ from nightmail.errors import StoreUnavailable
 from nightmail.limits import CLAIM_BYTES
 from nightmail.outcome import Done
 from nightmail.store import Settlement
-from nightmail.stores.redis import timers
-from nightmail.testing.conformance.build import LEASE, QUEUE, message
-from tests.stores.redis.support import open_store
-from tests.stores.support import until
+from nightmail.stores.redis import RedisStore, timers
+from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, SECOND, message
+from tests.stores.redis.support import client, open_store
+from tests.stores.support import claim, settle, until
 
 pytestmark = pytest.mark.redis
 
@@ -43,6 +45,105 @@ async def test_cancelling_many_messages_is_not_torn_by_cancelling_the_caller(
             return await store.peek() == []
 
         await until(all_gone)
+
+
+@pytest.mark.parametrize("turns", range(1, 16, 3))
+async def test_recalling_many_messages_is_not_torn_by_cancelling_the_caller(
+    redis_url: str, turns: int
+) -> None:
+    async with open_store(redis_url) as store:
+        token = uuid4()
+        await store.publish_batch([message() for _ in range(2_500)])
+        await store.claim([QUEUE], limit=2_500, lease=LEASE, token=token)
+
+        task = asyncio.ensure_future(store.recall([QUEUE], token))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+        async def none_runs() -> bool:
+            return (await store.stats())[QUEUE].running == 0
+
+        await until(none_runs)
+
+
+class Calls:
+    """What is done after each call on the connection for claims, until it is taken off again."""
+
+    def __init__(self, store: RedisStore, after: Callable[[int], Awaitable[None]]) -> None:
+        self.count = 0
+        self._lane = store._runtime.claim
+        self._run = self._lane.run
+        self._after = after
+        self._lane.run = self._and_then  # type: ignore[method-assign]
+
+    async def _and_then(self, *calls: Any) -> Any:
+        answer = await self._run(*calls)
+        self.count += 1
+        # What this does on the same connection is not one of the calls.
+        self.take_off()
+        await self._after(self.count)
+        self._lane.run = self._and_then  # type: ignore[method-assign]
+        return answer
+
+    def take_off(self) -> None:
+        self._lane.run = self._run  # type: ignore[method-assign]
+
+
+async def test_no_call_of_a_recall_looks_at_more_than_a_thousand_leases(redis_url: str) -> None:
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        token = uuid4()
+        await store.publish_batch([message() for _ in range(4_500)])
+        await store.claim([QUEUE], limit=1_700, lease=LEASE, token=uuid4())
+        await store.claim([QUEUE], limit=1_500, lease=LEASE, token=token)
+        await store.claim([QUEUE], limit=1_300, lease=LEASE, token=uuid4())
+        read = [await lookups(own)]
+
+        async def note(_: int) -> None:
+            read.append(await lookups(own))
+
+        calls = Calls(store, note)
+        assert await store.recall([QUEUE], token) == 1_500
+        calls.take_off()
+
+        assert [after - before for before, after in pairwise(read)] == [1000, 1000, 1000, 1000, 500]
+
+
+async def lookups(own: Any) -> int:
+    """How many messages were read so far."""
+    return int((await own.info("commandstats"))["cmdstat_hmget"]["calls"])
+
+
+async def test_a_recall_misses_nothing_that_moves_between_its_calls(redis_url: str) -> None:
+    clock = ManualClock()
+    async with open_store(redis_url, clock=clock) as store, open_store(redis_url, clock=clock) as other:
+        token = uuid4()
+        await store.publish_batch([message(b"%d" % number) for number in range(4_200)])
+        others = await claim(other, limit=1_200)
+        clock.advance(SECOND)
+        await store.claim([QUEUE], limit=3_000, lease=LEASE, token=token)
+
+        async def disturb(call: int) -> None:
+            if call == 1:
+                # Those that it has looked at are gone, or come later.
+                await settle(other, others[:600], Done())
+                await other.extend(others[600:1_100], HOUR)
+            if call == 2:
+                # Those that it has not looked at yet have expired, and are offered again.
+                clock.advance(LEASE)
+                for _ in range(3):
+                    assert len(await claim(other, limit=1)) == 1
+
+        calls = Calls(store, disturb)
+        handed_back = await store.recall([QUEUE], token)
+        calls.take_off()
+
+        assert calls.count > 3
+        assert handed_back == 3_000
+        left = await claim(store, limit=5_000)
+        assert len(left) == 3_097
+        assert {each.deliveries for each in left if int(each.body) >= 1_200} == {1}
 
 
 async def test_what_fails_after_its_caller_was_cancelled_is_no_complaint_of_the_event_loops(

@@ -77,16 +77,20 @@ class Claiming(ABC):
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        if not queues:
-            return 0
-        (count,) = await self.lane.run(await self.prepared_recall(tuple(dict.fromkeys(queues)), token))
-        return int(count)
+        return await self.hand_back(self.tags(tuple(dict.fromkeys(queues))), token.bytes) if queues else 0
 
-    async def prepared_recall(self, queues: Sequence[str], token: UUID) -> Call:
-        """The call that recalls what was claimed under this token."""
-        return self.calls.call(
-            self.recall_script, self.tags(queues), token.bytes, letter=await self.first_letter()
-        )
+    async def hand_back(self, tags: Sequence[str], token: bytes) -> int:
+        """Recall what was claimed under this token from the queues with these tags, all in one slot; how many.
+
+        In portions: while a script runs, no other client is served, and there may be many leases to look at.
+        """
+        count, cursor = 0, b""
+        while True:
+            call = self.calls.call(self.recall_script, tags, token, cursor, letter=await self.first_letter())
+            ((part, cursor),) = await self.lane.run(call)
+            count += int(part)
+            if not cursor:
+                return count
 
     def tags(self, queues: Sequence[str]) -> list[str]:
         """What the keys of these queues begin with."""

@@ -30,6 +30,7 @@ _SHARED: Final = {
         "sweep",
     },
     "pauses.lua": {"claim", "facts", "list_pauses", "pause", "resume", "sweep"},
+    "recalling.lua": {"recall", "recall_dead"},
     "stored.lua": {"facts", "find"},
     "waiting.lua": {"facts", "peek"},
 }

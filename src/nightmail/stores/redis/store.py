@@ -207,7 +207,7 @@ class RedisStore(ServerStore[Runtime]):
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        return await self._runtime.claims.recall(queues, token)
+        return await self._to_the_end(self._runtime.claims.recall(queues, token))
 
     async def claim_dead(
         self,
@@ -224,7 +224,7 @@ class RedisStore(ServerStore[Runtime]):
 
     async def recall_dead(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall_dead`."""
-        return await self._runtime.letters.recall(queues, token)
+        return await self._to_the_end(self._runtime.letters.recall(queues, token))
 
     async def settle(self, batch: Sequence[Settlement]) -> list[WriteResult]:
         """See `Store.settle`."""

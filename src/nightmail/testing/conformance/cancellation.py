@@ -135,6 +135,15 @@ class CancellationConformance(StoreFixtures):
 
         await self.all_or_nothing(harness, scene, look, {ALL})
 
+    async def test_a_cancelled_recall_hands_all_back_or_nothing(self, harness: Harness) -> None:
+        async def scene(store: FullStore) -> Verb:
+            await fill(store)
+            token = fresh_token()
+            await store.claim(QUEUES, limit=100, lease=LEASE, token=token)
+            return lambda store: store.recall(QUEUES, token)
+
+        await self.all_or_nothing(harness, scene, running, {0, ALL})
+
     async def test_a_cancelled_settlement_is_written_whole_or_not(self, harness: Harness) -> None:
         async def scene(store: FullStore) -> Verb:
             await fill(store)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nightmail.message import Delivery
-from nightmail.outcome import Done, Retry
+from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import Claimed, FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
@@ -593,6 +593,25 @@ class ClaimConformance:
 
         assert await settle_one(store, taken_over, Done()) == "written"
         assert await claim_bodies(store) == [b"2"]
+
+    async def test_recall_hands_back_thousands_among_as_many_of_others(
+        self, store: FullStore, other: FullStore, clock: ManualClock
+    ) -> None:
+        token = fresh_token()
+        await store.publish_batch([message(b"%d" % number) for number in range(3_600)])
+        before = await claim_all(other, limit=1_200, lease=LEASE)
+        clock.advance(SECOND)
+        assert len(await claim_all(store, limit=1_200, lease=LEASE, token=token)) == 1_200
+        clock.advance(SECOND)
+        after = await claim_all(other, limit=1_200, lease=LEASE)
+
+        assert await store.recall([QUEUE], token) == 1_200
+
+        again = await claim_all(store, limit=3_600)
+        assert [(each.body, each.deliveries) for each in again] == [
+            (b"%d" % number, 1) for number in range(1_200, 2_400)
+        ]
+        assert set(await other.extend([*before, *after], LEASE)) == {WriteResult.WRITTEN}
 
 
 async def look(store: FullStore, *queues: str, limit: int = 10, lease: timedelta = LEASE) -> Claimed:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
-from nightmail.store import Extend, FullStore
+from nightmail.store import Extend, FullStore, Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
     EVERYTHING,
@@ -17,8 +17,10 @@ from nightmail.testing.conformance.build import (
     MICROSECOND,
     MINUTE,
     QUEUE,
+    REJECTED,
     SECOND,
     bury,
+    claim_all,
     claim_letter,
     claim_letters,
     claim_one,
@@ -100,6 +102,23 @@ class DeadLeaseConformance:
         assert await claim_letters(store) == []
         clock.advance(LEASE)
         assert (await claim_letter(store)).deliveries == 2
+
+    async def test_thousands_of_letters_are_recalled_among_those_that_others_have(
+        self, store: FullStore, other: FullStore, clock: ManualClock
+    ) -> None:
+        token = fresh_token()
+        await store.publish_batch([message() for _ in range(2_400)])
+        taken = await claim_all(store, limit=2_400)
+        await store.settle([Settlement(each, REJECTED) for each in taken])
+        others = await claim_letters(other, limit=1_200, lease=LEASE)
+        clock.advance(SECOND)
+        lost = await claim_letters(store, limit=1_200, lease=LEASE, token=token)
+
+        assert await store.recall_dead([QUEUE], token) == 1_200
+
+        again = await claim_letters(store, limit=2_400)
+        assert [(each.id, each.deliveries) for each in again] == [(each.id, 1) for each in lost]
+        assert set(await other.extend(others, LEASE)) == {WriteResult.WRITTEN}
 
     async def test_messages_and_letters_are_recalled_apart(self, store: FullStore) -> None:
         await bury(store, message(b"dead"))

@@ -54,7 +54,7 @@ class ClusterClaiming:
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        return await self._to_the_end.run(self._recall(queues, token))
+        return await self._recall(queues, token)
 
     async def _claim(self, wanted: Wanted) -> Claimed:
         claimed: list[Delivery] = []
@@ -113,15 +113,14 @@ class ClusterClaiming:
                 self._remember(tuple(self._claiming.tags(group)), wanted.token, wanted.lease)
 
     async def _recall(self, queues: Sequence[str], token: UUID) -> int:
-        calls = [await self._claiming.prepared_recall(group, token) for group in self._groups(queues)]
         # A node that does not answer holds up none of the others.
-        answers = await asyncio.gather(
-            *(self._claiming.lane.run(call) for call in calls), return_exceptions=True
+        counts = await asyncio.gather(
+            *(self._claiming.recall(group, token) for group in self._groups(queues)), return_exceptions=True
         )
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return sum(int(answer[0]) for answer in answers if not isinstance(answer, BaseException))
+        for count in counts:
+            if isinstance(count, BaseException):
+                raise count
+        return sum(count for count in counts if not isinstance(count, BaseException))
 
     def _groups(self, queues: Iterable[str]) -> list[list[str]]:
         tagged = ((self._claiming.calls.keys.tag(queue), queue) for queue in dict.fromkeys(queues))
@@ -177,9 +176,7 @@ class ClusterClaiming:
             tokens = self._unanswered[known]
             for token, until in list(tokens.items()):
                 if until > now:
-                    await self._claiming.lane.run(
-                        self._claiming.calls.call(self._claiming.recall_script, known, token)
-                    )
+                    await self._claiming.hand_back(known, token)
                 tokens.pop(token, None)
             self._unanswered.pop(known, None)
 
