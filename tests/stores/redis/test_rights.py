@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -282,6 +283,26 @@ async def test_an_account_without_channels_publishes_and_settles_once(redis_url:
             assert [each.body for each in claimed.deliveries] == [b"one", b"timer"]
             await store.settle([Settlement(each, Done()) for each in claimed.deliveries])
             assert await store.stats() == {}
+
+
+@pytest.mark.parametrize("rule", ["-publish", "resetchannels"])
+async def test_concurrent_publishes_of_an_account_without_wakeups_are_stored_once_each(
+    redis_url: str, rule: str
+) -> None:
+    async with client(redis_url) as own:
+        clock = ManualClock()
+        async with lacking(own, rule), opened(as_lacking(redis_url), clock) as store:
+            await store.migrate()
+
+            # Those without a timer id go together, each of the others alone.
+            ids = await asyncio.gather(
+                *(store.publish(message(b"%d" % number)) for number in range(5)),
+                *(store.publish(message(b"%d" % number, timer_id=f"t{number}")) for number in range(5, 10)),
+            )
+
+            found = {pending.body: pending.id for pending in await store.peek()}
+            assert len(await store.peek()) == 10
+            assert found == {b"%d" % number: id_ for number, id_ in enumerate(ids)}
 
 
 # --------------------------------------------------------------------------------- servers before 7.0
