@@ -10,6 +10,7 @@ from nightmail.testing.conformance.blocking_leases import BlockingLeasesConforma
 from nightmail.testing.conformance.cancel import CancelConformance
 from nightmail.testing.conformance.cancellation import CancellationConformance
 from nightmail.testing.conformance.claim import ClaimConformance
+from nightmail.testing.conformance.committed import CommittedConformance
 from nightmail.testing.conformance.contended_dead import ContendedDeadConformance
 from nightmail.testing.conformance.dead_claim import DeadClaimConformance
 from nightmail.testing.conformance.dead_lease import DeadLeaseConformance
@@ -37,6 +38,7 @@ from nightmail.testing.conformance.priority import PriorityConformance
 from nightmail.testing.conformance.publish import PublishConformance
 from nightmail.testing.conformance.rearm import RearmConformance
 from nightmail.testing.conformance.redrive import RedriveConformance
+from nightmail.testing.conformance.refused import RefusedConformance
 from nightmail.testing.conformance.reserved_headers import ReservedHeadersConformance
 from nightmail.testing.conformance.schema import SchemaConformance
 from nightmail.testing.conformance.settle import SettleConformance
@@ -73,6 +75,8 @@ class StoreConformance(
     SettleConformance,
     SettleDeadConformance,
     SettleBatchConformance,
+    CommittedConformance,
+    RefusedConformance,
     TransactionConformance,
     BlockingConformance,
     BlockingLeasesConformance,
