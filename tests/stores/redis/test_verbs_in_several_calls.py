@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Coroutine
-from itertools import pairwise
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from itertools import count, pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -68,27 +69,22 @@ async def test_recalling_many_messages_is_not_torn_by_cancelling_the_caller(
         await until(none_runs)
 
 
-class Calls:
-    """What is done after each call on the connection for claims, until it is taken off again."""
+@contextmanager
+def after_each_call(store: RedisStore, work: Callable[[int], Awaitable[None]]) -> Iterator[None]:
+    """Within the block this is done after each call for claims, which are counted from 1."""
+    lane: Any = store._runtime.claim
+    run, numbers = lane.run, count(1)
 
-    def __init__(self, store: RedisStore, after: Callable[[int], Awaitable[None]]) -> None:
-        self.count = 0
-        self._lane = store._runtime.claim
-        self._run = self._lane.run
-        self._after = after
-        self._lane.run = self._and_then  # type: ignore[method-assign]
-
-    async def _and_then(self, *calls: Any) -> Any:
-        answer = await self._run(*calls)
-        self.count += 1
-        # What this does on the same connection is not one of the calls.
-        self.take_off()
-        await self._after(self.count)
-        self._lane.run = self._and_then  # type: ignore[method-assign]
+    async def and_then(call: object) -> object:
+        answer = await run(call)
+        await work(next(numbers))
         return answer
 
-    def take_off(self) -> None:
-        self._lane.run = self._run  # type: ignore[method-assign]
+    lane.run = and_then
+    try:
+        yield
+    finally:
+        lane.run = run
 
 
 async def test_no_call_of_a_recall_looks_at_more_than_a_thousand_leases(redis_url: str) -> None:
@@ -103,9 +99,8 @@ async def test_no_call_of_a_recall_looks_at_more_than_a_thousand_leases(redis_ur
         async def note(_: int) -> None:
             read.append(await lookups(own))
 
-        calls = Calls(store, note)
-        assert await store.recall([QUEUE], token) == 1_500
-        calls.take_off()
+        with after_each_call(store, note):
+            assert await store.recall([QUEUE], token) == 1_500
 
         assert [after - before for before, after in pairwise(read)] == [1000, 1000, 1000, 1000, 500]
 
@@ -124,7 +119,11 @@ async def test_a_recall_misses_nothing_that_moves_between_its_calls(redis_url: s
         clock.advance(SECOND)
         await store.claim([QUEUE], limit=3_000, lease=LEASE, token=token)
 
+        called = 0
+
         async def disturb(call: int) -> None:
+            nonlocal called
+            called = call
             if call == 1:
                 # Those that it has looked at are gone, or come later.
                 await settle(other, others[:600], Done())
@@ -135,11 +134,10 @@ async def test_a_recall_misses_nothing_that_moves_between_its_calls(redis_url: s
                 for _ in range(3):
                     assert len(await claim(other, limit=1)) == 1
 
-        calls = Calls(store, disturb)
-        handed_back = await store.recall([QUEUE], token)
-        calls.take_off()
+        with after_each_call(store, disturb):
+            handed_back = await store.recall([QUEUE], token)
 
-        assert calls.count > 3
+        assert called > 3
         assert handed_back == 3_000
         left = await claim(store, limit=5_000)
         assert len(left) == 3_097
