@@ -16,6 +16,8 @@ from nightmail import Dead, OutboxBroker, Outcome, PauseQueue, PostponeMessage
 from nightmail.annotations import OutboxMessage, OutboxSession, SyncOutboxSession
 
 elsewhere = OutboxBroker("memory://", logger=None)
+connection = "none"
+"""What a parent has opened since it imported this: a forked child would have it, too."""
 
 
 class Film(BaseModel):
@@ -33,6 +35,10 @@ class OddError(Exception):
 
 def who(_n: int) -> int:
     return os.getpid()
+
+
+def connection_here(_n: int) -> str:
+    return connection
 
 
 def title_of(film: Film) -> str:

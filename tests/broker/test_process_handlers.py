@@ -62,6 +62,25 @@ async def test_a_process_is_used_again_and_ends_with_its_subscriber(make: Make, 
 
 
 @in_memory
+async def test_a_process_inherits_nothing_that_its_parent_has_opened(
+    make: Make, heard: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_app, "connection", "open")
+    broker, found = make(), []
+    broker.publisher("found")(broker.subscriber("q", run="process")(process_app.connection_here))
+
+    @broker.subscriber("found")
+    async def note(connection: str) -> None:
+        found.append(connection)
+
+    async with started(broker):
+        await broker.publish(1, "q")
+        await heard.until(lambda: bool(found))
+
+    assert found == ["none"]
+
+
+@in_memory
 async def test_what_the_message_says_is_decoded_here_and_handed_over(make: Make, heard: Slow) -> None:
     broker, got = make(), []
     broker.publisher("titles")(broker.subscriber("q", run="process")(process_app.title_of))

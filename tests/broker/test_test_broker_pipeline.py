@@ -27,6 +27,13 @@ class Counting(DefaultCodec):
         return await super().decode(msg)
 
 
+class Broken(DefaultCodec):
+    """Encodes, and cannot decode."""
+
+    async def decode(self, msg: Any) -> Any:
+        raise ValueError("cannot")
+
+
 async def test_a_parser_of_the_broker_runs_once_for_each_delivery() -> None:
     parsed = []
 
@@ -85,15 +92,15 @@ async def test_a_codec_of_the_broker_decodes_once_for_each_delivery() -> None:
     assert codec.decoded == 1
 
 
-@pytest.mark.parametrize("step", ["parser", "decoder"])
+@pytest.mark.parametrize("step", ["parser", "decoder", "codec"])
 @pytest.mark.parametrize("watched", [False, True])
-async def test_what_a_parser_or_decoder_of_the_broker_raises_stays_where_errors_are_kept(
+async def test_what_a_parser_decoder_or_codec_of_the_broker_raises_stays_where_errors_are_kept(
     step: str, watched: bool
 ) -> None:
     async def broken(msg: Any, original: Original) -> Any:
         raise ValueError("cannot")
 
-    options: dict[str, Any] = {step: broken}
+    options: dict[str, Any] = {step: Broken() if step == "codec" else broken}
     broker = OutboxBroker("memory://", logger=None, **options)
     publisher = broker.publisher("q" if watched else "other")
 
