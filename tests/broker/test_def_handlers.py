@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +21,7 @@ import anyio.to_thread
 import pytest
 from faststream import Depends
 
-from nightmail import Delivery, ExponentialRetry, Store
+from nightmail import Delivery, ExponentialRetry, NoRetry, Store
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage
 from nightmail.engine.worker import Worker
 from nightmail.errors import HandlerTimeout
@@ -602,6 +603,36 @@ async def main() -> None:
 
 asyncio.run(main())
 """
+
+
+@in_memory
+@pytest.mark.parametrize("fails", [False, True])
+async def test_djangos_old_connections_are_closed_around_each_message_in_its_thread(
+    make: Make, heard: Late, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    steps: list[tuple[str, str]] = []
+
+    def note(step: str) -> None:
+        steps.append((step, threading.current_thread().name))
+
+    # Stand-ins: a process has one set of settings, which other tests may need to be otherwise.
+    monkeypatch.setattr("django.db.close_old_connections", lambda: note("close"))
+    monkeypatch.setattr("django.conf.settings", SimpleNamespace(configured=True))
+    broker = make(retry=NoRetry())
+
+    @broker.subscriber("q", max_workers=1)
+    def handle(n: int) -> None:
+        note(f"handle {n}")
+        if fails:
+            raise LookupError
+
+    async with started(broker):
+        await broker.publish_batch(1, 2, queue="q")
+        await heard.until(lambda: len(heard.outcomes) == 2)
+
+    assert [step for step, _ in steps] == ["close", "handle 1", "close", "close", "handle 2", "close"]
+    (thread,) = {thread for _, thread in steps}
+    assert thread.startswith("nightmail q ")
 
 
 def test_django_that_is_only_imported_is_left_alone(tmp_path: Path) -> None:
