@@ -6,6 +6,7 @@ A fault is given the call it stands before, and decides whether and when the cal
     store.upset("claim", lost_request, times=3)    the next three never arrive
     store.upset("settle", lost_request, times=None)   none arrives until `mend`
     gate = store.upset("claim", Gate())            the next one waits for `gate.open()`
+    store.upset_all(Stuck())                       no verb at all is answered until `mend`
     store.sever()                                  nothing arrives any more: this process is as good as dead
 """
 
@@ -116,6 +117,7 @@ class FaultyStore:
         """What the extend that is under way, or was last, was asked for."""
         self._faults: dict[str, deque[Fault]] = {}
         self._lasting: dict[str, Fault] = {}
+        self._of_all: Fault | None = None
         self.interval: timedelta | None = None
         """The look interval, if it is not to be the store's own."""
         self._severed = False
@@ -138,10 +140,16 @@ class FaultyStore:
             self._faults.setdefault(verb, deque()).extend([fault] * times)
         return fault
 
+    def upset_all(self, fault: AnyFault) -> AnyFault:
+        """Put this fault before every call of every verb, until `mend`."""
+        self._of_all = fault
+        return fault
+
     def mend(self) -> None:
         """Forget every fault."""
         self._faults.clear()
         self._lasting.clear()
+        self._of_all = None
 
     def sever(self) -> None:
         """From now on nothing arrives."""
@@ -157,7 +165,7 @@ class FaultyStore:
 
     def _next_fault(self, verb: str) -> Fault | None:
         once = self._faults.get(verb)
-        return once.popleft() if once else self._lasting.get(verb)
+        return once.popleft() if once else self._lasting.get(verb, self._of_all)
 
     @property
     def capabilities(self) -> Capabilities:

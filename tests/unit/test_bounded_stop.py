@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from nightmail import OutboxBroker
 from nightmail.engine import shutdown as stopping_module
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.shutdown import Stopping
 from nightmail.engine.worker import Worker
 from nightmail.outcome import Done, Release
+from nightmail.stores.memory import MemoryData, MemoryStore
 from tests.unit.faulty import FaultyStore, Gate, Stuck
+from tests.unit.moving_time import LoopClock, loop_clock
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, publish, soon
+
+__all__ = ["loop_clock"]
 
 BRIEF = WorkerSettings(
     max_workers=2, graceful_timeout=timedelta(milliseconds=50), lease=timedelta(milliseconds=120)
@@ -109,6 +116,62 @@ async def test_what_waits_goes_back_while_a_claim_is_still_under_way(store: Faul
     await soon(running)
     assert seen.of(late) == [Release()]
     assert seen.left == [0]
+
+
+@pytest.mark.parametrize("grace", [None, 2.0], ids=["default", "two_seconds"])
+@pytest.mark.parametrize("refuses", [False, True], ids=["ends_when_cancelled", "refuses_to_end"])
+async def test_a_broker_stops_within_its_grace_period_and_five_seconds_whatever_the_store_does(
+    data: MemoryData,
+    loop_clock: LoopClock,
+    monkeypatch: pytest.MonkeyPatch,
+    grace: float | None,
+    refuses: bool,
+) -> None:
+    store = FaultyStore(MemoryStore(data, clock=loop_clock))
+    # Opened from a URL: the connections of such a store are the broker's to close.
+    monkeypatch.setattr("nightmail.broker.broker.open_store", lambda *_, **__: store)
+    broker = (
+        OutboxBroker("memory://", logger=None)
+        if grace is None
+        else OutboxBroker("memory://", logger=None, graceful_timeout=grace)
+    )
+    running, ends = asyncio.Event(), asyncio.Event()
+
+    @broker.subscriber(QUEUE)
+    async def handle(body: str) -> None:
+        running.set()
+        while refuses and not ends.is_set():
+            with suppress(asyncio.CancelledError):
+                await ends.wait()
+        await ends.wait()
+
+    @broker.subscriber("idle")
+    async def idle(body: str) -> None: ...
+
+    @broker.subscriber("dead", dead_letters=True)
+    async def bury(body: str) -> None: ...
+
+    await broker.start()
+    await broker.publish("a", QUEUE)
+    await soon(running.wait())
+    stuck = store.upset_all(Stuck())
+    # Long enough for every loop to be in the middle of a call: looks, renewals, reports.
+    await asyncio.sleep(60)
+
+    within = 15.0 if grace is None else grace
+    began = time.monotonic()
+    stopping = asyncio.create_task(broker.stop())
+    await asyncio.wait({stopping}, timeout=within + 5)
+    took, stopped = time.monotonic() - began, stopping.done()
+    stuck.open()
+    ends.set()
+    await asyncio.gather(stopping, return_exceptions=True)
+    await a_few_steps()
+
+    assert stopped
+    # The handler was given all of its time, and the connections were asked to close.
+    assert took >= within
+    assert store.calls["close"] == 1
 
 
 def test_all_moments_are_fixed_when_the_stop_is_asked_for() -> None:

@@ -204,7 +204,8 @@ class Outages:
             took = time.monotonic() - began
         finally:
             await asyncio.to_thread(backend.server.resume)
-        # Promised are the grace period and 5 s, at most; the rest is for a machine that is slow.
+        # Promised are the grace period and 5 s, at most; the rest is for a machine that is slow. The exact bound is
+        # tested on virtual time, in tests/unit/test_bounded_stop.py: here real threads and sockets have to end.
         assert took < 12
         # What was left behind ends now that it is answered.
         if left_behind := asyncio.all_tasks() - {asyncio.current_task()}:
