@@ -20,8 +20,10 @@ from nightmail.broker.config import OutboxBrokerConfig
 from nightmail.errors import StoreUnavailable
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.outcome import Dead, Outcome, Retry
+from nightmail.stores.memory import MemoryStore
 from tests.broker.support import AT_ONCE, Heard, soon, started
-from tests.unit.support import delivery
+from tests.unit.faulty import FaultyStore, lost_request
+from tests.unit.support import QUEUE, Seen, delivery, publish
 
 SECRET = "hunter2"
 logger = logging.getLogger("tests.broker.logs")
@@ -279,6 +281,34 @@ async def test_by_default_lines_have_their_time_and_level(
         r"INFO +- +\| +- the store answers again",
     ):
         assert re.search(rf"(?m)^\d{{4}}-\d\d-\d\d [\d:,]+ +{expected}", seen), seen
+
+
+@pytest.mark.usefixtures("default_log")
+@pytest.mark.parametrize("due", [0, 1])
+async def test_an_outage_is_one_line_and_so_is_its_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, due: int
+) -> None:
+    monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
+    store, seen = FaultyStore(MemoryStore()), Seen()
+    broker = OutboxBroker(store, observer=seen)
+
+    @broker.subscriber(QUEUE)
+    async def handle(body: str) -> None: ...
+
+    await publish(store, due)
+    store.upset("claim", lost_request, times=3)
+    async with started(broker):
+        await seen.until(lambda: seen.recoveries == 1 and sum(map(len, seen.writes)) == due)
+
+    assert len(seen.outages) == 3
+    said = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out)
+    time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+    outage = (
+        r"the store is unavailable: the line was cut before the request arrived; trying again in [\d.]+ s"
+    )
+    first, last = (line for line in said.splitlines() if "the store" in line)
+    assert re.fullmatch(rf"{time} WARNING +- +\| +- {outage}", first)
+    assert re.fullmatch(rf"{time} INFO +- +\| +- the store answers again", last)
 
 
 @pytest.mark.usefixtures("default_log")

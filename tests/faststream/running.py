@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -31,6 +32,8 @@ def say(*words: object) -> None:
 
 @broker.subscriber("orders")
 async def take(order: dict[str, int]) -> None:
+    if order["id"] < 0:
+        raise LookupError("no such order")
     say("{says}", order["id"])
 
 
@@ -56,15 +59,20 @@ class Running:
 
     async def says(self, line: str) -> None:
         """Wait until it has said this, and nothing else on that line."""
+        await self.says_like(re.escape(line))
+
+    async def says_like(self, pattern: str) -> None:
+        """Wait until a whole line is like this."""
         assert self._process.stdout is not None
+        like = re.compile(pattern)
         try:
             async with asyncio.timeout(START):
-                while line not in self.said:
+                while not any(map(like.fullmatch, self.said)):
                     read = await self._process.stdout.readline()
-                    assert read, f"it ended without saying {line!r}:\n" + "\n".join(self.said)
-                    self.said.append(read.decode().rstrip())
+                    assert read, f"it ended without saying {pattern!r}:\n" + "\n".join(self.said)
+                    self.said.append(_plain(read).rstrip())
         except TimeoutError:
-            raise AssertionError(f"it did not say {line!r}, only:\n" + "\n".join(self.said)) from None
+            raise AssertionError(f"it did not say {pattern!r}, only:\n" + "\n".join(self.said)) from None
 
     async def stop(self) -> int:
         """Ask it to end; how it did."""
@@ -75,9 +83,14 @@ class Running:
         """Wait for its end; how it ended."""
         async with asyncio.timeout(START):
             rest, _ = await self._process.communicate()
-        self.said += rest.decode().splitlines()
+        self.said += _plain(rest).splitlines()
         assert self._process.returncode is not None
         return self._process.returncode
+
+
+def _plain(said: bytes) -> str:
+    """The text without its colours."""
+    return re.sub(r"\x1b\[\d+m", "", said.decode())
 
 
 @asynccontextmanager

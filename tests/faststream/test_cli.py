@@ -40,6 +40,22 @@ async def test_an_application_runs_and_stops(tmp_path: Path) -> None:
     assert await what_is_left(url) == 0
 
 
+async def test_a_message_that_fails_is_one_line_of_the_log(tmp_path: Path) -> None:
+    url = write_app(tmp_path)
+
+    async with faststream(tmp_path, "run", "shop:app") as app:
+        await app.says("ready None")
+        await publish(url, -1)
+        await app.says_like(
+            r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING +- orders \| 1 +- message 1 of orders: "
+            r"attempt 1 failed: LookupError\('no such order'\); next attempt in [\d.]+ s"
+        )
+        await app.stop()
+
+    assert sum("attempt 1 failed" in line for line in app.said) == 1
+    assert not any("Traceback" in line for line in app.said)
+
+
 async def test_two_processes_share_the_work(tmp_path: Path) -> None:
     url = write_app(tmp_path)
     orders = range(20)
