@@ -77,7 +77,9 @@ async def test_one_handler_for_each_queue_is_no_mistake(log: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("option", [{"tables": "other"}, {"keep_delivered": True}, {"max_body_bytes": 1024}])
-def test_an_option_of_the_store_is_refused_beside_a_store_that_is_made_already(option: dict[str, Any]) -> None:
+def test_an_option_of_the_store_is_refused_beside_a_store_that_is_made_already(
+    option: dict[str, Any],
+) -> None:
     with pytest.raises(SetupError, match=f"{next(iter(option))} has no effect on a store that is made"):
         OutboxBroker(MemoryStore(), **option)
 

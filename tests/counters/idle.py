@@ -72,7 +72,9 @@ async def idle_statements(url: str, record: Record) -> int:
                 if not outages.noticed():
                     break
             else:
-                raise AssertionError(f"an outage in each of {MOST_COUNTS} counts: this machine is too busy to count")
+                raise AssertionError(
+                    f"an outage in each of {MOST_COUNTS} counts: this machine is too busy to count"
+                )
             await broker.stop()
     return sent
 
