@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.registry import NO_STORE, SCENARIOS
-from benchmarks.results import FULL, LAST, Results
+from benchmarks.registry import NO_STORE, SCENARIOS, chosen
+from benchmarks.results import FULL, LAST, OPERATING
 from benchmarks.run import run
 from benchmarks.systems import STORES
 
@@ -28,19 +28,14 @@ def main() -> int:
     )
     running.add_argument("--store", action="append", choices=STORES, help="only on this store")
     running.add_argument("--out", type=Path, help="where to write the results")
-    reporting = commands.add_parser("report", help="plots and docs/performance.md from results")
-    reporting.add_argument(
-        "--results", type=Path, default=FULL, help="from these instead of the last full run"
-    )
-    reporting.add_argument("--only-plots", action="store_true", help="leave the documentation as it is")
+    commands.add_parser("report", help="plots and docs/performance.md from the results that are committed")
     commands.add_parser("list", help="the scenarios")
     given = parser.parse_args()
     match given.command:
         case "run":
             return _measure(given)
         case "report":
-            results = Results.read(given.results) if given.results.exists() else None
-            report.write(results, given.results, page=not given.only_plots)
+            report.write(report.committed())
         case "list":
             for one in SCENARIOS:
                 stores = ", ".join(store for store in one.seconds if store != NO_STORE)
@@ -49,18 +44,23 @@ def main() -> int:
 
 
 def _measure(given: argparse.Namespace) -> int:
-    chosen = [one for one in SCENARIOS if not given.scenario or one.name in given.scenario]
     stores = [store for store in STORES if not given.store or store in given.store]
     # A terminal that is closed, or `kill`, ends the run like Ctrl-C: children and servers are ended in order.
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, signal.default_int_handler)
     # Each round has its own store in memory, and would log a warning about the one before.
     logging.getLogger("nightmail").setLevel(logging.ERROR)
-    whole = not (given.quick or given.scenario or given.store)
-    path = given.out or (FULL if whole else LAST)
-    results = run(chosen, stores, path, quick=given.quick)
+    path = given.out or _place(given)
+    results = run(chosen(given.scenario), stores, path, quick=given.quick)
     report.plot(results, path)
     return 130 if results.interrupted else 0
+
+
+def _place(given: argparse.Namespace) -> Path:
+    """Where the results go: those of a part, or of a quick run, are not for the documentation."""
+    if given.quick or given.store:
+        return LAST
+    return {None: FULL, ("operating",): OPERATING}.get(given.scenario and tuple(given.scenario), LAST)
 
 
 if __name__ == "__main__":

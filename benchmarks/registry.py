@@ -41,6 +41,8 @@ class Scenario:
     """About how long a full run takes, by store: for the progress bar."""
     quick: tuple[str, ...]
     """The stores on which a quick run has it."""
+    only_if_asked: bool = False
+    """Not a part of a run of everything, which is to end within 45 minutes."""
 
     def parts(self, stores: Sequence[str], *, quick: bool) -> list[str]:
         """On which stores to run it, of those that were chosen."""
@@ -50,6 +52,13 @@ class Scenario:
             if store in (*stores, ALL_STORES) or (store == NO_STORE and set(stores) == set(STORES))
         ]
         return [store for store in wanted if store in self.quick] if quick else wanted
+
+
+def chosen(names: Sequence[str] | None) -> list[Scenario]:
+    """Those with these names; without names, a run of everything."""
+    if names is None:
+        return [one for one in SCENARIOS if not one.only_if_asked]
+    return [one for one in SCENARIOS if one.name in names]
 
 
 def part(scenario: str, store: str) -> str:
@@ -130,7 +139,14 @@ SCENARIOS: Final = [
         _POSTGRES,
     ),
     Scenario("recovery", "a process that is killed", recovery, {ALL_STORES: 90}, ()),
-    Scenario("takeover", "workers that only pause, by lease", takeover, {"postgres": 65}, ()),
+    Scenario(
+        "takeover",
+        "workers that only pause, by lease",
+        takeover,
+        {"postgres": 65},
+        (),
+        only_if_asked=True,
+    ),
     Scenario("snapshot", "an old snapshot, held for two minutes", snapshot, {"postgres": 155}, _POSTGRES),
     Scenario(
         "keys",
@@ -144,7 +160,8 @@ SCENARIOS: Final = [
         "read commands on a full store, and a drain beside them",
         operating,
         {"postgres": 300, "redis": 420, "mariadb": 480, "sqlite": 300},
-        ("sqlite",),
+        (),
+        only_if_asked=True,
     ),
     Scenario("parameter", "what asking for the message costs", parameter, {NO_STORE: 15}, (NO_STORE,)),
     Scenario("year", "a year of virtual time in a test", year, {NO_STORE: 5}, (NO_STORE,)),

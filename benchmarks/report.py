@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +11,7 @@ from benchmarks import plots
 from benchmarks.bounds import verdicts
 from benchmarks.environments import ROOT
 from benchmarks.registry import SCENARIOS
-from benchmarks.results import Results, Table
+from benchmarks.results import FULL, OPERATING, Results, Table
 from benchmarks.show import compared, conditions, extent, number, value
 
 PAGE: Final = ROOT / "docs" / "performance.md"
@@ -23,20 +23,25 @@ in a process of its own; rounds of all systems are interleaved; a ratio is the m
 that is done, and what each scenario means: [benchmarks/README.md](../benchmarks/README.md).
 
 ```sh
-make bench              # everything, about an hour
-QUICK=1 make bench      # three minutes: does it work, and roughly how fast?
+make bench                        # everything, three quarters of an hour
+make bench SCENARIO=operating     # the commands on a full store, half an hour
+QUICK=1 make bench                # three minutes: does it work, and roughly how fast?
 ```
 
-This page is written by `python -m benchmarks report`, from the results of the last full run.
+This page is written by `python -m benchmarks report`, from the results of the last run of each of the first two.
 """
 
 
-def write(results: Results | None, path: Path, *, page: bool) -> None:
-    """Draw the pictures of these results and, if wanted, write the page."""
-    if results is not None:
+def committed() -> dict[Path, Results]:
+    """The results that the page shows."""
+    return {path: Results.read(path) for path in (FULL, OPERATING) if path.exists()}
+
+
+def write(recorded: Mapping[Path, Results]) -> None:
+    """Draw the pictures of these results, and write the page."""
+    for path, results in recorded.items():
         plot(results, path)
-    if page:
-        PAGE.write_text(text(results, path))
+    PAGE.write_text(text(recorded))
 
 
 def plot(results: Results, path: Path) -> None:
@@ -49,11 +54,15 @@ def plot(results: Results, path: Path) -> None:
         print(f"{len(names)} pictures in {_pictures(path)}")
 
 
-def text(results: Results | None, path: Path) -> str:
+def text(recorded: Mapping[Path, Results]) -> str:
     """The whole page."""
-    if results is None:
-        return HEAD + "\nNo full run has been recorded yet.\n"
-    parts = [HEAD, _about(results), "## Figures and their bounds\n", _summary(results)]
+    if not recorded:
+        return HEAD + "\nNo run has been recorded yet.\n"
+    return "\n".join([HEAD, *(_run(results, path) for path, results in recorded.items())])
+
+
+def _run(results: Results, path: Path) -> str:
+    parts = [_about(results), "## Figures and their bounds\n", _summary(results)]
     for scenario in SCENARIOS:
         tables = [table for table in results.tables if table.scenario == scenario.name]
         if tables:

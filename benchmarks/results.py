@@ -16,6 +16,8 @@ from benchmarks.statistics import Spread, spread
 HOME: Final = Path(__file__).parent / "results"
 FULL: Final = HOME / "full.json"
 """A run of everything: what the documentation shows."""
+OPERATING: Final = HOME / "operating.json"
+"""The commands on a full store, which a run of everything leaves out: the documentation shows it too."""
 LAST: Final = HOME / "last.json"
 """A quick run, or one of a part. Not committed."""
 

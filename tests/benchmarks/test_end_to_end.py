@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import report
 from benchmarks.bounds import BOUNDS, verdicts
-from benchmarks.registry import SCENARIOS
-from benchmarks.results import FULL, Results
+from benchmarks.registry import SCENARIOS, chosen
+from benchmarks.results import Results
 from benchmarks.run import run
 from benchmarks.systems import STORES
 
@@ -48,12 +48,12 @@ def test_a_scenario_that_fails_is_noted_and_the_next_one_runs(tmp_path: Path) ->
         ran.append(store)
 
     ran: list[str] = []
-    chosen = [
+    both = [
         type(scenario)("breaks", "", breaks, {"sqlite": 1.0}, ()),
         type(scenario)("works", "", works, {"sqlite": 1.0}, ()),
     ]
 
-    results = run(chosen, ["sqlite"], tmp_path / "results.json")
+    results = run(both, ["sqlite"], tmp_path / "results.json")
 
     assert ran == ["sqlite"]
     assert results.failures == [{"what": "breaks on sqlite", "error": "RuntimeError: broken on purpose"}]
@@ -72,6 +72,15 @@ def test_every_bound_belongs_to_a_scenario_that_can_measure_it() -> None:
 
 
 def test_the_page_in_the_documentation_is_written_from_the_committed_results() -> None:
-    results = Results.read(FULL) if FULL.exists() else None
+    assert report.PAGE.read_text() == report.text(report.committed()), "run `python -m benchmarks report`"
 
-    assert report.PAGE.read_text() == report.text(results, FULL), "run `python -m benchmarks report`"
+
+def test_a_run_of_everything_is_planned_to_end_within_45_minutes() -> None:
+    everything = chosen(None)
+
+    assert {one.name for one in SCENARIOS} - {one.name for one in everything} == {"operating", "takeover"}
+    assert sum(sum(one.seconds.values()) for one in everything) < 45 * 60
+
+
+def test_a_scenario_that_a_run_of_everything_leaves_out_can_be_asked_for() -> None:
+    assert [one.name for one in chosen(["operating"])] == ["operating"]

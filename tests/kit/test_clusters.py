@@ -21,6 +21,8 @@ from testkit.servers.redis_cluster import SLOTS, RedisCluster, RedisNode
 from testkit.waiting import wait_until
 
 pytest_plugins = ["testkit.cluster_fixtures"]
+# With the contract on clusters: a kit that is broken is noticed by the tests of those stores, too.
+pytestmark = pytest.mark.compat
 
 REPOSITORY = Path(__file__).parents[2]
 SECONDS = 30.0

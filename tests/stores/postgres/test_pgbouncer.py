@@ -18,7 +18,17 @@ from nightmail.outcome import Done, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Blocking, Extend, FullStore, Settlement
 from nightmail.testing.conformance import Harness, StoreConformance
+from nightmail.testing.conformance.blocking import BlockingConformance
 from nightmail.testing.conformance.build import LEASE, QUEUE, listens, message
+from nightmail.testing.conformance.cancellation import CancellationConformance
+from nightmail.testing.conformance.claim import ClaimConformance
+from nightmail.testing.conformance.committed import CommittedConformance
+from nightmail.testing.conformance.fixtures import StoreFixtures
+from nightmail.testing.conformance.keeper import KeeperConformance
+from nightmail.testing.conformance.publish import PublishConformance
+from nightmail.testing.conformance.schema import SchemaConformance
+from nightmail.testing.conformance.settle_batch import SettleBatchConformance
+from nightmail.testing.conformance.transaction import TransactionConformance
 from testkit.pytest_plugin import provide
 from testkit.servers import Postgres
 from testkit.servers.pgbouncer import PgBouncer
@@ -61,14 +71,34 @@ class PooledHarness(AsyncpgHarness):
             yield Blocking(own)
 
 
-class TestPgBouncer(StoreConformance):
-    """The whole suite, but for what rings: no wake-ups arrive here."""
+class Pooled(StoreFixtures):
+    """A store behind the pooler."""
 
     @pytest_asyncio.fixture
     async def harness(self, database: str, pgbouncer: PgBouncer) -> Harness:  # type: ignore[override]
         harness = PooledHarness(pgbouncer.through(database))
         await harness.make_empty()
         return harness
+
+
+class TestPgBouncerInShort(
+    Pooled,
+    PublishConformance,
+    ClaimConformance,
+    KeeperConformance,
+    SettleBatchConformance,
+    CommittedConformance,
+    TransactionConformance,
+    BlockingConformance,
+    CancellationConformance,
+    SchemaConformance,
+):
+    """What a pooler changes: settings and prepared statements of a session, transactions, connections that are lost."""
+
+
+@pytest.mark.compat
+class TestPgBouncer(Pooled, StoreConformance):
+    """The whole suite, but for what rings: no wake-ups arrive here."""
 
 
 class TestListenerBesidePgBouncer(StoreConformance):
