@@ -124,4 +124,26 @@ MUTANTS: Final = (
             "tests/telemetry/test_metrics_of_a_broker.py::test_every_ending_is_counted[memory-prometheus]",
         ),
     ),
+    Mutant(
+        name="a stop waits until the connections are closed",
+        why="a server that does not answer hangs a deployment until the process is killed",
+        file="broker/broker.py",
+        text="ends_by(time.monotonic() + CLOSE_SECONDS, closing)",
+        instead="ends_by(time.monotonic() + 3600, closing)",
+        killers=(
+            "tests/unit/test_bounded_stop.py::"
+            "test_a_broker_stops_within_its_grace_period_and_five_seconds_whatever_the_store_does",
+        ),
+    ),
+    Mutant(
+        name="options of a store that is made already are ignored",
+        why="messages go to other tables than the broker was given, or are larger than it allows",
+        file="broker/broker.py",
+        text="        if is_given:\n            raise SetupError(",
+        instead="        if is_given is None:\n            raise SetupError(",
+        killers=(
+            f"{_BROKER}/test_misuse.py::"
+            "test_an_option_of_the_store_is_refused_beside_a_store_that_is_made_already",
+        ),
+    ),
 )

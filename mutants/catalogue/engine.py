@@ -283,4 +283,26 @@ MUTANTS: Final = (
             "test_a_task_that_the_handler_waits_for_belongs_to_it_and_one_it_leaves_behind_does_not",
         ),
     ),
+    Mutant(
+        name="a stop waits for the store as long as it takes",
+        why="during an outage a deployment hangs until the process is killed",
+        file="engine/shutdown.py",
+        text="LAST_WRITES_SECONDS: Final = 2.5",
+        instead="LAST_WRITES_SECONDS: Final = 3600.0",
+        killers=(
+            f"{_UNIT}/test_bounded_stop.py::"
+            "test_a_broker_stops_within_its_grace_period_and_five_seconds_whatever_the_store_does",
+        ),
+    ),
+    Mutant(
+        name="a stop waits for what ignores its cancellation",
+        why="one call that cannot be interrupted hangs a deployment until the process is killed",
+        file="engine/shutdown.py",
+        text="            leave_behind(task)\n    return task.done()",
+        instead="            task.cancel()\n            await asyncio.wait({task})\n    return task.done()",
+        killers=(
+            f"{_UNIT}/test_bounded_stop.py::"
+            "test_a_broker_stops_within_its_grace_period_and_five_seconds_whatever_the_store_does",
+        ),
+    ),
 )

@@ -41,4 +41,12 @@ MUTANTS: Final = (
         instead="",
         killers=(f"{_SUITE}test_whatever_brings_a_superseded_message_back_makes_it_due_at_once_and_marked",),
     ),
+    Mutant(
+        name="memory: a dead letter too large for its reader is offered",
+        why="one dead letter ends every worker that reads it",
+        file="stores/memory/letters.py",
+        text="        if len(letter.record.body) > max_body_bytes:",
+        instead="        if letter.due_at is None:",
+        killers=(f"{_SUITE}test_a_letter_over_the_limit_of_the_reader_is_given_up_unread_and_kept",),
+    ),
 )

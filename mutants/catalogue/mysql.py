@@ -101,4 +101,12 @@ MUTANTS: Final = (
         instead="            if self._ssl_context is False:",
         killers=("tests/security/test_tls.py::test_mysql_tls_is_never_left_out_in_silence",),
     ),
+    Mutant(
+        name="mysql: a dead letter too large for its reader is offered",
+        why="one dead letter ends every worker that reads it",
+        file="stores/mysql/letters.sql",
+        text="m.body_bytes > :max_body_bytes or ",
+        instead="",
+        killers=(f"{_SUITE}test_a_letter_over_the_limit_of_the_reader_is_given_up_unread_and_kept",),
+    ),
 )

@@ -113,4 +113,35 @@ MUTANTS: Final = (
             "test_our_connections_are_at_read_committed_whatever_the_databases_default",
         ),
     ),
+    Mutant(
+        name="postgres: a dead letter too large for its reader is offered",
+        why="one dead letter ends every worker that reads it",
+        file="stores/postgres/letters.sql",
+        text="taken.body_bytes > :max_body_bytes::integer or ",
+        instead="",
+        killers=(f"{_SUITE}test_a_letter_over_the_limit_of_the_reader_is_given_up_unread_and_kept",),
+    ),
+    Mutant(
+        name="postgres: the error of a constraint quotes the row",
+        why="a payload stands in logs and tracebacks",
+        file="stores/postgres/errors.py",
+        text="            link.detail = None\n",
+        instead="            pass\n",
+        killers=(
+            f"{_STORE}/test_refused_rows.py::TestRowsThatAConstraintRefuses::"
+            "test_a_publish_tells_nothing_of_the_row",
+        ),
+    ),
+    Mutant(
+        name="postgres: a quoted row ends with its first line",
+        why="a timer id or an ordering key of several lines stands in logs and tracebacks",
+        file="stores/postgres/errors.py",
+        text="    return text.partition(_DETAIL)[0]",
+        instead="    before, _, after = text.partition(_DETAIL)\n"
+        '    return before + "".join(after.partition("\\n")[1:])',
+        killers=(
+            f"{_STORE}/test_refused_rows.py::TestRowsThatAConstraintRefuses::"
+            "test_a_publish_in_a_callers_transaction_tells_nothing_of_the_row",
+        ),
+    ),
 )

@@ -8,6 +8,10 @@ from mutants.mutant import Mutant
 
 _STORE: Final = "tests/stores/redis"
 _SUITE: Final = f"{_STORE}/test_conformance.py::TestRedis::"
+_LOOK_AT_EACH: Final = (
+    "    for at = 1, #found, 2 do\n      look_at(queues[place], found[at])\n    end\n"
+    "    room = room - #found / 2\n    if room == 0 then\n"
+)
 
 MUTANTS: Final = (
     Mutant(
@@ -126,6 +130,54 @@ MUTANTS: Final = (
         killers=(
             f"{_STORE}/test_server_requirements.py::"
             "test_a_server_that_may_drop_messages_is_refused_and_the_setting_is_named",
+        ),
+    ),
+    Mutant(
+        name="redis: a dead letter too large for its reader is offered",
+        why="one dead letter ends every worker that reads it",
+        file="stores/redis/claim_dead.lua",
+        text="#body > largest or ",
+        instead="",
+        killers=(f"{_SUITE}test_a_letter_over_the_limit_of_the_reader_is_given_up_unread_and_kept",),
+    ),
+    Mutant(
+        name="redis: a recall goes on by rank",
+        why="after a lost reply some messages wait for a whole lease",
+        file="stores/redis/recalling.lua",
+        text="    local first = id and rank_after(leases, till, id) or 0\n"
+        "    local found = redis.call('ZRANGE', leases, first, first + room - 1, 'WITHSCORES')\n"
+        f"{_LOOK_AT_EACH}"
+        "      return struct.pack(CURSOR, place, which, tonumber(found[#found])) .. found[#found - 1]\n",
+        instead="    local first = id and till or 0\n"
+        "    local found = redis.call('ZRANGE', leases, first, first + room - 1, 'WITHSCORES')\n"
+        "    local behind = redis.call('ZCARD', leases) - first - #found / 2\n"
+        f"{_LOOK_AT_EACH}"
+        "      return struct.pack(CURSOR, place, which, redis.call('ZCARD', leases) - behind) .. found[#found - 1]\n",
+        killers=(
+            f"{_STORE}/test_verbs_in_several_calls.py::"
+            "test_a_recall_misses_nothing_that_moves_between_its_calls",
+        ),
+    ),
+    Mutant(
+        name="redis: a recall looks at all leases in one call",
+        why="with many messages in flight a lost reply holds up every other client of the server",
+        file="stores/redis/recalling.lua",
+        text="  local place, which, till, id, room = 1, 1, nil, nil, MANY\n",
+        instead="  local place, which, till, id, room = 1, 1, nil, nil, MANY * MANY\n",
+        killers=(
+            f"{_STORE}/test_verbs_in_several_calls.py::"
+            "test_no_call_of_a_recall_looks_at_more_than_a_thousand_leases",
+        ),
+    ),
+    Mutant(
+        name="redis: a wake-up that may not be sent fails the publish",
+        why="an account without that right gets an error for what is stored, and stores it again",
+        file="stores/redis/common.lua",
+        text="      redis.pcall(ARGV[2], q.bell, '')",
+        instead="      redis.call(ARGV[2], q.bell, '')",
+        killers=(
+            f"{_STORE}/test_rights.py::"
+            "test_concurrent_publishes_of_an_account_without_wakeups_are_stored_once_each",
         ),
     ),
 )

@@ -128,4 +128,12 @@ MUTANTS: Final = (
         instead="0o644)",
         killers=("tests/stores/sqlite/test_file.py::TestFile::test_only_its_owner_may_read_what_is_created",),
     ),
+    Mutant(
+        name="sqlite: a dead letter too large for its reader is offered",
+        why="one dead letter ends every worker that reads it",
+        file="stores/sqlite/letters.sql",
+        text="length(body) > :max_body OR ",
+        instead="",
+        killers=(f"{_SUITE}test_a_letter_over_the_limit_of_the_reader_is_given_up_unread_and_kept",),
+    ),
 )
