@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fast_depends import Provider
-from faststream import Context, ContextRepo, Depends, Header
+from faststream import Context, ContextRepo, Depends, FastStream, Header, TestApp
 from faststream.specification import AsyncAPI
 from faststream.specification.schema import Tag
 
@@ -65,6 +65,24 @@ async def test_handlers_find_what_was_put_into_the_context(make: Make, calls: Ca
         await broker.publish("", "q")
 
         assert await calls.times(1) == ["Bath"]
+
+
+async def test_the_contexts_of_the_application_and_of_each_broker_add_up(make: Make, calls: Calls) -> None:
+    bath, york = make(context=ContextRepo({"shop": "Bath"})), make(context=ContextRepo({"shop": "York"}))
+
+    @bath.subscriber("bath")
+    async def take_in_bath(body: str, shop: str = Context(), company: str = Context()) -> None:
+        calls(shop, company)
+
+    @york.subscriber("york")
+    async def take_in_york(body: str, shop: str = Context(), company: str = Context()) -> None:
+        calls(shop, company)
+
+    async with TestApp(FastStream(bath, york, context=ContextRepo({"company": "Tea"}))):
+        await bath.publish("", "bath")
+        await york.publish("", "york")
+
+        assert sorted(await calls.times(2)) == [("Bath", "Tea"), ("York", "Tea")]
 
 
 async def test_handlers_find_headers_and_parts_of_the_message(make: Make, calls: Calls) -> None:
