@@ -11,6 +11,11 @@ from testkit.servers.errors import ServerFailed
 _PREFIX = "nightmail_test_"
 
 
+def new_name() -> str:
+    """A name for a database that no other has."""
+    return _PREFIX + secrets.token_hex(8)
+
+
 class Databases(ABC):
     """A kind of server says how a database is created and dropped."""
 
@@ -30,8 +35,12 @@ class Databases(ABC):
 
     def create_database(self) -> str:
         """Create an empty database with a name of its own, and return its URL."""
-        name = _PREFIX + secrets.token_hex(8)
+        name = new_name()
         self.create(name)
+        return self.url_of(name)
+
+    def url_of(self, name: str) -> str:
+        """The URL of the database with this name."""
         return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
     def drop_database(self, url: str) -> None:

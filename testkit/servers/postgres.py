@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import psycopg
 
 from testkit.servers.base import Server
-from testkit.servers.databases import Databases
+from testkit.servers.databases import Databases, new_name
 from testkit.servers.errors import NotReady
 from testkit.servers.install import Package
 
@@ -107,12 +108,18 @@ class Postgres(Server, Databases):
 
     # Databases
 
-    def create(self, name: str) -> None:
+    def copy_database(self, url: str) -> str:
+        """Create a database like this one, to which no client is connected, and return its URL."""
+        name = new_name()
+        self.create(name, like=urlsplit(url).path.removeprefix("/"))
+        return self.url_of(name)
+
+    # Not template1: that cannot be copied while anyone is connected to it.
+    def create(self, name: str, *, like: str = "template0") -> None:
         with self._administrator() as connection:
             # As files: by way of the log, the default from Postgres 15 on, it takes twice as long.
             strategy = " strategy file_copy" if connection.info.server_version >= _HAS_STRATEGIES else ""
-            # Not template1: that cannot be copied while anyone is connected to it.
-            connection.execute(f'create database "{name}" template template0{strategy}'.encode())
+            connection.execute(f'create database "{name}" template "{like}"{strategy}'.encode())
 
     def drop(self, name: str) -> None:
         self.sql(f'drop database if exists "{name}" with (force)')
