@@ -208,4 +208,4 @@ def promptly() -> AbstractAsyncContextManager[Any]:
 
     Only a failure takes long: a correct store leaves the block at once.
     """
-    return asyncio.timeout(5)
+    return asyncio.timeout(30)
