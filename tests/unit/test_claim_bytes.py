@@ -60,8 +60,8 @@ async def test_no_more_bytes_are_fetched_ahead_than_one_claim_may_take(
 async def test_a_claim_that_stopped_at_its_bytes_is_followed_by_another_at_once(
     data: MemoryData, loop_clock: LoopClock, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On the time of the event loop: on a slow machine one of the first five may not have started yet, and takes its
-    # share of the bytes.
+    # On the time of the event loop: when half a second passes before the last of the first five starts, it is checked
+    # for pauses first, and takes its share of the bytes meanwhile.
     store = FaultyStore(MemoryStore(data, clock=loop_clock))
     monkeypatch.setattr(worker_module, "REVIEW_SECONDS", 60.0)
     handler = Handler(held=True)
