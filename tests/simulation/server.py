@@ -57,6 +57,8 @@ class Server:
         self.wakeups = Wakeups(self.loop, chance, journal)
         # The memory store keeps only a weak reference to who listens.
         self.data.tables.listeners[self.wakeups] = None
+        self.transactions = 0
+        """How many are open."""
         self.poison: set[str] = set()
         """The tags of messages that kill their process."""
         self._world = world

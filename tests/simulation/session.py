@@ -85,6 +85,7 @@ class Session:
 
     async def _hold(self, opened: asyncio.Future[None]) -> None:
         assert self._ending is not None
+        self._server.transactions += 1
         try:
             async with self._server.data.transaction() as self._transaction:
                 opened.set_result(None)
@@ -92,6 +93,8 @@ class Session:
                     raise _RolledBack
         except _RolledBack:
             return
+        finally:
+            self._server.transactions -= 1
         for delivery in self._acked:
             self._server.note(
                 Committed, worker=self._worker, id=delivery.id, token=self._server.token(delivery.token)

@@ -58,6 +58,10 @@ def test_a_seed_gives_the_same_history_each_time() -> None:
     assert len(set(once)) == 20
 
 
+def test_a_history_is_not_over_while_a_dead_process_has_a_transaction_open() -> None:
+    assert run(5979).violation is None
+
+
 @pytest.mark.parametrize("hash_seed", ["1", "4711"])
 def test_a_seed_gives_the_same_history_in_every_process(hash_seed: str) -> None:
     here = hashlib.sha256("".join(run(seed).text() for seed in range(20)).encode()).hexdigest()
