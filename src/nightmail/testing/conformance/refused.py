@@ -10,13 +10,12 @@ from typing import Final
 import pytest
 
 from nightmail.errors import LeaseLost, MessageTooLarge, TimerExists
-from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
+from nightmail.outcome import Dead, Done, Outcome, WriteResult
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
     HOUR,
     LEASE,
-    MINUTE,
     QUEUE,
     bodies,
     claim_all,
@@ -27,6 +26,7 @@ from nightmail.testing.conformance.build import (
     timer,
 )
 from nightmail.testing.conformance.build_scene import Scene, arranged, picture, write_everywhere
+from nightmail.testing.conformance.lease import every_outcome
 
 Verb = Callable[[FullStore, Scene], Awaitable[object]]
 
@@ -122,16 +122,7 @@ class RefusedConformance:
         )
         assert len(found) == 5
 
-    @pytest.mark.parametrize(
-        "outcome",
-        [
-            pytest.param(Done(), id="done"),
-            pytest.param(Retry(MINUTE), id="retry"),
-            pytest.param(Postpone(MINUTE), id="postpone"),
-            pytest.param(Dead("rejected"), id="dead"),
-            pytest.param(Release(), id="release"),
-        ],
-    )
+    @every_outcome
     async def test_a_foreign_token_in_a_batch_writes_nothing_and_its_neighbours_are_written(
         self, store: FullStore, other: FullStore, outcome: Outcome
     ) -> None:

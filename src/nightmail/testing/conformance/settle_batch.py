@@ -29,6 +29,7 @@ from nightmail.testing.conformance.build import (
     settle_one,
 )
 from nightmail.testing.conformance.harness import Harness, RolledBack
+from nightmail.testing.conformance.lease import every_outcome
 
 
 class SettleBatchConformance:
@@ -159,16 +160,7 @@ class SettleBatchConformance:
             ("refunds", 1),
         ]
 
-    @pytest.mark.parametrize(
-        "outcome",
-        [
-            pytest.param(Done(), id="done"),
-            pytest.param(Retry(MINUTE), id="retry"),
-            pytest.param(Postpone(MINUTE), id="postpone"),
-            pytest.param(Dead("rejected"), id="dead"),
-            pytest.param(Release(), id="release"),
-        ],
-    )
+    @every_outcome
     async def test_a_second_settlement_is_lost_and_changes_nothing(
         self, store: FullStore, clock: ManualClock, outcome: Outcome
     ) -> None:

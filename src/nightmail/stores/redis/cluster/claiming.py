@@ -54,7 +54,14 @@ class ClusterClaiming:
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
-        return await self._recall(queues, token)
+        # A node that does not answer holds up none of the others.
+        counts = await asyncio.gather(
+            *(self._claiming.recall(group, token) for group in self._groups(queues)), return_exceptions=True
+        )
+        for count in counts:
+            if isinstance(count, BaseException):
+                raise count
+        return sum(count for count in counts if not isinstance(count, BaseException))
 
     async def _claim(self, wanted: Wanted) -> Claimed:
         claimed: list[Delivery] = []
@@ -107,20 +114,10 @@ class ClusterClaiming:
     async def _give_back(self, claimed: Sequence[Delivery], wanted: Wanted) -> None:
         for group in self._groups(delivery.queue for delivery in claimed):
             try:
-                await self._recall(group, wanted.token)
+                await self.recall(group, wanted.token)
             except StoreUnavailable:
                 # No worker knows of them: tried again before the next claim of these queues.
                 self._remember(tuple(self._claiming.tags(group)), wanted.token, wanted.lease)
-
-    async def _recall(self, queues: Sequence[str], token: UUID) -> int:
-        # A node that does not answer holds up none of the others.
-        counts = await asyncio.gather(
-            *(self._claiming.recall(group, token) for group in self._groups(queues)), return_exceptions=True
-        )
-        for count in counts:
-            if isinstance(count, BaseException):
-                raise count
-        return sum(count for count in counts if not isinstance(count, BaseException))
 
     def _groups(self, queues: Iterable[str]) -> list[list[str]]:
         tagged = ((self._claiming.calls.keys.tag(queue), queue) for queue in dict.fromkeys(queues))
