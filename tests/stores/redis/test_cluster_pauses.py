@@ -81,14 +81,14 @@ async def test_a_probe_that_another_process_took_meanwhile_leaves_a_claim_withou
 async def test_what_could_not_be_handed_back_is_before_the_next_claim(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recall, failures = ClusterClaiming._recall, count()
+    recall, failures = ClusterClaiming.recall, count()
 
     async def refused(claiming: ClusterClaiming, *arguments: object) -> int:
         if next(failures) == 0:
             raise StoreUnavailable("no answer")
         return await recall(claiming, *arguments)  # type: ignore[arg-type]  # they are what was given
 
-    monkeypatch.setattr(ClusterClaiming, "_recall", refused)
+    monkeypatch.setattr(ClusterClaiming, "recall", refused)
     probe = await look(store)
     rest = await look(store)
 
