@@ -28,6 +28,7 @@ class Code(StrEnum):
     WORKERS_BUSY = "workers-busy"
     LEASES_LOST = "leases-lost"
     HANDLER_LONG = "handler-long"
+    HANDLER_OUTLIVES_LEASE = "handler-outlives-lease"
     THREADS_SHORT = "threads-short"
     VERSIONS_MIXED = "versions-mixed"
     DEAD_LETTERS_GROWING = "dead-letters-growing"
@@ -37,6 +38,9 @@ class Code(StrEnum):
     PAUSE_FORGOTTEN = "pause-forgotten"
     BREAKER_OPEN = "breaker-open"
     CLOCK_SKEW = "clock-skew"
+    SCHEMA_MISSING = "schema-missing"
+    SCHEMA_OUTDATED = "schema-outdated"
+    SCHEMA_NEWER = "schema-newer"
     SCHEMA_DRIFT = "schema-drift"
     UNSUITABLE_SERVER = "unsuitable-server"
     RIGHTS_MISSING = "rights-missing"
@@ -61,6 +65,7 @@ class Code(StrEnum):
     REDIS_PERSISTENCE = "redis-persistence"
     REDIS_REPLICAS = "redis-replicas"
     REDIS_MEMORY = "redis-memory"
+    REDIS_CONNECTIONS = "redis-connections"
 
     SQLITE_VERSION = "sqlite-version"
     SQLITE_NETWORK_DISK = "sqlite-network-disk"
@@ -70,6 +75,8 @@ class Code(StrEnum):
 
 LASTING: Final = frozenset(
     {
+        Code.SCHEMA_MISSING,
+        Code.SCHEMA_OUTDATED,
         Code.SCHEMA_DRIFT,
         Code.UNSUITABLE_SERVER,
         Code.POSTGRES_DURABILITY,
@@ -112,6 +119,9 @@ class Finding:
 class Examined(Protocol):
     """A store that knows what can be wrong with its server."""
 
-    async def examine(self) -> list[Finding]:
-        """What is wrong with the server, or how it is set up. Only reads; what it may not read it leaves out."""
+    async def examine(self, *, processes: int = 0) -> list[Finding]:
+        """What is wrong with the server, or how it is set up. Only reads; what it may not read it leaves out.
+
+        `processes`: how many are at work here. Each may need `Capabilities.connections` of the server's connections.
+        """
         ...

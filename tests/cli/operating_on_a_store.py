@@ -38,7 +38,7 @@ class OperatingOnAStore:
 
     @pytest.mark.parametrize(
         "command",
-        [["why", "1"], ["workers"], ["pauses"], ["doctor"], ["pause", "q"], ["resume", "q"], ["stop", "1"]],
+        [["why", "1"], ["workers"], ["pauses"], ["pause", "q"], ["resume", "q"], ["stop", "1"]],
         ids=lambda command: command[0],
     )
     def test_without_tables_they_say_how_to_make_them(self, url: str, command: list[str]) -> None:
@@ -230,6 +230,23 @@ class OperatingOnAStore:
         assert (finding["severity"], finding["lasting"], finding["runbook"]) == ("fatal", False, row[6])
         assert {each["code"] for each in warned.answer} >= {"breaker-open"}
         assert "no-worker" not in {each["code"] for each in warned.answer}
+
+    def test_doctor_finds_a_forgotten_migration_until_it_is_made(self, url: str) -> None:
+        forgotten = nightmail("doctor", "--json", url=url)
+        at_boot = nightmail("doctor", "--strict", url=url)
+        assert nightmail("migrate", url=url).code == 0
+        made = nightmail("doctor", "--json", url=url)
+
+        assert forgotten.code == at_boot.code == 2
+        (finding,) = [each for each in forgotten.answer if each["code"] == "schema-missing"]
+        assert (finding["severity"], finding["lasting"]) == ("fatal", True)
+        assert finding["remedy"].startswith("`nightmail migrate`")
+        assert finding["runbook"].endswith("/docs/runbooks/schema-missing.md")
+        assert "schema-missing" in {row[1] for row in at_boot.rows}
+        # Without tables nothing else is wrong: the server is examined all the same.
+        before, after = ({each["code"] for each in ran.answer} for ran in (forgotten, made))
+        assert before - after == {"schema-missing"}
+        assert after - before == set()
 
     def test_doctor_at_the_start_of_a_service_ignores_what_passes(self, store: str) -> None:
         publish(store, an_order())

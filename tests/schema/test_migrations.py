@@ -14,7 +14,9 @@ from sqlalchemy import Engine, create_engine
 
 from nightmail import Delivery, Message, SchemaDrift, SchemaOutdated, Worker
 from nightmail.engine.settings import WorkerSettings
+from nightmail.findings import Code, Finding, Severity
 from nightmail.observe import Observer
+from nightmail.operations.doctor import diagnose
 from nightmail.store import FullStore
 from nightmail.stores import open_store
 from nightmail.stores.shared.table_names import TableNames
@@ -22,8 +24,8 @@ from nightmail.stores.sql import migrations
 from tests.schema.conftest import Database
 
 MODULES: Final = {
-    "postgresql": ("postgres.migrate", "postgres.check"),
-    "mysql": ("mysql.migrate", "mysql.check"),
+    "postgresql": ("postgres.migrate", "postgres.check", "postgres.examining"),
+    "mysql": ("mysql.migrate", "mysql.check", "mysql.examining"),
     "sqlite": ("sqlite.check",),
 }
 COLUMN: Final = "alter table nightmail_messages add column tenant varchar(20);"
@@ -135,6 +137,39 @@ async def test_code_that_the_tables_no_longer_serve_is_told_to_be_updated(
 
     with pytest.raises(SchemaDrift, match="serves code of version 2 or later, and this is version 1: update"):
         await store.check()
+
+
+async def told(store: FullStore, code: Code) -> list[Finding]:
+    """What a doctor finds of this kind."""
+    return [each for each in await diagnose(store) if each.code is code]
+
+
+async def test_a_forgotten_migration_is_found_until_it_is_made(database: Database, store: FullStore) -> None:
+    with version_2(database):
+        async with opened(database) as newer:
+            (found,) = await told(newer, Code.SCHEMA_OUTDATED)
+            await newer.migrate()
+            made = await told(newer, Code.SCHEMA_OUTDATED)
+
+    assert (found.severity, found.lasting, made) == (Severity.FATAL, True, [])
+    assert found.evidence.startswith("the tables are at version 1, this code needs 2.")
+    assert found.remedy.startswith("`nightmail migrate`")
+
+
+async def test_tables_that_are_newer_than_the_code_are_found_until_it_is_updated(
+    database: Database, store: FullStore
+) -> None:
+    assert await told(store, Code.SCHEMA_NEWER) == []
+    with version_2(database):
+        async with opened(database) as newer:
+            await newer.migrate()
+
+    (found,) = await told(store, Code.SCHEMA_NEWER)
+    with version_2(database):
+        updated = await told(store, Code.SCHEMA_NEWER)
+
+    assert (found.severity, found.lasting, updated) == (Severity.NOTICE, False, [])
+    assert found.evidence == "they are at version 2 and serve code of version 1 or later; this is version 1"
 
 
 async def test_a_step_that_fails_half_way_is_finished_by_the_next_attempt(

@@ -48,6 +48,8 @@ async def test_a_handler_that_hangs_keeps_its_worker_busy_until_it_ends(
         handler.let_go()
         await seen.until_settled(3)
         await asyncio.sleep(11.0)
+        ended = await found(store)
+        await asyncio.sleep(20.0)
         in_order = await found(store)
 
     assert set(unattended) == {Code.NO_WORKER}
@@ -55,6 +57,9 @@ async def test_a_handler_that_hangs_keeps_its_worker_busy_until_it_ends(
     assert set(late) == {Code.WORKERS_BUSY, Code.HANDLER_LONG}
     assert "the only handler in 1 process is busy" in late[Code.WORKERS_BUSY].evidence
     assert late[Code.HANDLER_LONG].evidence.startswith(f"message {first}, attempt 1, on ")
+    # Until it has not run for so long in two reports.
+    assert set(ended) == {Code.HANDLER_OUTLIVES_LEASE}
+    assert ended[Code.HANDLER_OUTLIVES_LEASE].evidence.startswith("one took 16 min 30 s of late on ")
 
 
 async def test_leases_that_a_worker_lost_are_found_until_it_starts_again(

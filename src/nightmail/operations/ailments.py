@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 
 from nightmail.controls import LeasedMessage, Pause, WorkerRecord
-from nightmail.errors import NotAllowed, SchemaDrift, UnsuitableServer
+from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing, SchemaOutdated, UnsuitableServer
 from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.liveness import name_of
 from nightmail.records import DeadLetter, PendingMessage, QueueStats, StoredMessage, fingerprint
@@ -141,6 +141,27 @@ def handler_long(lease: LeasedMessage, holder: WorkerRecord | None, now: datetim
         remedy=(
             f"`nightmail why {lease.id}`; end it with `nightmail stop {lease.id}`; bound such handlers with "
             "`handler_timeout`"
+        ),
+    )
+
+
+def handler_outlives_lease(queue: str, worker: WorkerRecord, *, took: float, lease: float) -> Finding:
+    """Handlers that run for longer than their lease lasts."""
+    return Finding(
+        code=Code.HANDLER_OUTLIVES_LEASE,
+        severity=Severity.NOTICE,
+        what=f"handlers of queue {queue} run for longer than their lease lasts",
+        evidence=(
+            f"one took {length(timedelta(seconds=took))} of late on {name_of(worker)}; the lease lasts "
+            f"{length(timedelta(seconds=lease))}, and is renewed while the handler runs"
+        ),
+        consequence=(
+            "a worker that cannot renew it, because it is frozen or cut off from the store, loses the message while "
+            "the handler runs: another worker runs it a second time, at the same time"
+        ),
+        remedy=(
+            "nothing, if its effects are in one transaction with the ack: a second run then has none. Else give this "
+            "subscriber a longer `lease_ttl_seconds`: what a dead process held then goes to another later"
         ),
     )
 
@@ -314,6 +335,30 @@ def clock_skew(skew: timedelta) -> Finding:
             ", and so are the times in its logs"
         ),
         remedy="let both machines take their time from NTP (chrony, systemd-timesyncd)",
+    )
+
+
+def schema_missing(error: SchemaMissing) -> Finding:
+    """There are no tables."""
+    return Finding(
+        code=Code.SCHEMA_MISSING,
+        severity=Severity.FATAL,
+        what="the tables were never made here",
+        evidence=" ".join(str(error).split()),
+        consequence="nothing can be published or delivered; a service without `create_tables=True` refuses to start",
+        remedy="`nightmail migrate`, if this is the right database: `nightmail migrate --sql` prints what that does",
+    )
+
+
+def schema_outdated(error: SchemaOutdated) -> Finding:
+    """A migration was forgotten."""
+    return Finding(
+        code=Code.SCHEMA_OUTDATED,
+        severity=Severity.FATAL,
+        what="the tables are older than this version needs",
+        evidence=" ".join(str(error).split()),
+        consequence="a service of this version refuses to start; those of the version before go on with these tables",
+        remedy="`nightmail migrate`, while the old version runs; then start the new one",
     )
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
-from typing import Final
+from operator import attrgetter, itemgetter
 
 from nightmail.controls import LeasedMessage, Pause, WorkerRecord
-from nightmail.errors import NightmailError, NotAllowed, SchemaDrift, UnsuitableServer
+from nightmail.errors import (
+    NightmailError,
+    NotAllowed,
+    SchemaDrift,
+    SchemaMissing,
+    SchemaOutdated,
+    UnsuitableServer,
+)
 from nightmail.findings import Code, Examined, Finding, Severity
 from nightmail.operations import ailments
 from nightmail.operations.liveness import consumers, is_live, subscribers, total
@@ -44,43 +50,49 @@ class Thresholds:
 
 
 DEFAULTS = Thresholds()
-_IN_THE_WAY: Final = frozenset({Code.UNSUITABLE_SERVER, Code.SCHEMA_DRIFT, Code.RIGHTS_MISSING})
-"""Findings that can be why a store cannot be looked at."""
 
 
 async def diagnose(store: FullStore, thresholds: Thresholds = DEFAULTS) -> list[Finding]:
-    """What is wrong, the worst first. Raises only where there are no tables to look at."""
-    found = await _examine(store)
-    try:
-        found += await _look(store, thresholds)
-    except NightmailError:
-        # On a replica, with changed tables, or without rights, not everything can be read: that is told already.
-        if not any(each.code in _IN_THE_WAY for each in found):
-            raise
-    return sorted(found, key=lambda each: (-each.severity, each.code, each.what))
-
-
-async def _examine(store: FullStore) -> list[Finding]:
-    """The tables, and the server."""
-    problem: Finding | None = None
-    try:
-        await store.check()
-    except SchemaDrift as error:
-        problem = ailments.schema_drift(error)
-    except NotAllowed as error:
-        problem = ailments.rights_missing(error)
-    except UnsuitableServer as error:
-        problem = ailments.unsuitable_server(error)
-    found = await store.examine() if isinstance(store, Examined) else []
+    """What is wrong, the worst first. Raises only where the store does not answer."""
+    problem = await _problem(store)
+    found: list[Finding] = []
+    processes = 0
+    # Without tables there is nothing to look at.
+    if problem is None or problem.code is not Code.SCHEMA_MISSING:
+        try:
+            found, processes = await _look(store, thresholds)
+        except NightmailError:
+            # On a replica, with old or changed tables, or without rights, not everything can be read: that is told.
+            if problem is None:
+                raise
+    if isinstance(store, Examined):
+        found += await store.examine(processes=processes)
     # What makes a server unsuitable is told once, by the store if it knows more about it.
     told = any(each.lasting and each.severity is Severity.FATAL for each in found)
     if problem is not None and not (problem.code is Code.UNSUITABLE_SERVER and told):
         found.append(problem)
-    return found
+    return sorted(found, key=lambda each: (-each.severity, each.code, each.what))
 
 
-async def _look(store: FullStore, thresholds: Thresholds) -> list[Finding]:
-    """The queues, their workers and their dead letters."""
+async def _problem(store: FullStore) -> Finding | None:
+    """What a service would refuse to start for."""
+    try:
+        await store.check()
+    except SchemaMissing as error:
+        return ailments.schema_missing(error)
+    except SchemaOutdated as error:
+        return ailments.schema_outdated(error)
+    except SchemaDrift as error:
+        return ailments.schema_drift(error)
+    except NotAllowed as error:
+        return ailments.rights_missing(error)
+    except UnsuitableServer as error:
+        return ailments.unsuitable_server(error)
+    return None
+
+
+async def _look(store: FullStore, thresholds: Thresholds) -> tuple[list[Finding], int]:
+    """What the queues, their workers and their dead letters show, and how many processes are at work."""
     asked = datetime.now(UTC)
     now = (await store.facts(0)).now
     took = datetime.now(UTC) - asked
@@ -103,7 +115,7 @@ async def _look(store: FullStore, thresholds: Thresholds) -> list[Finding]:
             waiting = await store.peek(queue, limit=thresholds.sample)
             found += _failing(queue, waiting, thresholds)
             found += await _blocked(store, queue, now, thresholds)
-    return found
+    return found, sum(is_live(each, now) for each in seen.workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +155,7 @@ class Seen:
         if len({worker.version for worker in live}) > 1:
             yield ailments.versions_mixed(live)
         yield from _short_of_threads(live)
+        yield from _outliving(live)
 
     def _busy(self) -> Iterator[Finding]:
         for queue, stats in sorted(self.stats.items()):
@@ -203,6 +216,21 @@ def _short_of_threads(live: Sequence[WorkerRecord]) -> Iterator[Finding]:
         if threads is not None and handlers > threads:
             names = sorted({str(name) for each in own for name in each["blocking_dependencies"]})
             yield ailments.threads_short(worker, names, handlers=handlers, threads=threads)
+
+
+def _outliving(live: Sequence[WorkerRecord]) -> Iterator[Finding]:
+    """Queues whose handlers run for longer than their leases last: of each the process where they take longest."""
+    longest: dict[str, tuple[float, float, WorkerRecord]] = {}
+    for worker in live:
+        for each in subscribers(worker):
+            took, lease = total([each], "longest_handler_seconds"), total([each], "lease_seconds")
+            if took > lease > 0 and isinstance(queues := each.get("queues"), list):
+                for queue in map(str, queues):
+                    longest[queue] = max(
+                        longest.get(queue, (0.0, 0.0, worker)), (took, lease, worker), key=itemgetter(0)
+                    )
+    for queue, (took, lease, worker) in sorted(longest.items(), key=itemgetter(0)):
+        yield ailments.handler_outlives_lease(queue, worker, took=took, lease=lease)
 
 
 def _failing(queue: str, waiting: Sequence[PendingMessage], thresholds: Thresholds) -> Iterator[Finding]:

@@ -16,8 +16,10 @@ from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.doctor import diagnose
 from nightmail.stores.mysql import MySQLStore, examining
 from nightmail.testing.conformance.build import message
+from nightmail.testing.conformance.workers import a_report
 from testkit.pytest_plugin import provide
 from testkit.servers.mariadb import MariaDB
+from tests.stores.documented_rights import grants
 from tests.stores.mysql.support import connection, execute, open_store, run, user
 from tests.stores.shared.examining import findings
 from tests.stores.support import until
@@ -124,6 +126,33 @@ async def test_a_server_that_runs_out_of_connections_is_found_until_some_are_clo
     assert found.evidence.endswith(" of 20 are in use")
 
 
+async def test_workers_that_may_need_more_connections_than_there_are_are_found_until_there_are_fewer(
+    own_url: str,
+) -> None:
+    async with open_store(own_url) as store:
+        for number in range(5):
+            await store.report(a_report(f"{number:016x}", pid=number))
+        (found,) = await told(store, Code.MYSQL_CONNECTIONS)
+        await store.sign_off(f"{4:016x}")
+
+        assert found.what == "the workers may need more connections than this server has"
+        assert found.evidence.startswith(
+            "5 processes with up to 5 each need up to 25; there are 20, of which "
+        )
+        assert await told(store, Code.MYSQL_CONNECTIONS) == []
+
+
+async def test_a_server_that_cannot_be_written_to_is_found_until_it_can(own_url: str) -> None:
+    async with open_store(own_url) as store:
+        await run(own_url, "set global read_only = 1")
+        (found,) = await told(store, Code.UNSUITABLE_SERVER)
+        await run(own_url, "set global read_only = 0")
+
+        assert (found.severity, found.lasting) == (Severity.FATAL, True)
+        assert found.evidence in ("read_only = ON", "read_only = 1")
+        assert await told(store, Code.UNSUITABLE_SERVER) == []
+
+
 async def test_a_transaction_that_stays_open_is_found_until_it_ends(
     own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,18 +191,24 @@ async def test_an_account_that_may_not_see_other_sessions_is_examined_all_the_sa
         await store.close()
 
 
-async def test_an_account_that_only_looks_is_told_so(own_url: str) -> None:
+async def test_an_account_that_only_looks_is_told_so_until_it_may_work(own_url: str) -> None:
     async with open_store(own_url), user(own_url) as url:
         name, database = urlsplit(url).username, urlsplit(url).path[1:]
         await run(own_url, f"grant select on `{database}`.* to {name}")
         store = MySQLStore(url)
         await store.open()
-        (found,) = [each for each in await diagnose(store) if each.code is Code.RIGHTS_MISSING]
+        (found,) = await told(store, Code.RIGHTS_MISSING)
+        for grant in grants("MariaDB and MySQL", "worker", to=str(name)):
+            await run(own_url, grant)
+
+        assert found.severity is Severity.NOTICE
+        assert await told(store, Code.RIGHTS_MISSING) == []
         await store.close()
 
-    assert found.severity is Severity.NOTICE
-    async with open_store(own_url) as store:
-        assert [each for each in await diagnose(store) if each.code is Code.RIGHTS_MISSING] == []
+
+async def told(store: MySQLStore, code: Code) -> list[Finding]:
+    """What a doctor finds of this kind."""
+    return [each for each in await diagnose(store) if each.code is code]
 
 
 async def test_a_dropped_index_is_found_until_it_is_repaired(own_url: str) -> None:

@@ -15,16 +15,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from nightmail.findings import Code, Severity
+from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.doctor import diagnose
 from nightmail.stores.postgres import PostgresStore, examining
 from nightmail.testing.conformance.build import message
+from nightmail.testing.conformance.workers import a_report
 from testkit.pytest_plugin import provide
 from testkit.servers import Postgres
 from testkit.servers.pgbouncer import PgBouncer
-from tests.stores.postgres.support import connection, open_store
+from tests.stores.documented_rights import grants
+from tests.stores.postgres.support import connection, open_store, user
 from tests.stores.shared.examining import findings
-from tests.stores.support import until
+from tests.stores.support import opened, until
 
 pytestmark = pytest.mark.postgres
 
@@ -245,14 +247,19 @@ async def test_a_pooler_that_swallows_wakeups_is_found_and_its_absence_too(
     assert "connection pooler" in found.evidence
 
 
-async def test_notifications_that_never_come_are_found(own_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "WAKEUP_SECONDS", 0.05)
+async def test_notifications_that_never_come_are_found_until_they_do(
+    own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_store(own_url) as store:
-        # As on a server that takes LISTEN and stays silent: the store never hears of its own notification.
-        monkeypatch.setattr(store._runtime.listener, "_ring", _to_no_one)
-        (found,) = await findings(store, Code.POSTGRES_NO_WAKEUPS)
+        with monkeypatch.context() as silent:
+            silent.setattr(examining, "WAKEUP_SECONDS", 0.05)
+            # As on a server that takes LISTEN and stays silent: the store never hears of its own notification.
+            silent.setattr(store._runtime.listener, "_ring", _to_no_one)
+            (found,) = await findings(store, Code.POSTGRES_NO_WAKEUPS)
 
-    assert "no notification came" in found.evidence
+        assert "no notification came" in found.evidence
+    async with open_store(own_url) as store:
+        assert await findings(store, Code.POSTGRES_NO_WAKEUPS) == []
 
 
 async def _to_no_one(_channel: str) -> None:
@@ -274,9 +281,19 @@ async def test_an_unusual_isolation_level_is_found_until_it_is_reset(own_url: st
     assert found.evidence == "default_transaction_isolation = serializable"
 
 
-async def test_commits_that_do_not_wait_for_the_disk_are_found(own_url: str) -> None:
+@pytest.mark.parametrize(
+    ("setting", "severity"),
+    [
+        ("synchronous_commit", Severity.WARNING),
+        ("full_page_writes", Severity.FATAL),
+        ("fsync", Severity.FATAL),
+    ],
+)
+async def test_a_server_that_does_not_wait_for_its_disk_is_found_until_it_does(
+    own_url: str, setting: str, severity: Severity
+) -> None:
     async with open_store(own_url) as store, connection(own_url) as own:
-        await own.execute("alter system set synchronous_commit = off")
+        await own.execute(f"alter system set {setting} = off")
         await own.execute("select pg_reload_conf()")
 
         async def is_found() -> bool:
@@ -284,25 +301,14 @@ async def test_commits_that_do_not_wait_for_the_disk_are_found(own_url: str) -> 
 
         await until(is_found)
         (found,) = await findings(store, Code.POSTGRES_DURABILITY)
-        await own.execute("alter system reset synchronous_commit")
-        await own.execute("select pg_reload_conf()")
+        for command in re.findall("`(.*?)`", found.remedy):
+            await own.execute(command)
 
         async def is_gone() -> bool:
             return not await is_found()
 
         await until(is_gone)
-    assert (found.severity, found.evidence) == (Severity.WARNING, "synchronous_commit = off")
-
-
-async def test_a_server_that_a_crash_can_destroy_is_fatal(
-    postgres_server: Postgres, postgres_url: str
-) -> None:
-    if not postgres_server.ours:
-        pytest.skip("a server that is not ours may wait for its disk")
-    async with open_store(postgres_url) as store:
-        (found,) = await findings(store, Code.POSTGRES_DURABILITY)
-
-    assert (found.severity, found.evidence, found.lasting) == (Severity.FATAL, "fsync = off", True)
+    assert (found.severity, found.evidence, found.lasting) == (severity, f"{setting} = off", True)
 
 
 async def test_a_standby_that_commits_do_not_wait_for_is_found(
@@ -350,6 +356,70 @@ async def test_a_server_that_runs_out_of_connections_is_found_until_some_are_clo
 
         await until(is_gone)
     assert found.evidence.endswith(" of 17 are in use")
+
+
+async def test_workers_that_may_need_more_connections_than_there_are_are_found_until_there_are_fewer(
+    own_url: str,
+) -> None:
+    async with open_store(own_url) as store:
+        for number in range(3):
+            await store.report(a_report(f"{number:016x}", pid=number))
+        (found,) = await told(store, Code.POSTGRES_CONNECTIONS)
+        await store.sign_off(f"{2:016x}")
+        fewer = await told(store, Code.POSTGRES_CONNECTIONS)
+        # With what other software has, two are too many, too.
+        async with AsyncExitStack() as connections:
+            for _ in range(6):
+                await connections.enter_async_context(connection(own_url))
+            (beside,) = await told(store, Code.POSTGRES_CONNECTIONS)
+
+    assert found.what == "the workers may need more connections than this server has"
+    assert re.fullmatch(
+        r"3 processes with up to 6 each need up to 18, other software has \d; there are 17", found.evidence
+    )
+    assert fewer == []
+    assert re.match(
+        r"2 processes with up to 6 each need up to 12, other software has [6-9]; ", beside.evidence
+    )
+
+
+async def test_a_server_that_cannot_be_written_to_is_found_until_it_can(own_url: str) -> None:
+    database = urlsplit(own_url).path[1:]
+    async with connection(own_url) as own:
+        async with open_store(own_url):
+            await own.execute(f"alter database {database} set default_transaction_read_only = on")
+        async with opened(PostgresStore(own_url), migrate=False) as store:
+            (found,) = await told(store, Code.UNSUITABLE_SERVER)
+        await own.execute("set default_transaction_read_only = off")
+        await own.execute(f"alter database {database} reset default_transaction_read_only")
+        async with opened(PostgresStore(own_url), migrate=False) as store:
+            assert await told(store, Code.UNSUITABLE_SERVER) == []
+
+    assert (found.severity, found.lasting) == (Severity.FATAL, True)
+    assert found.evidence == "transactions of this account are read-only"
+
+
+async def test_an_account_that_only_looks_is_told_so_until_it_may_work(own_url: str) -> None:
+    async with open_store(own_url), user(own_url) as url, connection(own_url) as own:
+        name = urlsplit(url).username
+        await own.execute(f"grant select on all tables in schema public to {name}")
+        async with opened(PostgresStore(url), migrate=False) as store:
+            (found,) = await told(store, Code.RIGHTS_MISSING)
+            for grant in grants("Postgres", "worker", to=str(name)):
+                await own.execute(grant)
+
+            assert await told(store, Code.RIGHTS_MISSING) == []
+
+    assert found.severity is Severity.NOTICE
+    assert found.evidence == (
+        "the account may neither publish nor work: to publish, it lacks INSERT on messages; to work, it lacks UPDATE "
+        "on messages, DELETE on messages, INSERT on dead"
+    )
+
+
+async def told(store: PostgresStore, code: Code) -> list[Finding]:
+    """What a doctor finds of this kind."""
+    return [each for each in await diagnose(store) if each.code is code]
 
 
 async def test_a_dropped_index_is_found_until_it_is_repaired(own_url: str) -> None:

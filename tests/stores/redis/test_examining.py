@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -13,7 +17,8 @@ import pytest_asyncio
 from faults.clock import Clock
 from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.doctor import diagnose
-from nightmail.stores.redis import RedisStore
+from nightmail.stores.redis import RedisStore, schema
+from nightmail.testing.conformance.workers import a_report
 from testkit.pytest_plugin import provide
 from testkit.servers.redis import Redis
 from tests.stores.redis.support import account, client, open_store
@@ -78,6 +83,37 @@ async def test_a_server_that_does_not_keep_messages_is_found(
     assert await findings(store, Code.REDIS_PERSISTENCE) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+async def test_a_server_whose_disk_is_full_is_found_until_there_is_room() -> None:
+    # Not pytest's directory: the server has a user of its own, who must get to it.
+    with TemporaryDirectory() as directory:
+        disk = Path(directory)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=755", "tmpfs", disk], check=True)
+        try:
+            server = Redis()
+            server.root = disk
+            with provide(server):
+                async with open_store(server.url) as store, client(server.url) as own:
+                    await own.set("ballast", b"x" * 5_000_000)
+                    await until(lambda: _is_found(store, Code.REDIS_PERSISTENCE))
+                    (found,) = await findings(store, Code.REDIS_PERSISTENCE)
+                    subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+
+                    async def is_gone() -> bool:
+                        return not await findings(store, Code.REDIS_PERSISTENCE)
+
+                    await until(is_gone)
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+    assert (found.severity, found.lasting) == (Severity.FATAL, True)
+    assert found.evidence == "aof_last_write_status is not ok"
+
+
+async def _is_found(store: RedisStore, code: Code) -> bool:
+    return bool(await findings(store, code))
+
+
 async def test_replicas_that_publishes_do_not_wait_for_are_found(
     own_server: Redis, store: RedisStore
 ) -> None:
@@ -113,6 +149,43 @@ async def test_a_memory_that_is_nearly_full_is_found_until_there_is_more(
         assert (found.severity, "% of maxmemory is used" in found.evidence) == (severity, True)
         assert await findings(store, Code.REDIS_MEMORY) == []
         await own.config_set("maxmemory", 0)
+
+
+async def test_workers_that_may_need_more_connections_than_there_are_are_found_until_there_are_fewer(
+    own_server: Redis, store: RedisStore
+) -> None:
+    for number in range(5):
+        await store.report(a_report(f"{number:016x}", pid=number))
+    async with client(own_server.url) as own:
+        most = (await own.config_get("maxclients"))["maxclients"]
+        await own.config_set("maxclients", 24)
+        (found,) = await told(store, Code.REDIS_CONNECTIONS)
+        await store.sign_off(f"{4:016x}")
+        fewer = await told(store, Code.REDIS_CONNECTIONS)
+        await own.config_set("maxclients", most)
+    for number in range(4):
+        await store.sign_off(f"{number:016x}")
+
+    assert found.what == "the workers may need more connections than this server has"
+    assert found.evidence.startswith("5 processes with up to 5 each need up to 25; there are 24, of which ")
+    assert fewer == []
+
+
+async def test_a_server_that_runs_out_of_connections_is_found_until_there_may_be_more(
+    own_server: Redis, store: RedisStore
+) -> None:
+    async with AsyncExitStack() as connections:
+        for _ in range(20):
+            own = await connections.enter_async_context(client(own_server.url))
+            used = (await own.info("clients"))["connected_clients"]
+        most = (await own.config_get("maxclients"))["maxclients"]
+        await own.config_set("maxclients", used)
+        (found,) = await findings(store, Code.REDIS_CONNECTIONS)
+        await own.config_set("maxclients", most)
+
+        assert (found.severity, found.lasting) == (Severity.WARNING, False)
+        assert re.fullmatch(rf"\d+ of {used} are in use", found.evidence)
+        assert await findings(store, Code.REDIS_CONNECTIONS) == []
 
 
 async def test_an_account_that_may_not_read_the_settings_is_examined_all_the_same(own_server: Redis) -> None:
@@ -174,15 +247,47 @@ async def test_keys_that_were_changed_are_found_until_they_are_changed_back(
     assert await told(store, Code.SCHEMA_DRIFT) == []
 
 
-async def test_an_account_that_only_looks_is_told_so(own_server: Redis, store: RedisStore) -> None:
+async def test_keys_of_an_older_version_are_found_until_they_are_of_this_one(
+    own_server: Redis, store: RedisStore
+) -> None:
+    async with client(own_server.url) as own:
+        (meta,) = await own.keys("*meta*")
+        await own.hset(meta, "version", 0)
+        (found,) = await told(store, Code.SCHEMA_OUTDATED)
+        await own.hset(meta, "version", 1)
+
+    assert (found.severity, found.lasting) == (Severity.FATAL, True)
+    assert await told(store, Code.SCHEMA_OUTDATED) == []
+
+
+async def test_keys_that_are_newer_than_the_code_are_found_until_it_is_updated(
+    own_server: Redis, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client(own_server.url) as own:
+        (meta,) = await own.keys("*meta*")
+        await own.hset(meta, "version", 2)
+        (found,) = await told(store, Code.SCHEMA_NEWER)
+        monkeypatch.setattr(schema, "VERSION", 2)
+        updated = await told(store, Code.SCHEMA_NEWER)
+        await own.hset(meta, "version", 1)
+
+    assert (found.severity, found.lasting, updated) == (Severity.NOTICE, False, [])
+
+
+async def test_an_account_that_only_looks_is_told_so_until_it_may_work(
+    own_server: Redis, store: RedisStore
+) -> None:
     async with account(own_server.url, "operator", also=["-zadd", "-hset"]) as url:
         operator = RedisStore(url)
         await operator.open()
         (found,) = await told(operator, Code.RIGHTS_MISSING)
-        await operator.close()
+        async with client(own_server.url) as own:
+            name = urlsplit(url).username
+            await own.execute_command("ACL", "SETUSER", name, "+zadd", "+hset")
 
-    assert found.severity is Severity.NOTICE
-    assert await told(store, Code.RIGHTS_MISSING) == []
+        assert found.severity is Severity.NOTICE
+        assert await told(operator, Code.RIGHTS_MISSING) == []
+        await operator.close()
 
 
 async def told(store: RedisStore, code: Code) -> list[Finding]:

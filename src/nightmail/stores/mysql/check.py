@@ -6,14 +6,14 @@ import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Final
 
-from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing
+from nightmail.errors import SchemaDrift, SchemaMissing
 from nightmail.stores.mysql.errors import does_not_fit, is_denied
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.migrate import VERSION, note_version, version
 from nightmail.stores.mysql.text import Queries, Sql, Value, literal
 from nightmail.stores.shared.meta import LOOK_INTERVAL, NOTICE_HORIZON, OTHER_INTERVALS
 from nightmail.stores.shared.table_names import TABLES, TableNames
-from nightmail.stores.sql.check import column_called, columns_of, differences
+from nightmail.stores.sql.check import column_called, columns_of, differences, refuse_without_a_role
 from nightmail.stores.sql.schema import Table, read_schema
 
 _PUBLISHER: Final = {
@@ -67,10 +67,9 @@ async def _ask_for_permits(link: Link, sql: Queries) -> None:
             # How the tables differ is reported below.
             elif not does_not_fit(error):
                 raise
-    missing = {name: [role[each] for each in role if each in denied] for name, role in ROLES.items()}
-    if all(missing.values()):
-        needed = "; ".join(f"to {name}, it lacks {', '.join(rights)}" for name, rights in missing.items())
-        raise NotAllowed(f"the account may neither publish nor work: {needed}")
+    refuse_without_a_role(
+        {name: [role[each] for each in role if each in denied] for name, role in ROLES.items()}
+    )
 
 
 async def _lacks_tables(link: Link, names: TableNames, sql: Queries) -> bool:

@@ -4,8 +4,12 @@
 -- The settings of the server that decide about loss, isolation and connections. No server has all of them.
 show global variables where variable_name in (
     'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'tx_isolation', 'transaction_isolation',
-    'max_connections', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled'
+    'max_connections', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'read_only'
 );
+
+-- name: tables_version
+-- Which version the tables are of, and for which code they serve.
+select version, serves from nightmail_meta;
 
 -- name: connections
 -- How many connections there are.

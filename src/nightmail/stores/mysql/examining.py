@@ -7,36 +7,57 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nightmail.findings import Code, Finding, Severity
-from nightmail.stores.mysql.errors import is_denied
+from nightmail.stores.mysql.errors import is_denied, is_undefined
 from nightmail.stores.mysql.link import Link
+from nightmail.stores.mysql.migrate import VERSION
 from nightmail.stores.mysql.text import Queries
+from nightmail.stores.shared.meta import TablesVersion
 from nightmail.wording import count, length, several
 
 LONG: Final = timedelta(minutes=10)
 CONNECTION_SHARE: Final = 0.8
-CONNECTIONS_EACH: Final = 5
 _USUAL: Final = frozenset({"READ-COMMITTED", "REPEATABLE-READ"})
 
 
-async def examine(link: Link, sql: Queries) -> list[Finding]:
-    """What this server's own tables tell. What the account may not read is left out."""
+async def examine(link: Link, sql: Queries, *, processes: int, each: int) -> list[Finding]:
+    """What this server's own tables tell. What the account may not read is left out.
+
+    So many processes are at work, with up to so many connections each.
+    """
 
     async def ask(name: str) -> Sequence[Any]:
         try:
             return (await link.ask(sql(name)))[0].rows
         except Exception as error:
-            if is_denied(error):
-                return []  # PROCESS is not among the rights that a service needs.
+            # PROCESS is not among the rights that a service needs; and there may be no tables yet.
+            if is_denied(error) or is_undefined(error):
+                return []
             raise
 
     settings = {str(name).lower(): str(value).upper() for name, value in await ask("settings")}
+    versions = [TablesVersion(*map(int, row)) for row in await ask("tables_version")]
     return [
+        *(finding for version in versions for finding in version.findings(VERSION)),
+        *_writable(settings),
         *_durability(settings),
         *_isolation(settings.get("transaction_isolation") or settings.get("tx_isolation", "REPEATABLE-READ")),
         *_replication(settings, await ask("replicas")),
-        *_connections(settings, await ask("connections")),
+        *_connections(settings, await ask("connections"), processes, each),
         *_long_transaction(await ask("long_transaction")),
     ]
+
+
+def _writable(settings: Mapping[str, str]) -> Iterator[Finding]:
+    # Newer versions of MariaDB have more words for it than ON.
+    if settings.get("read_only", "OFF") not in ("OFF", "0"):
+        yield Finding(
+            code=Code.UNSUITABLE_SERVER,
+            severity=Severity.FATAL,
+            what="this server cannot be written to",
+            evidence=f"read_only = {settings['read_only']}",
+            consequence="nothing can be published, claimed, or noted as delivered, except by an administrator",
+            remedy="connect to the primary; if this is the primary: `set global read_only = 0`",
+        )
 
 
 def _durability(settings: Mapping[str, str]) -> Iterator[Finding]:
@@ -91,20 +112,35 @@ def _replication(settings: Mapping[str, str], found: Sequence[Any]) -> Iterator[
         )
 
 
-def _connections(settings: Mapping[str, str], found: Sequence[Any]) -> Iterator[Finding]:
+def _connections(
+    settings: Mapping[str, str], found: Sequence[Any], processes: int, each: int
+) -> Iterator[Finding]:
     most = int(settings.get("max_connections", "0"))
     used = int(found[0][1]) if found else 0
-    if most and used >= CONNECTION_SHARE * most:
+    remedy = (
+        "`select user, host, count(*) from information_schema.processlist group by 1, 2` shows who has them; raise "
+        "max_connections, or let other software use a pool"
+    )
+    if most and processes * each > most:
+        yield Finding(
+            code=Code.MYSQL_CONNECTIONS,
+            severity=Severity.WARNING,
+            what="the workers may need more connections than this server has",
+            evidence=(
+                f"{count(processes)} processes with up to {each} each need up to {count(processes * each)}; there are "
+                f"{count(most)}, of which {count(used)} are in use"
+            ),
+            consequence="some workers cannot connect when all are busy, and try again until others let go",
+            remedy=f"{remedy}; or run fewer processes with more `max_workers` each",
+        )
+    elif most and used >= CONNECTION_SHARE * most:
         yield Finding(
             code=Code.MYSQL_CONNECTIONS,
             severity=Severity.WARNING,
             what="this server is running out of connections",
             evidence=f"{count(used)} of {count(most)} are in use",
-            consequence=f"a new process needs up to {CONNECTIONS_EACH}, and cannot start without them",
-            remedy=(
-                "`select user, host, count(*) from information_schema.processlist group by 1, 2` shows who has them; "
-                "raise max_connections, or let other software use a pool"
-            ),
+            consequence=f"a new process needs up to {each}, and cannot start without them",
+            remedy=remedy,
         )
 
 

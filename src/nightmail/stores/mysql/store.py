@@ -134,9 +134,12 @@ class MySQLStore(ServerStore[Runtime], SQLStore):
         await self._runtime.publish_lane.run(lambda link: check(link, self._names, self._sql))
         await self._joining.learn()
 
-    async def examine(self) -> list[Finding]:
+    async def examine(self, *, processes: int = 0) -> list[Finding]:
         """See `Examined.examine`."""
-        return await self._runtime.publish_lane.run(lambda link: examine(link, self._sql))
+        each = self.capabilities.connections
+        return await self._runtime.publish_lane.run(
+            lambda link: examine(link, self._sql, processes=processes, each=each)
+        )
 
     # -------------------------------------------------------------------------------------- timers
 

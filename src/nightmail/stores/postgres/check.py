@@ -1,4 +1,4 @@
-"""Checks that the tables are those of this version: how Postgres describes them."""
+"""Checks that the tables are those of this version, and that we may use them: how Postgres describes them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,36 @@ from nightmail.stores.postgres.migrate import VERSION, version
 from nightmail.stores.postgres.place import Place
 from nightmail.stores.shared.meta import LOOK_INTERVAL, NOTICE_HORIZON, OTHER_INTERVALS
 from nightmail.stores.shared.table_names import TableNames
-from nightmail.stores.sql.check import Shape, column_called, columns_of, differences
+from nightmail.stores.sql.check import (
+    Shape,
+    column_called,
+    columns_of,
+    differences,
+    refuse_without_a_role,
+)
 from nightmail.stores.sql.schema import Table, read_schema
 from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sql.verbs import Ask
 
+ROLES: Final = {
+    "publish": (("messages", "SELECT"), ("messages", "INSERT")),
+    "work": (
+        ("messages", "SELECT"),
+        ("messages", "UPDATE"),
+        ("messages", "DELETE"),
+        ("dead", "SELECT"),
+        ("dead", "INSERT"),
+        ("controls", "SELECT"),
+    ),
+}
+"""The rights that an account needs for either role: on which table, and which. What it needs beyond that, for timers or
+as an operator, is reported when it is missing."""
 _CASTS: Final = re.compile(r"::\w+( precision)?|[()']")
 _BETWEEN: Final = re.compile(r"(\w+) between (\S+) and (\S+)")
 
 
 async def check(link: Link, names: TableNames, statements: Mapping[str, Statement], place: Place) -> None:
-    """Raise unless the tables are those of this version."""
+    """Raise unless the tables are those of this version, and this account may publish or work."""
     tables = await version(link, names)
     if tables is None:
         raise SchemaMissing
@@ -56,6 +75,13 @@ async def check(link: Link, names: TableNames, statements: Mapping[str, Statemen
         told.append(OTHER_INTERVALS)
     if told:
         raise SchemaDrift(told)
+    granted = {(row["table"], row["permit"]) for row in await ask("rights")}
+    refuse_without_a_role(
+        {
+            role: [f"{right} on {table}" for table, right in needed if (table, right) not in granted]
+            for role, needed in ROLES.items()
+        }
+    )
 
 
 def _expected(schema: tuple[Table, ...], names: TableNames) -> Shape:

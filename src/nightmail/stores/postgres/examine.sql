@@ -59,8 +59,23 @@ select count(*) as all_of_them, count(*) filter (where r.sync_state in ('sync', 
 from pg_stat_replication as r
 where r.sync_state is not null;
 
+-- name: has_tables
+-- Whether there are tables, and this account may read which version they are of.
+select coalesce(has_table_privilege(to_regclass(:meta::text), 'select'), false) as found;
+
+-- name: tables_version
+-- Which version the tables are of, and for which code they serve.
+select m.version, m.serves from nightmail_meta as m;
+
+-- name: writable
+-- Whether this server can be written to, and if not, whether that is because it is a standby.
+select current_setting('transaction_read_only') = 'off' as writable, pg_is_in_recovery() as standby;
+
 -- name: connections
--- How many connections there are, and how many there may be for ordinary accounts.
-select (select count(*) from pg_stat_activity as a where a.backend_type = 'client backend') as used,
+-- How many connections there are, how many of them are not Nightmail's, and how many there may be for ordinary accounts.
+select count(*) as used,
+       count(*) filter (where a.application_name not like 'nightmail %') as others,
        current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
-           as most;
+           as most
+from pg_stat_activity as a
+where a.backend_type = 'client backend';

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nightmail.findings import Code, Finding, Severity
 from nightmail.stores.postgres.link import Link
+from nightmail.stores.postgres.migrate import VERSION
 from nightmail.stores.postgres.place import Place
+from nightmail.stores.shared.meta import TablesVersion
 from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sql.verbs import Ask
 from nightmail.wording import count, length, moment
@@ -24,20 +26,35 @@ QUEUE_SHARE: Final = 0.1
 CONNECTION_SHARE: Final = 0.8
 WAKEUP_SECONDS: Final = 5.0
 """How long a first wake-up may take: to connect, and to hear an echo."""
-CONNECTIONS_EACH: Final = 6
 _TABLES: Final = ("messages", "dead")
 
 
-async def examine(link: Link, statements: Mapping[str, Statement], place: Place) -> list[Finding]:
-    """What this server's own views tell."""
-    values = {"tables": [place.quoted(table) for table in _TABLES]}
+class Examination(NamedTuple):
+    """What one connection shows."""
+
+    found: list[Finding]
+    has_tables: bool
+    """Whether there are tables that this account may read."""
+    pooled: bool
+    """Whether there is a connection pooler in between."""
+
+
+async def examine(
+    link: Link, statements: Mapping[str, Statement], place: Place, *, processes: int, each: int
+) -> Examination:
+    """What this server's own views tell. So many processes are at work, with up to so many connections each."""
+    values = {"tables": [place.quoted(table) for table in _TABLES], "meta": place.quoted("meta")}
 
     async def ask(name: str) -> Sequence[Any]:
         rows: Sequence[Any] = await link.send(Ask(statements[name], values))
         return rows
 
     settings = {row["name"]: row["value"] for row in await ask("settings")}
-    return [
+    has_tables = bool((await ask("has_tables"))[0]["found"])
+    versions = [TablesVersion(*row) for row in await ask("tables_version")] if has_tables else []
+    found = [
+        *(finding for version in versions for finding in version.findings(VERSION)),
+        *_writable((await ask("writable"))[0]),
         *_dead_rows(await ask("dead_rows")),
         *_old_snapshot(await ask("oldest_snapshot")),
         *_replication_slots(await ask("replication_slots")),
@@ -45,8 +62,9 @@ async def examine(link: Link, statements: Mapping[str, Statement], place: Place)
         *_durability(settings),
         *_isolation(settings.get("default_transaction_isolation", "read committed")),
         *_standbys((await ask("standbys"))[0]),
-        *_connections((await ask("connections"))[0]),
+        *_connections((await ask("connections"))[0], processes, each),
     ]
+    return Examination(found, has_tables, link.pooled)
 
 
 def no_wakeups(*, pooled: bool) -> Finding:
@@ -63,6 +81,22 @@ def no_wakeups(*, pooled: bool) -> Finding:
         consequence="workers look every second instead of being woken: up to a second later, and more queries",
         remedy="give the broker a URL that leads past the pooler, or a pool in session mode",
     )
+
+
+def _writable(row: Any) -> Iterator[Finding]:
+    if not row["writable"]:
+        yield Finding(
+            code=Code.UNSUITABLE_SERVER,
+            severity=Severity.FATAL,
+            what="this server cannot be written to",
+            evidence="it is a standby" if row["standby"] else "transactions of this account are read-only",
+            consequence="nothing can be published, claimed, or noted as delivered",
+            remedy=(
+                "connect to the primary, or promote this server"
+                if row["standby"]
+                else "reset `default_transaction_read_only`: of this account, of the database, or of the server"
+            ),
+        )
 
 
 def _dead_rows(tables: Sequence[Any]) -> Iterator[Finding]:
@@ -214,16 +248,29 @@ def _standbys(row: Any) -> Iterator[Finding]:
         )
 
 
-def _connections(row: Any) -> Iterator[Finding]:
-    if row["used"] >= CONNECTION_SHARE * row["most"]:
+def _connections(row: Any, processes: int, each: int) -> Iterator[Finding]:
+    remedy = (
+        "`select application_name, count(*) from pg_stat_activity group by 1 order by 2 desc` shows who has them; "
+        "raise max_connections, or let other software use a pool"
+    )
+    if processes * each + row["others"] > row["most"]:
+        yield Finding(
+            code=Code.POSTGRES_CONNECTIONS,
+            severity=Severity.WARNING,
+            what="the workers may need more connections than this server has",
+            evidence=(
+                f"{count(processes)} processes with up to {each} each need up to {count(processes * each)}, other "
+                f"software has {count(row['others'])}; there are {count(row['most'])}"
+            ),
+            consequence="some workers cannot connect when all are busy, and try again until others let go",
+            remedy=f"{remedy}; or run fewer processes with more `max_workers` each",
+        )
+    elif row["used"] >= CONNECTION_SHARE * row["most"]:
         yield Finding(
             code=Code.POSTGRES_CONNECTIONS,
             severity=Severity.WARNING,
             what="this server is running out of connections",
             evidence=f"{count(row['used'])} of {count(row['most'])} are in use",
-            consequence=f"a new process needs up to {CONNECTIONS_EACH}, and cannot start without them",
-            remedy=(
-                "`select application_name, count(*) from pg_stat_activity group by 1 order by 2 desc` shows who has "
-                "them; raise max_connections, or let other software use a pool"
-            ),
+            consequence=f"a new process needs up to {each}, and cannot start without them",
+            remedy=remedy,
         )

@@ -42,6 +42,15 @@ order by 1, 2;
 select coalesce(array_to_string(c.reloptions, ' '), '') as options from pg_class as c
 where c.oid = to_regclass(:messages::text);
 
+-- name: rights
+-- What this account may do with our tables. A right on some columns counts, too.
+select substr(c.relname, length(:prefix::text) + 2) as "table", p.permit
+from pg_class as c
+cross join (values ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) as p (permit)
+where c.oid in (select to_regclass(named) from unnest(:tables::text[]) as named)
+      and case p.permit when 'DELETE' then has_table_privilege(c.oid, p.permit)
+              else has_any_column_privilege(c.oid, p.permit) end;
+
 -- name: meta
 -- What every process must agree on.
 select look_interval, notice_horizon from nightmail_meta;

@@ -147,14 +147,21 @@ class PostgresStore(ServerStore[Runtime], SQLStore):
         """See `LooksAhead.look_ahead`."""
         return await self._runtime.look_ahead(queues)
 
-    async def examine(self) -> list[Finding]:
+    async def examine(self, *, processes: int = 0) -> list[Finding]:
         """See `Examined.examine`."""
 
-        async def work(link: Link) -> tuple[list[Finding], bool]:
-            return await examining.examine(link, self._statements, self._tables.place), link.pooled
+        async def work(link: Link) -> examining.Examination:
+            return await examining.examine(
+                link,
+                self._statements,
+                self._tables.place,
+                processes=processes,
+                each=self.capabilities.connections,
+            )
 
-        found, pooled = await self._runtime.lanes.publish.run(work)
-        if pooled or not await self._is_woken():
+        found, has_tables, pooled = await self._runtime.lanes.publish.run(work)
+        # Which channel to listen on is in the tables.
+        if pooled or (has_tables and not await self._is_woken()):
             found.append(examining.no_wakeups(pooled=pooled))
         return found
 

@@ -9,17 +9,28 @@ from nightmail.findings import Code, Finding, Severity
 from nightmail.stores.redis.connect import Address
 from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.server import facts_of
-from nightmail.wording import several
+from nightmail.wording import count, several
 
 MEMORY_SHARE: Final = 0.8
 FULL_SHARE: Final = 0.95
-_SETTINGS: Final = ("maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write")
+CONNECTION_SHARE: Final = 0.8
+_SETTINGS: Final = (
+    "maxmemory-policy",
+    "appendonly",
+    "appendfsync",
+    "save",
+    "min-replicas-to-write",
+    "maxclients",
+)
 
 
-async def examine(link: Link, address: Address | None, *, waits: bool) -> list[Finding]:
+async def examine(
+    link: Link, address: Address | None, *, waits: bool, processes: int, each: int
+) -> list[Finding]:
     """What this server tells of itself. What the account may not read is left out.
 
-    `waits`: publishes wait for replicas by themselves.
+    `waits`: publishes wait for replicas by themselves. So many processes are at work, with up to so many connections
+    each.
     """
     info, *answers = await link.ask(("INFO",), *(("CONFIG", "GET", name) for name in _SETTINGS))
     facts = facts_of(info)
@@ -31,12 +42,14 @@ async def examine(link: Link, address: Address | None, *, waits: bool) -> list[F
     # Managed services forbid CONFIG: some of it is in INFO, too.
     settings.setdefault("maxmemory-policy", facts.get("maxmemory_policy", "noeviction"))
     settings.setdefault("appendonly", {"1": "yes", "0": "no"}.get(facts.get("aof_enabled", ""), "unknown"))
+    settings.setdefault("maxclients", facts.get("maxclients", "0"))
     where = "this server" if address is None else f"node {address[0]}:{address[1]}"
     return [
         *_eviction(settings["maxmemory-policy"], where),
         *_persistence(settings, facts, where),
         *_replicas(settings, facts, where, waits=waits),
         *_memory(facts, where),
+        *_connections(int(settings["maxclients"]), facts, where, processes, each),
     ]
 
 
@@ -128,6 +141,37 @@ def _memory(facts: Mapping[str, str], where: str) -> Iterator[Finding]:
             evidence=f"{used / most:.0%} of maxmemory is used ({_megabytes(used)} of {_megabytes(most)} MB)",
             consequence="when it is full, publishes are refused; what is stored is still delivered",
             remedy="`CONFIG SET maxmemory` to more; purge dead letters; see which queue grows with `nightmail status`",
+        )
+
+
+def _connections(
+    most: int, facts: Mapping[str, str], where: str, processes: int, each: int
+) -> Iterator[Finding]:
+    used = int(facts.get("connected_clients", "0"))
+    remedy = (
+        "`CLIENT LIST` shows who has them; `CONFIG SET maxclients` to more, and in redis.conf, or let other software "
+        "use a pool"
+    )
+    if most and processes * each > most:
+        yield Finding(
+            code=Code.REDIS_CONNECTIONS,
+            severity=Severity.WARNING,
+            what=f"the workers may need more connections than {where} has",
+            evidence=(
+                f"{count(processes)} processes with up to {each} each need up to {count(processes * each)}; there are "
+                f"{count(most)}, of which {count(used)} are in use"
+            ),
+            consequence="some workers cannot connect when all are busy, and try again until others let go",
+            remedy=f"{remedy}; or run fewer processes with more `max_workers` each",
+        )
+    elif most and used >= CONNECTION_SHARE * most:
+        yield Finding(
+            code=Code.REDIS_CONNECTIONS,
+            severity=Severity.WARNING,
+            what=f"{where} is running out of connections",
+            evidence=f"{count(used)} of {count(most)} are in use",
+            consequence=f"a new process needs up to {each}, and cannot start without them",
+            remedy=remedy,
         )
 
 

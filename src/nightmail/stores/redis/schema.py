@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from nightmail.errors import SchemaDrift, SchemaMissing
+from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing
+from nightmail.findings import Finding
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.lane import Lane
 from nightmail.stores.redis.requests import Commands
@@ -60,6 +61,16 @@ async def check(lane: Lane, keys: Keys) -> None:
     ]
     if differences:
         raise SchemaDrift(differences)
+
+
+async def findings(lane: Lane, keys: Keys) -> list[Finding]:
+    """What there is to say about a version that this code can use. Nothing, where it cannot be read."""
+    try:
+        (found,) = await lane.run(Commands(keys.meta, ("HMGET", keys.meta, "version", "serves")))
+    except (NotAllowed, SchemaDrift):
+        return []
+    version, serves = map(_number, found)
+    return [] if version is None or serves is None else list(TablesVersion(version, serves).findings(VERSION))
 
 
 def _number(value: bytes | None) -> int | None:

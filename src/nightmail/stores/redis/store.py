@@ -149,12 +149,13 @@ class RedisStore(ServerStore[Runtime]):
         await schema.check(self._runtime.publish, self._keys)
         await check_rights(self._runtime.publish, self._calls, wait=self._connector.waiting.replicas > 0)
 
-    async def examine(self) -> list[Finding]:
+    async def examine(self, *, processes: int = 0) -> list[Finding]:
         """See `Examined.examine`. In a cluster, of every primary."""
         waits = self._connector.waiting.replicas > 0
-        found: list[Finding] = []
+        each = self.capabilities.connections
+        found = await schema.findings(self._runtime.publish, self._keys)
         for address in await self._runtime.nodes.all():
-            at = partial(examine, address=address, waits=waits)
+            at = partial(examine, address=address, waits=waits, processes=processes, each=each)
             found += await self._runtime.publish.run_at(address, at)
         return found
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from nightmail.errors import NightmailError, SchemaDrift, SchemaOutdated
+from nightmail.findings import Code, Finding, Severity
 
 LOOK_INTERVAL: Final = timedelta(seconds=5)
 """The longest an idle worker goes without polling. Publishers rely on it when they skip a wake-up."""
@@ -39,3 +41,21 @@ class TablesVersion:
             )
             return SchemaDrift([newer])
         return None
+
+    def findings(self, own: int) -> Iterator[Finding]:
+        """What a doctor of this version has to say about tables that it can use."""
+        if self.serves <= own < self.version:
+            yield Finding(
+                code=Code.SCHEMA_NEWER,
+                severity=Severity.NOTICE,
+                what="the tables are newer than this version of Nightmail",
+                evidence=(
+                    f"they are at version {self.version} and serve code of version {self.serves} or later; this is "
+                    f"version {own}"
+                ),
+                consequence=(
+                    "normal while an upgrade is under way. If it stays, old code was left behind: it does not notice "
+                    "what was changed in such tables, and after one more migration it may no longer work"
+                ),
+                remedy="update nightmail here, and wherever `nightmail workers` shows an older version",
+            )

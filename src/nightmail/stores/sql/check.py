@@ -6,10 +6,11 @@ A store reads its database's catalogue and describes what it finds in the words 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from nightmail.errors import NotAllowed
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.schema import Table
 
@@ -56,6 +57,13 @@ def differences(expected: Shape, found: Shape, names: TableNames) -> Iterator[st
                 yield f"the {thing} is not ours and must not be null"
             if thing.startswith("index") and definition.startswith("unique"):
                 yield f"the unique {thing} is not ours and may refuse messages"
+
+
+def refuse_without_a_role(missing: Mapping[str, Sequence[str]]) -> None:
+    """Refuse an account that lacks something for each of these roles."""
+    if all(missing.values()):
+        needed = "; ".join(f"to {role}, it lacks {', '.join(rights)}" for role, rights in missing.items())
+        raise NotAllowed(f"the account may neither publish nor work: {needed}")
 
 
 def columns_of(table: Table) -> dict[str, str]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from nightmail.errors import NightmailError, SchemaDrift, SchemaMissing
+from nightmail.findings import Finding
 from nightmail.stores.shared.meta import LOOK_INTERVAL, NOTICE_HORIZON, OTHER_INTERVALS, TablesVersion
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.check import Difference, compared
@@ -78,6 +79,11 @@ class Schema:
         if tuple(times) != _TIMES:
             told.append(OTHER_INTERVALS)
         return SchemaDrift(told) if told else None
+
+    def findings(self, connection: sqlite3.Connection) -> list[Finding]:
+        """What there is to say about tables that this version can use."""
+        meta = self._meta(connection)
+        return [] if meta is None else list(TablesVersion(*meta[:2]).findings(VERSION))
 
     def is_adoptable(self, connection: sqlite3.Connection) -> bool:
         """Whether these tables lack only what Alembic cannot create: the triggers, and the row with the version."""

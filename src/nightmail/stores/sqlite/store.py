@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -160,9 +161,12 @@ class SQLiteStore(SQLStore):
         if problem is not None:
             raise problem
 
-    async def examine(self) -> list[Finding]:
+    async def examine(self, *, processes: int = 0) -> list[Finding]:
         """See `Examined.examine`."""
-        return await asyncio.to_thread(examine, self.file)
+        found = await asyncio.to_thread(examine, self.file)
+        with suppress(SchemaMissing):
+            found += await self._runtime.reader.read(self._schema.findings)
+        return found
 
     # ------------------------------------------------------------------------------- what it does alone
 
