@@ -16,7 +16,7 @@ from nightmail.errors import (
     SchemaOutdated,
     UnsuitableServer,
 )
-from nightmail.findings import Code, Examined, Finding, Severity
+from nightmail.findings import Code, Examined, Finding
 from nightmail.operations import ailments
 from nightmail.operations.liveness import consumers, is_live, subscribers, total
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
@@ -66,10 +66,14 @@ async def diagnose(store: FullStore, thresholds: Thresholds = DEFAULTS) -> list[
             if problem is None:
                 raise
     if isinstance(store, Examined):
-        found += await store.examine(processes=processes)
+        try:
+            found += await store.examine(processes=processes)
+        except UnsuitableServer:
+            # One that no connection can be made to is told already.
+            if problem is None:
+                raise
     # What makes a server unsuitable is told once, by the store if it knows more about it.
-    told = any(each.lasting and each.severity is Severity.FATAL for each in found)
-    if problem is not None and not (problem.code is Code.UNSUITABLE_SERVER and told):
+    if problem is not None and not any(each.evidence in problem.evidence for each in found):
         found.append(problem)
     return sorted(found, key=lambda each: (-each.severity, each.code, each.what))
 

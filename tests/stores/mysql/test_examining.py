@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ import pytest
 
 from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.doctor import diagnose
-from nightmail.stores.mysql import MySQLStore, examining
+from nightmail.stores.mysql import MySQLStore, dialect, examining
 from nightmail.testing.conformance.build import message
 from nightmail.testing.conformance.workers import a_report
 from testkit.pytest_plugin import provide
@@ -22,7 +23,7 @@ from testkit.servers.mariadb import MariaDB
 from tests.stores.documented_rights import grants
 from tests.stores.mysql.support import connection, execute, open_store, run, user
 from tests.stores.shared.examining import findings
-from tests.stores.support import until
+from tests.stores.support import opened, until
 
 pytestmark = pytest.mark.mysql
 
@@ -150,6 +151,22 @@ async def test_a_server_that_cannot_be_written_to_is_found_until_it_can(own_url:
 
         assert (found.severity, found.lasting) == (Severity.FATAL, True)
         assert found.evidence in ("read_only = ON", "read_only = 1")
+        assert await told(store, Code.UNSUITABLE_SERVER) == []
+
+
+async def test_a_server_that_is_too_old_is_found_until_it_is_upgraded(
+    own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(own_url):
+        pass
+    with monkeypatch.context() as demanding:
+        demanding.setattr(dialect, "MARIADB", replace(dialect.MARIADB, oldest=(99, 0, 0)))
+        async with opened(MySQLStore(own_url), migrate=False) as store:
+            (found,) = await told(store, Code.UNSUITABLE_SERVER)
+
+    assert (found.severity, found.lasting) == (Severity.FATAL, True)
+    assert found.evidence.endswith("cannot do what is needed: use 99.0.0 or newer")
+    async with opened(MySQLStore(own_url), migrate=False) as store:
         assert await told(store, Code.UNSUITABLE_SERVER) == []
 
 

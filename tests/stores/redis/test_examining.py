@@ -224,6 +224,8 @@ async def test_a_replica_is_not_fit_to_keep_messages_until_it_is_promoted(
                 return bool((await own.info("replication"))["master_link_status"] == "up")
 
             await until(has_copied)
+            # Another reason not to use it does not hide this one.
+            await own.config_set("appendonly", "no")
             (found,) = await told(replica, Code.UNSUITABLE_SERVER)
             await own.replicaof("NO", "ONE")
 
@@ -231,6 +233,18 @@ async def test_a_replica_is_not_fit_to_keep_messages_until_it_is_promoted(
         assert "this Redis is a replica" in found.evidence
         assert await told(replica, Code.UNSUITABLE_SERVER) == []
         await replica.close()
+
+
+async def test_a_server_that_is_no_cluster_is_found_until_the_url_says_so(
+    own_server: Redis, store: RedisStore
+) -> None:
+    as_cluster = RedisStore(own_server.url.replace("redis://", "redis+cluster://"))
+    await as_cluster.open()
+    (found,) = await told(as_cluster, Code.UNSUITABLE_SERVER)
+    await as_cluster.close()
+
+    assert found.evidence == "this Redis is not a cluster: use redis:// instead of redis+cluster://"
+    assert await told(store, Code.UNSUITABLE_SERVER) == []
 
 
 async def test_keys_that_were_changed_are_found_until_they_are_changed_back(
