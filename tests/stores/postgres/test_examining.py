@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
@@ -30,16 +31,17 @@ from tests.stores.support import opened, until
 
 pytestmark = pytest.mark.postgres
 
+SETTINGS: Final[dict[str, str | int]] = {
+    "max_connections": 20,
+    "max_prepared_transactions": 2,
+    "wal_level": "logical",
+}
+
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Postgres]:
     """A server whose settings a test may change: with few connections, and one that waits for its disk."""
-    with provide(
-        Postgres(
-            durable=True,
-            settings={"max_connections": 20, "max_prepared_transactions": 2, "wal_level": "logical"},
-        )
-    ) as server:
+    with provide(Postgres(durable=True, settings=SETTINGS)) as server:
         yield server
 
 
@@ -431,3 +433,43 @@ async def test_a_dropped_index_is_found_until_it_is_repaired(own_url: str) -> No
         assert "nightmail_dead_at" in found.evidence
         assert (found.severity, found.lasting) == (Severity.FATAL, True)
         assert [each for each in await diagnose(store) if each.code is Code.SCHEMA_DRIFT] == []
+
+
+class Standby(Postgres):
+    """A copy of another server, which follows it."""
+
+    programs = ("pg_basebackup", "postgres")
+
+    def __init__(self, primary: Postgres, settings: dict[str, str | int]) -> None:
+        super().__init__(settings=settings)
+        self._primary = primary
+
+    def prepare(self) -> None:
+        self.make_directory("data")
+        self.make_directory("sockets")
+        self.execute(
+            "pg_basebackup",
+            f"--dbname={self._primary.url}",
+            f"--pgdata={self.data}",
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+            "--no-sync",
+        )
+
+
+async def test_a_standby_is_found_until_it_is_promoted(own_server: Postgres, own_url: str) -> None:
+    async with open_store(own_url) as primary:
+        await primary.publish(message())
+    with provide(Standby(own_server, SETTINGS)) as server:
+        url = server.url_of(urlsplit(own_url).path[1:])
+        async with opened(PostgresStore(url), migrate=False) as store:
+            seen = {each.code: each for each in await diagnose(store)}
+            async with connection(url) as own:
+                assert await own.fetchval("select pg_promote()")
+
+            assert await told(store, Code.UNSUITABLE_SERVER) == []
+
+    found = seen[Code.UNSUITABLE_SERVER]
+    assert (found.severity, found.lasting, found.evidence) == (Severity.FATAL, True, "it is a standby")
+    # It takes no LISTEN, which is no fault of a pooler.
+    assert Code.POSTGRES_NO_WAKEUPS not in seen

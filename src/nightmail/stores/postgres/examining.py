@@ -33,8 +33,8 @@ class Examination(NamedTuple):
     """What one connection shows."""
 
     found: list[Finding]
-    has_tables: bool
-    """Whether there are tables that this account may read."""
+    can_listen: bool
+    """Whether wake-ups can be tried: the channel is in the tables, and a standby accepts no LISTEN."""
     pooled: bool
     """Whether there is a connection pooler in between."""
 
@@ -52,9 +52,10 @@ async def examine(
     settings = {row["name"]: row["value"] for row in await ask("settings")}
     has_tables = bool((await ask("has_tables"))[0]["found"])
     versions = [TablesVersion(*row) for row in await ask("tables_version")] if has_tables else []
+    writable = (await ask("writable"))[0]
     found = [
         *(finding for version in versions for finding in version.findings(VERSION)),
-        *_writable((await ask("writable"))[0]),
+        *_writable(writable),
         *_dead_rows(await ask("dead_rows")),
         *_old_snapshot(await ask("oldest_snapshot")),
         *_replication_slots(await ask("replication_slots")),
@@ -64,7 +65,7 @@ async def examine(
         *_standbys((await ask("standbys"))[0]),
         *_connections((await ask("connections"))[0], processes, each),
     ]
-    return Examination(found, has_tables, link.pooled)
+    return Examination(found, has_tables and not writable["standby"], link.pooled)
 
 
 def no_wakeups(*, pooled: bool) -> Finding:

@@ -159,9 +159,8 @@ class PostgresStore(ServerStore[Runtime], SQLStore):
                 each=self.capabilities.connections,
             )
 
-        found, has_tables, pooled = await self._runtime.lanes.publish.run(work)
-        # Which channel to listen on is in the tables.
-        if pooled or (has_tables and not await self._is_woken()):
+        found, can_listen, pooled = await self._runtime.lanes.publish.run(work)
+        if pooled or (can_listen and not await self._is_woken()):
             found.append(examining.no_wakeups(pooled=pooled))
         return found
 
