@@ -9,7 +9,7 @@ show global variables where variable_name in (
 
 -- name: tables_version
 -- Which version the tables are of, and for which code they serve.
-select version, serves from nightmail_meta;
+select m.version, m.serves from nightmail_meta as m;
 
 -- name: connections
 -- How many connections there are.
