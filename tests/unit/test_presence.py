@@ -99,6 +99,8 @@ async def test_it_reports_at_the_start_every_ten_seconds_and_signs_off(
         "handler_seconds": None,
         "longest_handler_seconds": 0.0,
         "ended_per_second": {},
+        "late_seconds": {},
+        "max_attempts": 10,
         "lease_seconds": 20.0,
         "leases_lost": 0,
         "open_breakers": [],

@@ -30,6 +30,7 @@ from nightmail.engine.failure_counts import FailureCounts
 from nightmail.engine.finished import Finished
 from nightmail.engine.idle_looks import IdleLooks
 from nightmail.engine.in_flight import InFlight
+from nightmail.engine.lateness import Lateness
 from nightmail.engine.leases import Keeper, Leases
 from nightmail.engine.next_look import Alarm, is_routine, next_look
 from nightmail.engine.pace import Pace
@@ -129,6 +130,7 @@ class Worker:
         self._leases = Leases()
         self._leases_lost = 0
         self._pace = Pace()
+        self._lateness = Lateness()
         self._finished = Finished()
         self._prefetch = Prefetch(self._batch)
         self._claim_size = ClaimSize()
@@ -198,12 +200,20 @@ class Worker:
             "handler_seconds": self._prefetch.mean,
             "longest_handler_seconds": self._prefetch.longest_of_late(),
             "ended_per_second": self._pace.per_second(),
+            "late_seconds": self._lateness.seconds(),
+            "max_attempts": self._max_attempts,
             "lease_seconds": self._settings.lease.total_seconds(),
             "leases_lost": self._leases_lost,
             "open_breakers": sorted(self._pausing.paused),
             "failing": self.is_failing,
             **self._about,
         }
+
+    @property
+    def _max_attempts(self) -> int | None:
+        """How often a message is tried, if its policy says so: one of the application's need not."""
+        most = getattr(self._settings.retry, "max_attempts", None)
+        return most if isinstance(most, int) else None
 
     def run(self) -> Coroutine[Any, Any, None]:
         """Work until `stop`. Cancelling it stops at once: running handlers are cancelled, everything is handed back."""
@@ -478,8 +488,10 @@ class Worker:
         if self._stopping.asked.is_set():
             self._hand_back(ready)
         elif ready:
-            self._review_at = time.monotonic() + REVIEW_SECONDS
+            now = time.monotonic()
+            self._review_at = now + REVIEW_SECONDS
             self._in_flight.take(ready, sent)
+            self._lateness.claimed(ready, now)
         # Last: an observer that raises although it must not may not leave a message leased and never run.
         if deliveries:
             self._observer.claimed(deliveries)
@@ -524,6 +536,8 @@ class Worker:
         self._prefetch.started(now, in_flight.handlers)
         try:
             if self._leases.surely_holds(delivery, now):
+                if delivery.id in self._lateness.sampled:
+                    self._lateness.started(delivery, now)
                 settlement = await self._attempt.one(delivery, slot)
                 if self._pausing.probes:
                     self._pausing.ended(delivery, slot.results[delivery], settlement)
@@ -563,6 +577,9 @@ class Worker:
         try:
             if held:
                 in_flight.narrow(slot, held)
+                for delivery in held:
+                    if delivery.id in self._lateness.sampled:
+                        self._lateness.started(delivery, now)
                 settlements = await self._attempt.many(held, slot)
                 if self._pausing.probes:
                     self._note_probes(slot, settlements)
