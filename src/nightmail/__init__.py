@@ -8,7 +8,7 @@ from nightmail._version import __version__
 from nightmail.bell import Bell
 from nightmail.breaker import Breaker
 from nightmail.cleaner import Cleaner
-from nightmail.controls import LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
+from nightmail.controls import LeasedMessage, MessageFacts, Pause, QueueStatus, WorkerRecord, WorkerReport
 from nightmail.durations import Duration
 from nightmail.engine.attempt import Batched
 from nightmail.engine.dead_letters import DeadLetters
@@ -46,10 +46,12 @@ from nightmail.errors import (
     WrongEventLoop,
     WrongProcess,
 )
+from nightmail.findings import Finding, Severity
 from nightmail.forwarder import Forwarder
 from nightmail.json_log import JSONFormatter
 from nightmail.message import DeadDelivery, Delivery, Message, OnConflict
 from nightmail.observe import LoggingObserver, Observer, Observers
+from nightmail.operations.doctor import diagnose
 from nightmail.operations.reasons import WhyReason
 from nightmail.operations.workers import WorkerHoldings
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Release, Retry, WriteResult
@@ -104,6 +106,7 @@ __all__ = [
     "Duration",
     "ExponentialRetry",
     "Extend",
+    "Finding",
     "Forbidden",
     "Forwarder",
     "FullStore",
@@ -152,6 +155,7 @@ __all__ = [
     "PublishUncertain",
     "Published",
     "QueueStats",
+    "QueueStatus",
     "Reason",
     "Refused",
     "Release",
@@ -163,6 +167,7 @@ __all__ = [
     "SessionClosed",
     "SessionFactory",
     "Settlement",
+    "Severity",
     "Source",
     "StaleTransaction",
     "Store",
@@ -187,6 +192,7 @@ __all__ = [
     "WrongEventLoop",
     "WrongProcess",
     "__version__",
+    "diagnose",
     "open_session",
     "open_store",
 ]

@@ -107,6 +107,47 @@ class MessageFacts:
     """The pauses of its queue and of its ordering key."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """One queue, at one look or between two."""
+
+    queue: str
+    ready: int = 0
+    scheduled: int = 0
+    running: int = 0
+    superseded: int = 0
+    dead: int = 0
+    oldest_due_age: timedelta | None = None
+    """For how long the oldest ready message has been due: what has not started."""
+    lateness: timedelta | None = None
+    """How long after its due time a handler started, as live workers say: the latest of the last twenty seconds or so.
+
+    Of each claim one message is measured. `None`: none has started.
+    """
+    in_per_second: float | None = None
+    """What came: what ended, and the change between two looks."""
+    out_per_second: float = 0.0
+    """What ended, done or dead, as live workers say: over the last ten seconds or so."""
+    change_per_second: float | None = None
+    """Messages that came less messages that ended, per second, between two looks."""
+    dead_per_second: float | None = None
+    drained_in: timedelta | None = None
+    """When nothing will be ready, if ready messages go on to become fewer as they did between two looks."""
+    workers: int = 0
+    """How many live processes consume it."""
+    pauses: tuple[Pause, ...] = ()
+    """What is paused of it: the whole queue, or ordering keys."""
+    paused_for: timedelta | None = None
+    """For how long a person has paused the whole queue."""
+    breaker_open_for: timedelta | None = None
+    """For how long a handler or a breaker has paused it."""
+
+    @property
+    def paused_keys(self) -> int:
+        """How many ordering keys are paused."""
+        return sum(pause.ordering_key is not None for pause in self.pauses)
+
+
 class PauseRequested(Exception):
     """A handler wants nothing more of its queue for a while: what `PauseQueue` is to a worker."""
 

@@ -93,6 +93,7 @@ def test_the_signatures_are_read() -> None:
 
     # One of each kind: returned, taken, for type checkers only in its module, of a base class, and of the contract.
     assert found >= {"PendingMessage", "Duration", "OutboxMessage", "DeadLetter", "QueueStats", "Claimed"}
+    assert found >= {"QueueStatus", "Finding", "WhyReason", "WorkerHoldings"}
     assert found >= {"OnConflict", "OutboxSubscriber", "OutboxPublisher", "OutboxRoute", "Published"}
 
 
@@ -149,6 +150,10 @@ def test_everything_it_promises_is_there() -> None:
         "NotAwaited",
         "DeadLetter",
         "QueueStats",
+        "QueueStatus",
+        "Finding",
+        "Severity",
+        "diagnose",
     ],
 )
 def test_what_users_type_or_catch_is_at_the_root(name: str) -> None:

@@ -348,6 +348,34 @@ async def test_the_workers_of_a_store_and_what_they_hold(make: Make, heard: Hear
             assert await other.workers() == []
 
 
+async def test_a_broker_says_how_its_queues_stand_and_what_is_wrong(make: Make) -> None:
+    async with make() as broker:
+        await broker.publish(1, "q")
+        await broker.publish(2, "q", activate_in=HOUR)
+        await broker.publish(3, "r")
+        await broker.pause("r", by="ann")
+
+        every = {each.queue: each for each in await broker.status()}
+        (changing,) = await broker.status("q", over=0.01)
+        wrong = await broker.doctor()
+
+    assert (every["q"].ready, every["q"].scheduled, every["q"].change_per_second) == (1, 1, None)
+    assert [pause.by for pause in every["r"].pauses] == ["ann"]
+    assert every["r"].paused_for is not None
+    assert (changing.queue, changing.change_per_second) == ("q", 0.0)
+    found = {each.what: each for each in wrong if each.code == "no-worker"}
+    assert len(found) == 2
+    assert all(each.runbook.endswith("/no-worker.md") for each in found.values())
+
+
+@in_memory
+@pytest.mark.parametrize(("queues", "over"), [(("",), None), (("q",), 0), (("q",), timedelta(seconds=-1))])
+async def test_a_senseless_look_is_refused(make: Make, queues: tuple[str, ...], over: Any) -> None:
+    async with make() as broker:
+        with pytest.raises(ValueError, match=r"queue|over must be positive"):
+            await broker.status(*queues, over=over)
+
+
 # ── without a server ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -378,7 +406,8 @@ async def test_the_test_broker_pauses_in_virtual_time() -> None:
         await br.resume("q", key="acct-7")
         await tb.run()
         assert got == [-3, 1, 2]
-        assert [each.worker.queues for each in await br.workers()] == [("other", "q")]
+        assert [(each.worker.queues, each.live) for each in await br.workers()] == [(("other", "q"), True)]
+        assert [(each.queue, each.workers) for each in await br.status()] == [("other", 1), ("q", 1)]
 
 
 async def test_the_test_broker_probes_in_virtual_time() -> None:

@@ -100,13 +100,14 @@ class CommandsOnAStore:
 
         assert ran.code == told.code == 0
         mail, orders = ran.rows
-        assert mail == ["mail", "0", "1", "0", "0", "-", "-", "0", "-", "-", "-"]
+        assert mail == ["mail", "0", "1", "0", "0", "-", "-", "-", "0", "-", "-", "-"]
         assert orders[:5] == ["orders", "1", "1", "0", "1"]
         assert orders[5] != "-"
         empty, same = told.answer
         assert (empty["queue"], empty["ready"]) == ("empty", 0)
         assert (same["ready"], same["scheduled"], same["dead"]) == (1, 1, 1)
         assert same["oldest_due_age"] > 0
+        assert (same["lateness"], same["workers"]) == (None, 0)
         assert (same["in_per_second"], same["out_per_second"]) == (0.0, 0.0)
         assert (same["change_per_second"], same["drained_in"]) == (0.0, None)
 

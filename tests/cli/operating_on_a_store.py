@@ -151,13 +151,15 @@ class OperatingOnAStore:
         none_yet = nightmail("workers", url=store)
 
         async def work(opened: FullStore) -> None:
-            state = {"subscribers": [{"queues": ["orders", "mail"], "max_workers": 10, "running": 3}]}
-            await opened.report(a_report(queues=("orders", "mail"), state=state))
+            said = {"queues": ["orders", "mail"], "max_workers": 10, "running": 3, "late_seconds": {"orders": 2.5}}
+            await opened.report(a_report(queues=("orders", "mail"), state={"subscribers": [said]}))
             await opened.claim(["orders"], limit=1, lease=HOUR, token=token_of(FIRST, 1))
 
         on_store(store, work)
         (row,) = nightmail("workers", url=store).rows
         (told,) = nightmail("workers", "--json", url=store).answer
+        status = nightmail("status", "orders", "--over", "0", url=store)
+        (queue,) = nightmail("status", "orders", "--over", "0", "--json", url=store).answer
         stopped = nightmail("stop", str(id_), "--by", "ann", url=store)
         why = nightmail("why", str(id_), url=store)
 
@@ -166,6 +168,9 @@ class OperatingOnAStore:
         assert row[5:8] == ["orders, mail", "3 of 10", "1"]
         assert row[8].startswith(f"{id_}, for ")
         assert (told["live"], told["queues"], told["leases"][0]["id"]) == (True, ["orders", "mail"], str(id_))
+        assert status.out.splitlines()[0].split("\t")[5:7] == ["oldest due", "lateness"]
+        assert status.rows[0][5:7] == ["-", "2 s"]
+        assert (queue["oldest_due_age"], queue["lateness"], queue["workers"]) == (None, 2.5, 1)
         assert stopped.out == f"host-1/77 is asked to stop message {id_}\n"
         held, stopping = why.out.splitlines()
         assert held.startswith("attempt 1 is with host-1/77 for ")

@@ -9,10 +9,12 @@ import pytest
 from nightmail.cli.exit_codes import Refusal
 from nightmail.cli.output import plain
 from nightmail.cli.texts import duration, safe, time
-from nightmail.controls import WorkerRecord
+from nightmail.controls import Pause, WorkerRecord
 from nightmail.operations.status import status
 from nightmail.records import QueueStats
 from nightmail.wording import length, moment, when
+
+NOW = datetime(2026, 11, 17, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -110,27 +112,14 @@ def test_two_looks_tell_where_a_queue_is_going() -> None:
 
 
 def test_what_goes_out_is_what_live_workers_say_and_what_comes_in_is_that_and_the_change() -> None:
-    said = [
+    said: list[dict[str, object]] = [
         {"queues": ["mail"], "ended_per_second": {"mail": 20.0}},
         {"queues": ["mail", "sms"], "ended_per_second": {"mail": 5.5, "sms": 1.0}},
         {"queues": ["mail"], "ended_per_second": {"mail": 100.0}, "dead_letters": True},
         {"queues": ["mail"], "ended_per_second": "fast"},
         {"queues": ["mail"], "ended_per_second": {"mail": "fast"}},
     ]
-    at = datetime(2026, 11, 17, tzinfo=UTC)
-    workers = [
-        WorkerRecord(
-            id=f"{number:016x}",
-            host="host-1",
-            pid=number,
-            version="1",
-            queues=("mail",),
-            state={"subscribers": [each]},
-            started_at=at,
-            seen_at=at,
-        )
-        for number, each in enumerate(said)
-    ]
+    workers = reporting(*said)
     before = {"mail": QueueStats(ready=100), "sms": QueueStats(ready=100), "push": QueueStats(ready=1)}
     now = {"mail": QueueStats(ready=80), "sms": QueueStats(ready=80), "push": QueueStats(ready=5)}
 
@@ -142,3 +131,74 @@ def test_what_goes_out_is_what_live_workers_say_and_what_comes_in_is_that_and_th
     assert (found["push"].out_per_second, found["push"].in_per_second) == (0.0, 2.0)
     (once,) = (each for each in status(now, workers=workers) if each.queue == "mail")
     assert (once.out_per_second, once.in_per_second) == (25.5, None)
+
+
+def reporting(*said: dict[str, object], queues: tuple[str, ...] = ("mail",)) -> list[WorkerRecord]:
+    """Live workers that say this."""
+    return [
+        WorkerRecord(
+            id=f"{number:016x}",
+            host="host-1",
+            pid=number,
+            version="1",
+            queues=queues,
+            state={"subscribers": [each]},
+            started_at=NOW,
+            seen_at=NOW,
+        )
+        for number, each in enumerate(said)
+    ]
+
+
+def test_lateness_is_of_what_started_and_apart_from_the_age_of_what_waits() -> None:
+    workers = reporting(
+        {"queues": ["mail"], "late_seconds": {"mail": 0.25}},
+        {"queues": ["mail"], "late_seconds": {"mail": 3}},
+        {"queues": ["mail"], "late_seconds": {"mail": 100.0}, "dead_letters": True},
+        {"queues": ["mail"]},  # An earlier version.
+        {"queues": ["mail"], "late_seconds": "very"},
+        {"queues": ["mail"], "late_seconds": {"mail": "very"}},
+        {"queues": ["mail"], "late_seconds": {"mail": float("inf"), "sms": -1}},
+    )
+    now = {"mail": QueueStats(ready=1, oldest_due_age=timedelta(minutes=9)), "sms": QueueStats(ready=1)}
+
+    mail, sms = status(now, workers=workers)
+
+    assert (mail.oldest_due_age, mail.lateness) == (timedelta(minutes=9), timedelta(seconds=3))
+    assert (sms.oldest_due_age, sms.lateness) == (None, None)
+
+
+def test_a_queue_that_live_workers_consume_is_listed_even_if_it_is_empty() -> None:
+    workers = reporting(
+        {"queues": ["mail"], "ended_per_second": {"mail": 20.0}},
+        {"queues": ["mail"], "dead_letters": True},
+        {"queues": "mail"},
+    )
+
+    (mail,) = status({}, workers=workers)
+
+    # The last one says nothing of use about its subscriber: it may take messages.
+    assert (mail.queue, mail.ready, mail.workers, mail.out_per_second) == ("mail", 0, 2, 20.0)
+    assert status({}, workers=reporting({"queues": ["mail"], "dead_letters": True})) == []
+
+
+def test_pauses_of_the_whole_queue_have_an_age() -> None:
+    def paused(key: str | None, hours: int, *, automatic: bool) -> Pause:
+        since = NOW - timedelta(hours=hours)
+        return Pause(
+            queue="mail", ordering_key=key, by="ann", reason=None, since=since, until=None, automatic=automatic
+        )
+
+    (mail,) = status(
+        {},
+        pauses=[
+            paused("k-1", 9, automatic=False),
+            paused("k-2", 9, automatic=False),
+            paused(None, 2, automatic=False),
+            paused(None, 1, automatic=True),
+        ],
+        at=NOW,
+    )
+
+    assert (mail.paused_for, mail.breaker_open_for) == (timedelta(hours=2), timedelta(hours=1))
+    assert mail.paused_keys == 2

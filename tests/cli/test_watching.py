@@ -13,11 +13,12 @@ import pytest
 
 from nightmail.cli.output import Output
 from nightmail.cli.running import Session
-from nightmail.cli.status import Looks, watch_queues
+from nightmail.cli.status import watch_queues
 from nightmail.cli.tail import Followed, follow
 from nightmail.cli.which_store import Chosen
 from nightmail.controls import MessageFacts, Pause, WorkerRecord
 from nightmail.errors import StoreUnavailable
+from nightmail.operations.status import Looks
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.store import FullStore
 from nightmail.stores import open_store
@@ -95,7 +96,7 @@ async def test_where_a_look_takes_long_a_watch_looks_less_often(monkeypatch: pyt
     async def sleep(seconds: float) -> None:
         rests.append(seconds)
 
-    monkeypatch.setattr("nightmail.cli.status.monotonic", lambda: next(clock))
+    monkeypatch.setattr("nightmail.operations.status.monotonic", lambda: next(clock))
     monkeypatch.setattr("nightmail.cli.status.asyncio.sleep", sleep)
 
     await watched(ONE, ONE, seconds=None)

@@ -1,4 +1,4 @@
-"""A broker's operator interface: pauses, workers, running messages, and why a message does not run."""
+"""A broker's operator interface: pauses, workers, running messages, why one does not run, and what is wrong."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from datetime import datetime, timedelta
 
 from nightmail.broker.config import OutboxBrokerConfig
 from nightmail.broker.counted import must_be_awaited
-from nightmail.controls import Pause, PauseCause, check_pause
+from nightmail.controls import Pause, PauseCause, QueueStatus, check_pause
 from nightmail.durations import Duration, as_positive
+from nightmail.findings import Finding
 from nightmail.message import check_name, check_queue
 from nightmail.operations import why as asking
-from nightmail.operations import workers as listing
+from nightmail.operations.doctor import diagnose
 from nightmail.operations.operator import named
 from nightmail.operations.reasons import WhyReason
-from nightmail.operations.workers import WorkerHoldings
+from nightmail.operations.status import Looks
+from nightmail.operations.workers import WorkerHoldings, workforce
 from nightmail.store import FullStore
 
 
@@ -102,14 +104,32 @@ class Steering:
 
     @must_be_awaited
     async def workers(self) -> list[WorkerHoldings]:
-        """The processes that consume messages: when each was last seen, its queues, and what it holds."""
-        return await listing.workers(self.store)
+        """The processes that consume messages: whether each lives, its queues, and what it holds."""
+        return list((await workforce(self.store)).workers)
 
     @must_be_awaited
     async def why(self, id_: int) -> list[WhyReason]:
         """Why a message does not run: everything that holds it back, or what became of it. Each has a `text`."""
         _check_id(id_)
         return await asking.why(self.store, id_)
+
+    @must_be_awaited
+    async def status(self, *queues: str, over: Duration | None = None) -> list[QueueStatus]:
+        """How these queues stand, or all: what is ready, scheduled, running, dead, late and paused, and what goes out.
+
+        Args:
+            queues: Only these.
+            over: Look twice, so long apart, for what comes in and when nothing will be ready.
+        """
+        for queue in queues:
+            check_queue(queue)
+        seconds = 0.0 if over is None else as_positive("over", over).total_seconds()
+        return await Looks(self.store, queues).look_twice(seconds)
+
+    @must_be_awaited
+    async def doctor(self) -> list[Finding]:
+        """What is wrong, the worst first, each with its evidence, its consequence, what to do, and the page about it."""
+        return await diagnose(self.store)
 
 
 def _check_id(id_: int) -> None:

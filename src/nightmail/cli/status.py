@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
-from time import monotonic
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
 import typer
@@ -17,13 +16,8 @@ from nightmail.cli.exit_codes import line_of
 from nightmail.cli.output import Output
 from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import positive_duration
-from nightmail.controls import Pause
 from nightmail.errors import StoreUnavailable
-from nightmail.operations import status as asking
-from nightmail.operations.status import QueueStatus
-from nightmail.operations.workers import live_workers
-from nightmail.records import QueueStats
-from nightmail.store import FullStore
+from nightmail.operations.status import Looks, QueueStatus
 from nightmail.wording import count, length, moment, several
 
 _COLUMNS = (
@@ -32,7 +26,8 @@ _COLUMNS = (
     "scheduled",
     "running",
     "dead",
-    "late by",
+    "oldest due",
+    "lateness",
     "in/s",
     "out/s",
     "dead/s",
@@ -65,7 +60,8 @@ async def status(
 ) -> None:
     """Show each queue: what is ready, scheduled, running, dead, late and paused, what comes and what goes.
 
-    out/s is what live workers have ended each second of late, in/s is that and the change between two looks.
+    oldest due: for how long the oldest ready message has been due. lateness: how late handlers started in the last
+    seconds. out/s is what live workers have ended each second of late, in/s is that and the change between two looks.
     """
     seconds = _apart(over)
     async with session.chosen.ready() as store:
@@ -73,12 +69,7 @@ async def status(
         if watch:
             await watch_queues(session, looks, None if over is None else seconds)
             return
-        begun = monotonic()
-        await looks.look()
-        if seconds:
-            # From one beginning to the next: where a look takes long, the answer is not later by two of them.
-            await asyncio.sleep(max(seconds - (monotonic() - begun), seconds / 2))
-            await looks.look()
+        await looks.look_twice(seconds)
     if session.out.as_json:
         session.out.json(looks.status)
     elif not looks.status:
@@ -91,34 +82,6 @@ def _apart(typed: str | None) -> float:
     if typed is None:
         return 0.5
     return 0.0 if typed.strip() in ("0", "0s") else positive_duration(typed).total_seconds()
-
-
-class Looks:
-    """The statistics of now, and those of one look before."""
-
-    def __init__(self, store: FullStore, queues: list[str] | None) -> None:
-        self._store = store
-        self._only = None if not queues else set(queues)
-        self._before: tuple[float, dict[str, QueueStats]] | None = None
-        self.status: list[QueueStatus] = []
-        self.took = 0.0
-        """How many seconds the last look took."""
-
-    async def look(self) -> None:
-        begun = monotonic()
-        found = await self._store.stats()
-        at = monotonic()
-        pauses = await self._store.pauses()
-        workers = await live_workers(self._store)
-        if self._only is not None:
-            found = {name: found.get(name, QueueStats()) for name in self._only}
-            pauses = [pause for pause in pauses if pause.queue in self._only]
-        if self._before is None:
-            self.status = asking.status(found, pauses=pauses, workers=workers)
-        else:
-            self.status = asking.status(found, self._before[1], at - self._before[0], pauses, workers)
-        self._before = at, found
-        self.took = monotonic() - begun
 
 
 async def watch_queues(session: Session, looks: Looks, seconds: float | None) -> None:
@@ -170,31 +133,34 @@ def _print_lines(out: Output, found: list[QueueStatus]) -> None:
 
 
 def _row(found: QueueStatus) -> list[str]:
-    late = found.oldest_due_age
-    drained = found.drained_in
     return [
         found.queue,
         count(found.ready),
         count(found.scheduled),
         count(found.running),
         count(found.dead),
-        "-" if late is None else length(late),
+        _length(found.oldest_due_age),
+        _length(found.lateness),
         _rate(found.in_per_second),
         _rate(found.out_per_second),
         _rate(found.dead_per_second),
-        "-" if drained is None else length(drained),
-        _paused(found.pauses),
+        _length(found.drained_in),
+        _paused(found),
     ]
 
 
-def _paused(pauses: tuple[Pause, ...]) -> str:
+def _length(found: timedelta | None) -> str:
+    return "-" if found is None else length(found)
+
+
+def _paused(found: QueueStatus) -> str:
     """What is paused of a queue, in a few words: `nightmail pauses` has the rest."""
     said = [
         "by its breaker" if pause.automatic else f"by {pause.by}"
-        for pause in pauses
+        for pause in found.pauses
         if pause.ordering_key is None
     ]
-    if keys := sum(pause.ordering_key is not None for pause in pauses):
+    if keys := found.paused_keys:
         said.append(several(keys, "key"))
     return ", ".join(said) or "-"
 

@@ -13,8 +13,10 @@ from nightmail.cli.operator import By, named
 from nightmail.cli.output import plain
 from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import safe
-from nightmail.controls import LeasedMessage, WorkerRecord
-from nightmail.operations.liveness import is_live, subscribers, total
+from nightmail.controls import WorkerRecord
+from nightmail.operations import workers as asking
+from nightmail.operations.liveness import subscribers, total
+from nightmail.operations.workers import WorkerHoldings
 from nightmail.wording import count, length
 
 _COLUMNS = ("host", "pid", "state", "version", "up for", "queues", "busy", "holds", "longest")
@@ -24,39 +26,34 @@ _COLUMNS = ("host", "pid", "state", "version", "up for", "queues", "busy", "hold
 async def workers(session: Session) -> None:
     """Show the processes that consume messages: whether they live, which queues they consume, and what they hold."""
     async with session.chosen.ready() as store:
-        # An id that no message has: what is asked for is the store's clock.
-        now = (await store.facts(0)).now
-        found = await store.workers()
-        leases = await store.leases()
-    held = {each.id: [lease for lease in leases if lease.worker_id == each.id] for each in found}
+        found = await asking.workforce(store)
     if session.out.as_json:
         session.out.json(
-            [{**plain(each), "live": is_live(each, now), "leases": held[each.id]} for each in found]
+            [{**plain(each.worker), "live": each.live, "leases": each.holds} for each in found.workers]
         )
         return
-    if not found:
+    if not found.workers:
         session.out.note("no worker has reported within a day: is the service running, on this store?")
     else:
         session.out.table(
-            _COLUMNS, [_row(each, held[each.id], now) for each in found], right=frozenset({"pid", "holds"})
+            _COLUMNS, [_row(each, found.now) for each in found.workers], right=frozenset({"pid", "holds"})
         )
-    known = {each.id for each in found}
-    if strangers := sum(lease.worker_id not in known for lease in leases):
+    if strangers := len(found.unregistered):
         session.out.note(f"{count(strangers)} more running, held by processes that do not report themselves")
 
 
-def _row(worker: WorkerRecord, held: list[LeasedMessage], now: datetime) -> list[object]:
-    state = "live" if is_live(worker, now) else f"last seen {length(now - worker.seen_at)} ago"
-    longest = held[0] if held else None
+def _row(found: WorkerHoldings, now: datetime) -> list[object]:
+    worker = found.worker
+    longest = found.holds[0] if found.holds else None
     return [
         worker.host,
         worker.pid,
-        state,
+        "live" if found.live else f"last seen {length(now - worker.seen_at)} ago",
         worker.version,
         length(now - worker.started_at),
         ", ".join(worker.queues),
         _busy(worker),
-        count(len(held)),
+        count(len(found.holds)),
         "-" if longest is None else f"{longest.id}, for {length(now - longest.claimed_at)}",
     ]
 

@@ -19,7 +19,17 @@ def is_live(worker: WorkerRecord, now: datetime) -> bool:
 
 def consumers(queue: str, workers: Iterable[WorkerRecord]) -> list[WorkerRecord]:
     """Those that consume this queue, or did when they were last seen."""
-    return [worker for worker in workers if _consumes(worker, queue)]
+    return [worker for worker in workers if queue in consumed_by(worker)]
+
+
+def consumed_by(worker: WorkerRecord) -> set[str]:
+    """The queues that it takes messages from. One that looks after dead letters takes none."""
+    messages, letters = set[str](), set[str]()
+    for each in subscribers(worker):
+        queues = each.get("queues")
+        if isinstance(queues, list):
+            (letters if each.get("dead_letters") else messages).update(map(str, queues))
+    return set(worker.queues) - (letters - messages)
 
 
 def subscribers(worker: WorkerRecord) -> list[Mapping[str, Any]]:
@@ -31,14 +41,6 @@ def subscribers(worker: WorkerRecord) -> list[Mapping[str, Any]]:
 def total(said: Iterable[Mapping[str, Any]], name: str) -> float:
     """The sum of this number over subscribers. What is no number counts as none: anything may report itself."""
     return sum(value for each in said if isinstance(value := each.get(name), int | float))
-
-
-def _consumes(worker: WorkerRecord, queue: str) -> bool:
-    if queue not in worker.queues:
-        return False
-    # One that looks after dead letters takes no messages.
-    own = [each for each in subscribers(worker) if queue in each.get("queues", ())]
-    return not own or any(not each.get("dead_letters") for each in own)
 
 
 def name_of(worker: WorkerRecord) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from nightmail.controls import LeasedMessage, WorkerRecord
 from nightmail.operations.liveness import is_live
@@ -14,22 +15,49 @@ class WorkerHoldings:
     """A process that consumes messages, and the messages that run there."""
 
     worker: WorkerRecord
+    live: bool
+    """Whether it has reported within the last 30 seconds."""
     holds: tuple[LeasedMessage, ...]
     """The longest running first; of a thousand messages that run the longest, in all processes together."""
 
 
-async def workers(store: FullStore) -> list[WorkerHoldings]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workforce:
+    """Who works on a store, at one moment."""
+
+    now: datetime
+    """The store's clock then."""
+    workers: tuple[WorkerHoldings, ...]
+    unregistered: tuple[LeasedMessage, ...]
+    """What is held by processes that do not report themselves."""
+
+
+async def workforce(store: FullStore) -> Workforce:
     """The processes that reported within the last day, by host, pid and id."""
+    now = await _clock(store)
     found = await store.workers()
     leases = await store.leases()
-    return [
-        WorkerHoldings(worker=each, holds=tuple(lease for lease in leases if lease.worker_id == each.id))
-        for each in found
-    ]
+    known = {each.id for each in found}
+    return Workforce(
+        now=now,
+        workers=tuple(
+            WorkerHoldings(
+                worker=each,
+                live=is_live(each, now),
+                holds=tuple(lease for lease in leases if lease.worker_id == each.id),
+            )
+            for each in found
+        ),
+        unregistered=tuple(lease for lease in leases if lease.worker_id not in known),
+    )
 
 
-async def live_workers(store: FullStore) -> list[WorkerRecord]:
-    """Those that reported lately, by the store's clock."""
+async def live_workers(store: FullStore) -> tuple[datetime, list[WorkerRecord]]:
+    """The store's clock, and those that reported lately by it."""
+    now = await _clock(store)
+    return now, [each for each in await store.workers() if is_live(each, now)]
+
+
+async def _clock(store: FullStore) -> datetime:
     # An id that no message has: what is asked for is the clock.
-    now = (await store.facts(0)).now
-    return [each for each in await store.workers() if is_live(each, now)]
+    return (await store.facts(0)).now
