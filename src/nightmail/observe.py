@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
-from nightmail.controls import PauseCause
+from nightmail.controls import PauseCause, QueueStatus
 from nightmail.describing import in_words, one_line
 from nightmail.json_log import about
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Reason, Retry
-from nightmail.records import QueueStats
 from nightmail.store import Settlement
 
 _log: Final = logging.getLogger("nightmail")
@@ -104,8 +103,8 @@ class Observer:
     def log_through(self, log: Log) -> None:
         """Write to this log, the application's, unless you were given another."""
 
-    def counted(self, stats: Mapping[str, QueueStats] | None) -> None:
-        """The statistics of each queue that has anything in it; `None` when they could not be read."""
+    def counted(self, queues: Sequence[QueueStatus] | None) -> None:
+        """How each queue stands that has anything in it, is paused or is consumed; `None` if it could not be read."""
 
 
 class Observers(Observer):

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
+from nightmail.controls import MessageFacts, Pause, QueueStatus, WorkerRecord
 from nightmail.errors import StoreUnavailable
 from nightmail.observe import Observer
 from nightmail.outcome import Dead
 from nightmail.records import QueueStats
-from nightmail.store import FullStore, Inspection, Settlement
+from nightmail.store import FullStore, Settlement
 from nightmail.telemetry import QueueWatch
 from nightmail.telemetry.counts import MOST_QUEUES
 from nightmail.telemetry.metrics_observer import MetricsObserver
 from nightmail.testing.clock import ManualClock
+from nightmail.testing.conformance.workers import a_report
 from tests.telemetry.support import Read, opened
-from tests.unit.support import publish, soon, take
+from tests.unit.support import NOON, publish, soon, take
 
 HOUR = timedelta(hours=1)
 
@@ -45,6 +47,37 @@ async def test_it_tells_how_each_queue_stands(
         ("mail", "dead"): 1,
     }
     assert read("nightmail_oldest_due_age_seconds") == {("mail",): 12}
+
+
+async def test_it_tells_of_pauses_that_others_made_and_of_live_workers(
+    store: FullStore, clock: ManualClock, metrics: MetricsObserver, read: Read
+) -> None:
+    async with opened(store):
+        watch = QueueWatch(store, metrics)
+        await store.report(a_report("11" * 8, queues=("mail", "sms")))
+        await store.pause("mail", by="ann")
+        await store.pause("mail", by="host-1/77", until=HOUR, automatic=True)
+        await store.pause("mail", ordering_key="acct-7", by="ann")
+        clock.advance(timedelta(minutes=2))
+        await store.report(a_report("22" * 8, queues=("mail",)))
+
+        await watch.look()
+
+        assert read("nightmail_pause_age_seconds") == {("operator", "mail"): 120, ("automatic", "mail"): 120}
+        assert read("nightmail_paused_keys") == {("mail",): 1}
+        # The first has not been seen for two minutes.
+        assert read("nightmail_live_workers") == {("mail",): 1}
+
+        await store.resume("mail")
+        await store.resume("mail", ordering_key="acct-7")
+        await store.report(a_report("11" * 8, queues=("mail", "sms")))
+        await watch.look()
+
+        assert read("nightmail_pause_age_seconds")["operator", "mail"] == 0
+        assert read("nightmail_pause_age_seconds")["automatic", "mail"] == 120
+        assert read("nightmail_paused_keys") == {("mail",): 0, ("sms",): 0}
+        # Also of a queue that is empty whenever one looks.
+        assert read("nightmail_live_workers") == {("mail",): 2, ("sms",): 1}
 
 
 async def test_a_queue_that_has_emptied_stands_at_nothing(
@@ -76,8 +109,18 @@ class Script(Observer):
             raise answer
         return answer
 
-    def counted(self, stats: Mapping[str, QueueStats] | None) -> None:
-        self.told.append(stats)
+    async def pauses(self) -> list[Pause]:
+        return []
+
+    async def facts(self, _id: int) -> MessageFacts:
+        return MessageFacts(now=NOON, message=None)
+
+    async def workers(self) -> list[WorkerRecord]:
+        return []
+
+    def counted(self, queues: Sequence[QueueStatus] | None) -> None:
+        told = {each.queue: QueueStats(ready=each.ready) for each in queues or ()}
+        self.told.append(None if queues is None else told)
         self._news.set()
 
     def store_unavailable(self, error: Exception, retry_in: timedelta) -> None:
@@ -92,7 +135,7 @@ class Script(Observer):
             await self._news.wait()
 
     def watch(self, **options: Any) -> QueueWatch:
-        return QueueWatch(cast("Inspection", self), self, **options)
+        return QueueWatch(cast("FullStore", self), self, **options)
 
 
 ONE = {"mail": QueueStats(ready=1)}
@@ -141,7 +184,7 @@ async def test_a_store_that_does_not_answer_is_told_of_and_old_numbers_are_taken
 
 
 def test_what_is_not_known_is_not_shown(metrics: MetricsObserver, read: Read) -> None:
-    metrics.counted(ONE)
+    metrics.counted([QueueStatus(queue="mail", ready=1)])
     metrics.counted(None)
 
     assert read("nightmail_queue_messages") == {}
@@ -151,8 +194,9 @@ def test_what_is_not_known_is_not_shown(metrics: MetricsObserver, read: Read) ->
 def test_of_queues_without_end_those_that_have_something_are_shown(
     metrics: MetricsObserver, read: Read
 ) -> None:
-    metrics.counted({f"old-{number}": QueueStats(ready=1) for number in range(MOST_QUEUES)})
-    metrics.counted(ONE)
+    metrics.counted([QueueStatus(queue=f"old-{number}", ready=1) for number in range(MOST_QUEUES)])
+    idle = [QueueStatus(queue=f"idle-{number}", workers=1) for number in range(MOST_QUEUES)]
+    metrics.counted([*idle, QueueStatus(queue="mail", ready=1)])
 
     shown = read("nightmail_oldest_due_age_seconds")
     assert len(shown) == MOST_QUEUES

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, Literal, TypeAlias
 
+from nightmail.controls import QueueStatus
 from nightmail.telemetry.counts import Deliveries, Kind
 from nightmail.telemetry.metrics_observer import MetricsObserver
 
@@ -70,18 +72,26 @@ def _reasons(measured: MetricsObserver) -> Values:
 
 
 def _depths(measured: MetricsObserver) -> Values:
-    for queue, stats in measured.stats.items():
-        yield (queue, "ready"), stats.ready
-        yield (queue, "scheduled"), stats.scheduled
-        yield (queue, "running"), stats.running
-        yield (queue, "superseded"), stats.superseded
-        yield (queue, "dead"), stats.dead
+    for queue, status in measured.queues.items():
+        yield (queue, "ready"), status.ready
+        yield (queue, "scheduled"), status.scheduled
+        yield (queue, "running"), status.running
+        yield (queue, "superseded"), status.superseded
+        yield (queue, "dead"), status.dead
 
 
-def _oldest(measured: MetricsObserver) -> Iterator[tuple[tuple[str, ...], float]]:
-    for queue, stats in measured.stats.items():
-        age = stats.oldest_due_age
-        yield (queue,), 0.0 if age is None else age.total_seconds()
+def _of_each_queue(read: Callable[[QueueStatus], float]) -> Callable[[MetricsObserver], Values]:
+    return lambda measured: [((queue,), read(status)) for queue, status in measured.queues.items()]
+
+
+def _pause_ages(measured: MetricsObserver) -> Values:
+    for queue, status in measured.queues.items():
+        yield (queue, "operator"), _seconds(status.paused_for)
+        yield (queue, "automatic"), _seconds(status.breaker_open_for)
+
+
+def _seconds(duration: timedelta | None) -> float:
+    return 0.0 if duration is None else duration.total_seconds()
 
 
 PUBLISHED: Final = Number(
@@ -175,7 +185,29 @@ OLDEST_DUE_AGE: Final = Number(
     ("queue",),
     "s",
     kind="gauge",
-    read=_oldest,
+    read=_of_each_queue(lambda status: _seconds(status.oldest_due_age)),
+)
+PAUSE_AGE: Final = Number(
+    "nightmail.pause.age",
+    "For how long a queue has been paused, whoever paused it, 0 if it is not; told by a `QueueWatch`.",
+    ("queue", "cause"),
+    "s",
+    kind="gauge",
+    read=_pause_ages,
+)
+PAUSED_KEYS: Final = Number(
+    "nightmail.paused.keys",
+    "Ordering keys of a queue that are paused; told by a `QueueWatch`.",
+    ("queue",),
+    kind="gauge",
+    read=_of_each_queue(lambda status: status.paused_keys),
+)
+LIVE_WORKERS: Final = Number(
+    "nightmail.live.workers",
+    "Processes that consume a queue and have reported within the last 30 seconds; told by a `QueueWatch`.",
+    ("queue",),
+    kind="gauge",
+    read=_of_each_queue(lambda status: status.workers),
 )
 LATENESS: Final = Histogram(
     "nightmail.lateness",
@@ -194,6 +226,7 @@ DURATION: Final = Histogram(
 
 NUMBERS: Final = (
     PUBLISHED, CLAIMED, SETTLED, DEAD, FAILURES, OVERDUE, LOST_LEASES, IN_FLIGHT, PAUSES, RESUMPTIONS,
-    WAKEUPS, STORE_UNAVAILABLE, DRAIN_TIMEOUTS, ABANDONED, DEPTH, OLDEST_DUE_AGE,
+    WAKEUPS, STORE_UNAVAILABLE, DRAIN_TIMEOUTS, ABANDONED, DEPTH, OLDEST_DUE_AGE, PAUSE_AGE, PAUSED_KEYS,
+    LIVE_WORKERS,
 )  # fmt: skip
 HISTOGRAMS: Final = (LATENESS, DURATION)

@@ -10,11 +10,10 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from nightmail.controls import PauseCause
+from nightmail.controls import PauseCause, QueueStatus
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Postpone, Release, Retry
-from nightmail.records import QueueStats
 from nightmail.store import Settlement
 from nightmail.telemetry.counts import MOST_QUEUES, OTHER, Deliveries, Ending, Kind
 
@@ -28,7 +27,6 @@ _ENDINGS: Final[dict[type[Any], Ending]] = {
     Dead: Ending.DEAD,
     Release: Ending.RELEASED,
 }
-_NOTHING: Final = QueueStats()
 RELEARN_SECONDS: Final = 60.0
 """For how long an estimate of the store's clock is used: it may be set back, or be another server's."""
 
@@ -47,8 +45,8 @@ class MetricsObserver(Observer):
         self.times_unavailable = 0
         self.drain_timeouts = 0
         self.abandoned = 0
-        self.stats: Mapping[str, QueueStats] = {}
-        """The queues' statistics as last read. Replaced, never changed."""
+        self.queues: Mapping[str, QueueStatus] = {}
+        """How the queues stood when last read. Replaced, never changed."""
 
     # ── what was counted ───────────────────────────────────────────────────────────────────────────────────
 
@@ -143,13 +141,15 @@ class MetricsObserver(Observer):
             self.drain_timeouts += 1
             self.abandoned += left
 
-    def counted(self, stats: Mapping[str, QueueStats] | None) -> None:
-        if stats is None:
+    def counted(self, queues: Sequence[QueueStatus] | None) -> None:
+        if queues is None:
             # Stale numbers would look like a queue that is stuck.
-            self.stats = {}
+            self.queues = {}
             return
-        emptied = dict.fromkeys(self.stats.keys() - stats.keys(), _NOTHING)
-        self.stats = dict(islice({**stats, **emptied}.items(), MOST_QUEUES))
+        # Those with something in them first, for there may be too many.
+        found = {each.queue: each for each in sorted(queues, key=_is_idle)}
+        gone = {name: QueueStatus(queue=name) for name in self.queues.keys() - found.keys()}
+        self.queues = dict(islice({**found, **gone}.items(), MOST_QUEUES))
 
     # ── within ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,6 +179,10 @@ class _ByQueue(dict[str, Deliveries]):
             numbers = self[queue] = self._begin(queue, self._kind)
             return numbers
         return self[OTHER]
+
+
+def _is_idle(status: QueueStatus) -> bool:
+    return not (status.ready or status.scheduled or status.running or status.dead or status.pauses)
 
 
 def _learn(queue: Deliveries, delivery: Delivery, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Reads the queues' statistics periodically."""
+"""Reads how the queues stand periodically."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from datetime import timedelta
 
 from nightmail.durations import Duration, as_positive
 from nightmail.observe import Observer
-from nightmail.store import Inspection
+from nightmail.operations.status import Looks
+from nightmail.store import FullStore
 
 
 class QueueWatch:
-    """Reads the store's queue statistics periodically and passes them to `observer`: `start` until `stop`.
+    """Reads how the queues stand periodically, as `status` does, and passes it to `observer`: `start` until `stop`.
 
     The store is queried once per `every`, never by a scrape. The answer is the same in every process, so one of many is
     enough.
     """
 
     def __init__(
-        self, store: Inspection, observer: Observer, *, every: Duration = timedelta(seconds=30)
+        self, store: FullStore, observer: Observer, *, every: Duration = timedelta(seconds=30)
     ) -> None:
-        self._store = store
+        self._looks = Looks(store)
         self._observer = observer
         self._every = as_positive("every", every)
         self._failing = False
@@ -33,7 +34,7 @@ class QueueWatch:
             self._running = asyncio.create_task(self._look_on(), name="nightmail queue watch")
 
     async def stop(self) -> None:
-        """Stop reading, and withdraw the last statistics: they would go stale."""
+        """Stop reading, and withdraw the last numbers: they would go stale."""
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
@@ -43,7 +44,7 @@ class QueueWatch:
     async def look(self) -> None:
         """Read once. A store that does not answer is reported, not raised."""
         try:
-            stats = await self._store.stats()
+            queues = await self._looks.look()
         except Exception as error:  # noqa: BLE001 - no message depends on this
             self._failing = True
             self._observer.counted(None)
@@ -52,7 +53,7 @@ class QueueWatch:
         if self._failing:
             self._failing = False
             self._observer.store_recovered()
-        self._observer.counted(stats)
+        self._observer.counted(queues)
 
     async def _look_on(self) -> None:
         while True:
