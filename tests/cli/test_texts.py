@@ -186,7 +186,13 @@ def test_pauses_of_the_whole_queue_have_an_age() -> None:
     def paused(key: str | None, hours: int, *, automatic: bool) -> Pause:
         since = NOW - timedelta(hours=hours)
         return Pause(
-            queue="mail", ordering_key=key, by="ann", reason=None, since=since, until=None, automatic=automatic
+            queue="mail",
+            ordering_key=key,
+            by="ann",
+            reason=None,
+            since=since,
+            until=None,
+            automatic=automatic,
         )
 
     (mail,) = status(

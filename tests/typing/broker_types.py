@@ -15,11 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from nightmail import (
     ConstantRetry,
     ExponentialRetry,
+    Finding,
     OutboxBroker,
     OutboxResponse,
     OutboxRoute,
     OutboxRoutePublisher,
     OutboxRouter,
+    QueueStatus,
     SyncPublisher,
 )
 from nightmail import annotations as ours
@@ -179,6 +181,8 @@ async def timers(broker: OutboxBroker) -> None:
 async def operating(broker: OutboxBroker) -> None:
     assert_type(await broker.stats(), dict[str, QueueStats])
     assert_type(await broker.find(7), list[StoredMessage])
+    assert_type(await broker.status("orders", over=2), list[QueueStatus])
+    assert_type(await broker.doctor(), list[Finding])
     assert_type(await broker.summarize_dead("q", error="no"), DeadSummary)
     assert_type(await broker.dead_letters("q", reason="rejected", older_than=60), list[DeadLetter])
     assert_type(await broker.redrive("q", to="r", limit=5, rate=10), int)

@@ -46,7 +46,10 @@ async def test_what_waited_for_a_worker_starts_late_and_is_told_of_until_the_rep
     async with at_work(Worker(store, handler, queues=[QUEUE, "other"], observer=seen)):
         await seen.until_settled(31)
         await asyncio.sleep(10.0)
-        assert await lateness(store) == {QUEUE: pytest.approx(60.0, abs=1.0), "other": pytest.approx(0.0, abs=0.5)}
+        assert await lateness(store) == {
+            QUEUE: pytest.approx(60.0, abs=1.0),
+            "other": pytest.approx(0.0, abs=0.5),
+        }
         await asyncio.sleep(30.0)
         assert await lateness(store) == {}
 

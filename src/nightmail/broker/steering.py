@@ -128,7 +128,7 @@ class Steering:
 
     @must_be_awaited
     async def doctor(self) -> list[Finding]:
-        """What is wrong, the worst first, each with its evidence, its consequence, what to do, and the page about it."""
+        """What is wrong, the worst first, each with its evidence, its consequence, what to do, and its runbook page."""
         return await diagnose(self.store)
 
 

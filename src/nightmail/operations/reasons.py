@@ -57,6 +57,8 @@ class Paused:
     ends_in: timedelta | None
     """Until it ends by itself, or lets a probe through; negative if that is overdue."""
     automatic: bool
+    behind: int | None = None
+    """How many messages of the queue are ready and held back, if that was counted: not for an ordering key."""
     ahead: int
 
     @property
@@ -67,8 +69,9 @@ class Paused:
         since = f"paused {by} for {length(self.paused_for)}, since {moment(self.since)}{why}"
         if self.ordering_key is not None:
             return f"ordering key {self.ordering_key} of queue {self.queue} {since}; {self._end}"
-        ahead = f", with {_ahead(self.ahead)} ahead of this one" if self.ahead else ""
-        return f"queue {self.queue} {since}{ahead}; {self._end}"
+        behind = f", {several(self.behind, 'message')} ready behind it" if self.behind else ""
+        ahead = f", {_ahead(self.ahead)} ahead of this one" if self.ahead else ""
+        return f"queue {self.queue} {since}{behind}{ahead}; {self._end}"
 
     @property
     def _end(self) -> str:
@@ -93,11 +96,15 @@ class KeyHeld:
     """How many attempts of that message have failed."""
     due_in: timedelta
     """Negative: it has been due for so long."""
+    max_attempts: int | None = None
+    """How often it is tried, if a worker of its queue says so."""
 
     @property
     def text(self) -> str:
         """For people."""
         attempt = f"attempt {self.attempts + 1}"
+        if self.max_attempts is not None:
+            attempt += f" of {self.max_attempts}"
         if self.running:
             state = f"{attempt} runs now"
         elif self.due_in > timedelta(0):
@@ -158,14 +165,17 @@ class NoWorker:
 
     queue: str
     worker: str | None
-    """The one that was seen last, within a day."""
+    """The one that was seen last, within a day; one that stopped in order is no longer listed."""
     seen_ago: timedelta | None
 
     @property
     def text(self) -> str:
         """For people."""
         if self.worker is None or self.seen_ago is None:
-            return f"no live worker consumes queue {self.queue}: none was seen within a day"
+            return (
+                f"no live worker consumes queue {self.queue}: none was seen within a day, other than those that "
+                "stopped in order"
+            )
         return (
             f"no live worker consumes queue {self.queue}: the last one, {self.worker}, was seen "
             f"{length(self.seen_ago)} ago"

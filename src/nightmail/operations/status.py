@@ -128,7 +128,9 @@ def _numbers(said: object) -> Iterator[tuple[str, Any]]:
 def _paused(status: QueueStatus, pauses: Sequence[Pause], at: datetime | None) -> QueueStatus:
     """What of it is paused, and for how long."""
     own = tuple(pause for pause in pauses if pause.queue == status.queue)
-    whole = {} if at is None else {each.automatic: at - each.since for each in own if each.ordering_key is None}
+    whole = (
+        {} if at is None else {each.automatic: at - each.since for each in own if each.ordering_key is None}
+    )
     return replace(status, pauses=own, paused_for=whole.get(False), breaker_open_for=whole.get(True))
 
 

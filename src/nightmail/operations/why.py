@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final
 
 from nightmail.controls import MessageFacts, WorkerRecord
-from nightmail.operations.liveness import consumers, is_live, name_of
+from nightmail.operations.liveness import consumers, is_live, name_of, subscribers
 from nightmail.operations.reasons import (
     Available,
     Delivered,
@@ -26,7 +26,7 @@ from nightmail.operations.reasons import (
     WhyReason,
     WorkerLost,
 )
-from nightmail.records import StoredMessage
+from nightmail.records import QueueStats, StoredMessage
 from nightmail.store import FullStore
 
 __all__ = ["WhyReason", "explain", "why"]
@@ -39,19 +39,31 @@ _NOT_IN_THE_WAY: Final = (WorkerLost, Expired)
 
 async def why(store: FullStore, id_: int) -> list[WhyReason]:
     """Everything that holds this message back, or what has become of it."""
-    return explain(await store.facts(id_), await store.workers(), look_interval=store.look_interval)
+    facts = await store.facts(id_)
+    behind = None
+    if facts.message is not None and any(pause.ordering_key is None for pause in facts.pauses):
+        # Only then: to count a queue is more work than all the rest.
+        behind = (await store.stats()).get(facts.message.queue, QueueStats()).ready
+    return explain(facts, await store.workers(), look_interval=store.look_interval, behind=behind)
 
 
 def explain(
-    facts: MessageFacts, workers: Sequence[WorkerRecord], *, look_interval: timedelta = LOOK_INTERVAL
+    facts: MessageFacts,
+    workers: Sequence[WorkerRecord],
+    *,
+    look_interval: timedelta = LOOK_INTERVAL,
+    behind: int | None = None,
 ) -> list[WhyReason]:
-    """What these facts say about why a message does not run: all that applies, never nothing."""
+    """What these facts say about why a message does not run: all that applies, never nothing.
+
+    `behind` is how many messages of its queue are ready, if that was counted.
+    """
     message = facts.message
     if message is None:
         return list(_gone(facts)) or [Unknown()]
     if message.running:
         return list(_running(facts, message, workers))
-    reasons = list(_waiting(facts, message, workers))
+    reasons = list(_waiting(facts, message, workers, behind))
     if all(isinstance(reason, _NOT_IN_THE_WAY) for reason in reasons):
         live = [each for each in consumers(message.queue, workers) if is_live(each, facts.now)]
         reasons.append(
@@ -96,7 +108,7 @@ def _running(
 
 
 def _waiting(
-    facts: MessageFacts, message: StoredMessage, workers: Sequence[WorkerRecord]
+    facts: MessageFacts, message: StoredMessage, workers: Sequence[WorkerRecord], behind: int | None
 ) -> Iterator[WhyReason]:
     now = facts.now
     if message.due_at > now:
@@ -116,6 +128,7 @@ def _waiting(
             until=pause.until,
             ends_in=None if pause.until is None else pause.until - now,
             automatic=pause.automatic,
+            behind=behind if pause.ordering_key is None else None,
             ahead=facts.ahead,
         )
     if (first := facts.key_held_by) is not None:
@@ -125,6 +138,7 @@ def _waiting(
             running=first.running,
             attempts=first.attempts,
             due_in=first.due_at - now,
+            max_attempts=_max_attempts(message.queue, workers),
         )
     if message.lease_until is not None:
         yield WorkerLost(
@@ -146,6 +160,17 @@ def _no_worker(
         yield NoWorker(queue=message.queue, worker=None, seen_ago=None)
     elif not is_live(last, facts.now):
         yield NoWorker(queue=message.queue, worker=name_of(last), seen_ago=facts.now - last.seen_at)
+
+
+def _max_attempts(queue: str, workers: Sequence[WorkerRecord]) -> int | None:
+    """How often a message of this queue is tried, as the worker says that was seen last."""
+    for worker in sorted(consumers(queue, workers), key=attrgetter("seen_at"), reverse=True):
+        for each in subscribers(worker):
+            most, queues = each.get("max_attempts"), each.get("queues")
+            own = isinstance(queues, list) and queue in queues and not each.get("dead_letters")
+            if own and isinstance(most, int):
+                return most
+    return None
 
 
 def _replaced(facts: MessageFacts, message: StoredMessage) -> Iterator[WhyReason]:

@@ -88,13 +88,12 @@ class WhyConformance:
             until=since + HOUR,
             ends_in=HOUR - SECOND,
             automatic=False,
+            behind=2,
             ahead=1,
         )
         assert "by ann for 1 s" in reason.text
-        assert (
-            '("provider down"), with 1 message ahead of this one; it ends by itself in 59 min 59 s'
-            in reason.text
-        )
+        assert '("provider down"), 2 messages ready behind it, 1 message ahead of this one; ' in reason.text
+        assert reason.text.endswith("; it ends by itself in 59 min 59 s")
 
     async def test_why_a_message_of_a_queue_that_a_breaker_paused_does_not_run(
         self, attended: FullStore, clock: ManualClock
@@ -146,6 +145,9 @@ class WhyConformance:
             KeyHeld(ordering_key="acct-7", message_id=first, running=False, attempts=1, due_in=MINUTE)
         ]
         assert f"message {first} goes first; its attempt 2 is due in 1 min" in failed[0].text
+        await attended.report(a_report(state={"subscribers": [{"queues": [QUEUE], "max_attempts": 10}]}))
+        (told,) = await why(attended, behind)
+        assert f"message {first} goes first; its attempt 2 of 10 is due in 1 min" in told.text
 
     async def test_why_a_message_that_runs_does_not_run_again(
         self, attended: FullStore, clock: ManualClock
