@@ -34,7 +34,7 @@ class Workforce:
 
 async def workforce(store: FullStore) -> Workforce:
     """The processes that reported within the last day, by host, pid and id."""
-    now = await _clock(store)
+    now = await clock_of(store)
     found = await store.workers()
     leases = await store.leases()
     known = {each.id for each in found}
@@ -52,12 +52,7 @@ async def workforce(store: FullStore) -> Workforce:
     )
 
 
-async def live_workers(store: FullStore) -> tuple[datetime, list[WorkerRecord]]:
-    """The store's clock, and those that reported lately by it."""
-    now = await _clock(store)
-    return now, [each for each in await store.workers() if is_live(each, now)]
-
-
-async def _clock(store: FullStore) -> datetime:
+async def clock_of(store: FullStore) -> datetime:
+    """What the store's clock shows."""
     # An id that no message has: what is asked for is the clock.
     return (await store.facts(0)).now

@@ -9,6 +9,7 @@ import pytest
 
 from nightmail.errors import NightmailError
 from nightmail.message import OnConflict
+from nightmail.operations.status import Looks
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.conformance.build import (
@@ -110,6 +111,12 @@ class DocumentedRoles:
         async with backend.opened() as store, store_of(backend, "worker") as (worker, _):
             await store.publish_batch([message(), message()])
             await worker.report(a_report())
+            # A queue watch of its process sees what is there, although a worker may not read all that `why` does.
+            looks = Looks(worker)
+            for _ in range(2):
+                (queue,) = [each for each in await looks.look() if each.queue == QUEUE]
+                assert (queue.ready, queue.workers) == (2, 1)
+
             await worker.pause(QUEUE, by=FIRST, until=MICROSECOND, automatic=True)
             # Over by the time that it is claimed from.
             await store.pause(QUEUE, by="ann", until=MICROSECOND)
