@@ -9,6 +9,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from nightmail.errors import NightmailError
+from nightmail.operations.status import Looks
 from nightmail.outcome import Dead, Done, Outcome, Release, Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
@@ -49,6 +50,7 @@ async def work(store: RedisStore, own: Any) -> None:
     ]
     assert await store.recall_dead([QUEUE], letters.deliveries[1].token) == 1
     await store.report(a_report())
+    assert await Looks(store).look()
     await store.pause(QUEUE, by="breaker", until=HOUR, automatic=True)
     assert await store.resume(QUEUE, automatic=True)
     await store.sign_off(a_report().id)
