@@ -9,7 +9,7 @@ from nightmail.clock import Clock
 from nightmail.stores.redis.ids import digits
 from nightmail.stores.redis.keys import Keys
 from nightmail.stores.redis.requests import Argument, Call
-from nightmail.stores.redis.scripts import script
+from nightmail.stores.redis.scripts import Script, script
 from nightmail.stores.redis.times import now_argument
 
 NO_LETTER: Final = 0
@@ -25,7 +25,7 @@ class ScriptCalls:
 
     def call(
         self,
-        name: str,
+        name: str | Script,
         tags: Sequence[str],
         *arguments: Argument,
         letter: int = NO_LETTER,
@@ -33,4 +33,5 @@ class ScriptCalls:
     ) -> Call:
         """A call of this script for the queues with these tags; `letter` is the id of the first dead letter."""
         common = (now_argument(self.clock), self._ring, self.keys.channel_suffix, digits(letter))
-        return Call(script(name), tuple(tags), (*common, *arguments), more_seconds=more_seconds)
+        called = script(name) if isinstance(name, str) else name
+        return Call(called, tuple(tags), (*common, *arguments), more_seconds=more_seconds)

@@ -62,8 +62,20 @@ class Script:
 @cache
 def script(name: str, *, flags: bool = True) -> Script:
     """The script in the file of this name."""
-    files = resources.files(PACKAGE)
-    parts = [COMMON, *(part for part, users in _SHARED.items() if name in users), f"{name}.lua"]
-    first = _FLAGS if flags and name not in _STORING else ""
-    text = first + "".join(files.joinpath(part).read_text("utf-8") for part in parts)
-    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), first)
+    parts = [*(part for part, users in _SHARED.items() if name in users), f"{name}.lua"]
+    return _made(name, "".join(map(_read, parts)), _FLAGS if flags and name not in _STORING else "")
+
+
+def script_of(name: str, text: str) -> Script:
+    """A script that is in no file of the store: a step of a migration."""
+    return _made(name, text, "")
+
+
+def _made(name: str, text: str, flags: str) -> Script:
+    text = flags + _read(COMMON) + text
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), flags)
+
+
+@cache
+def _read(file: str) -> str:
+    return resources.files(PACKAGE).joinpath(file).read_text("utf-8")

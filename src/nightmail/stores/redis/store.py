@@ -141,7 +141,7 @@ class RedisStore(ServerStore[Runtime]):
     async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""
         await self._check_servers()
-        await schema.migrate(self._runtime.publish, self._keys)
+        await schema.migrate(self._runtime.publish, self._calls, self._runtime.registry)
 
     async def check(self) -> None:
         """See `Store.check`. Also refuses a server that may lose messages, and an account without rights."""

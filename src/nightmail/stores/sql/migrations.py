@@ -1,28 +1,25 @@
-"""From one version of the tables to the next: numbered files, forward only.
+"""Steps from one version of the tables to the next, in SQL. `shared.migrations` says where they are.
 
-`schema.sql` is what an empty database gets, and always the newest version. `migrations/0002_<what>.sql` is what tables
-of version 1 get to become version 2. Such a file says at its top which code the tables still serve afterwards:
+`schema.sql` is what an empty database gets, and always the newest version. Beside `-- serves: 1`, a step may say at its
+top:
 
-    -- serves: 1      code of version 1 goes on working: it may be stopped and started while others are upgraded
     -- alone          its statements run one by one, each outside a transaction (`create index concurrently`)
-
-A step may be cut short, and run again, and by several processes at once. What cannot be rolled back must be written so
-that it can be repeated.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
 from typing import Final
 
+from nightmail.stores.shared import migrations
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.statements import with_names
 
-_FILE: Final = re.compile(r"(\d{4})_\w+\.sql")
-_SERVES: Final = re.compile(r"^-- serves: (\d+)$", re.MULTILINE)
+TABLES_LOCKED: Final = (
+    "another open transaction keeps the tables locked for longer than a migration waits: run `nightmail migrate` "
+    "again once it has ended"
+)
 _ALONE: Final = re.compile(r"^-- alone$", re.MULTILINE)
 _STATEMENT: Final = re.compile(r"(.+?);\s*$", re.MULTILINE | re.DOTALL)
 
@@ -45,8 +42,7 @@ class Step:
 
 def steps(package: str, names: TableNames, *, found: int, needed: int) -> list[Step]:
     """The steps from the version that was found to the one that is needed, in order."""
-    by_version = {step.version: step for step in _all_steps(package, names)}
-    return [by_version[version] for version in range(found + 1, needed + 1)]
+    return [named(step, names) for step in migrations.steps(package, found=found, needed=needed)]
 
 
 def statements(script: str) -> list[str]:
@@ -54,18 +50,7 @@ def statements(script: str) -> list[str]:
     return _STATEMENT.findall(script)
 
 
-def _all_steps(package: str, names: TableNames) -> Iterator[Step]:
-    folder = resources.files(package).joinpath("migrations")
-    if not folder.is_dir():
-        return
-    for file in folder.iterdir():
-        if numbered := _FILE.fullmatch(file.name):
-            yield read_step(int(numbered[1]), file.read_text("utf-8"), names)
-
-
-def read_step(version: int, text: str, names: TableNames) -> Step:
-    """The step in the file of this number."""
-    serves = _SERVES.search(text)
-    if serves is None:
-        raise ValueError(f"migration {version} does not say which code its tables serve: `-- serves: 1`")
-    return Step(version, int(serves[1]), _ALONE.search(text) is not None, with_names(text, names))
+def named(step: migrations.Step, names: TableNames) -> Step:
+    """This step for the tables of these names."""
+    alone = _ALONE.search(step.text) is not None
+    return Step(step.version, step.serves, alone, with_names(step.text, names))
