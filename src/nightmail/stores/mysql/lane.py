@@ -51,6 +51,8 @@ class Role:
 CLAIM: Final = Role("claim")
 SETTLE: Final = Role("settle")
 PUBLISH: Final = Role("publish", statement_seconds=30, skips_locked=False)
+# An index of a large table takes its time. A migration sets how long it waits for locks.
+MIGRATE: Final = Role("migrate", statement_seconds=24 * 3600)
 WATCH: Final = Role("watch", statement_seconds=5)
 KEEPER: Final = Role("keeper", statement_seconds=5)
 

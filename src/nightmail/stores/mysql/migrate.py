@@ -6,12 +6,13 @@ from typing import Final
 from uuid import uuid4
 
 from nightmail.errors import NotAllowed, SchemaMissing, StoreError
-from nightmail.stores.mysql.errors import is_denied, is_there_already, is_undefined, sentence_of
+from nightmail.stores.mysql.errors import is_denied, is_locked, is_there_already, is_undefined, sentence_of
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.text import literal
 from nightmail.stores.shared.meta import TablesVersion
 from nightmail.stores.shared.table_names import TableNames
-from nightmail.stores.sql.migrations import statements, steps
+from nightmail.stores.sql.lane import Locked
+from nightmail.stores.sql.migrations import TABLES_LOCKED, statements, steps
 from nightmail.stores.sql.schema import Table, read_schema
 from nightmail.stores.sql.statements import load_script
 
@@ -50,24 +51,19 @@ def script(names: TableNames) -> str:
     return f"{database}{load_script(PACKAGE, 'schema.sql', names).rstrip()}\n\n{noted}"
 
 
-async def migrate(link: Link, names: TableNames) -> None:
-    """Bring the tables up to this version.
+async def migrate(link: Link, names: TableNames, *, repair: bool) -> None:
+    """Bring the tables up to this version; with `repair` also recreate indexes that were dropped.
 
     Statements that create tables commit by themselves, so each may run twice and in two processes at the same time, and
-    the row with the version comes last.
+    the row with the version comes last. The connection is not used for anything else: it waits longer than others.
     """
+    # A waiting migration blocks all others from the tables: better to give up, and try again later.
+    await link.ask(
+        f"set session lock_wait_timeout = {LOCK_SECONDS}, innodb_lock_wait_timeout = {LOCK_SECONDS}"
+    )
     try:
         await _migrate(link, names)
-    except Exception as error:
-        if not is_denied(error):
-            raise
-        raise await _not_allowed(link, names, error) from error
-
-
-async def repair(link: Link, names: TableNames) -> None:
-    """Recreate indexes that were dropped."""
-    try:
-        for table in read_schema("mysql"):
+        for table in read_schema("mysql") if repair else ():
             await _add_missing_indexes(link, names, table)
     except Exception as error:
         if not is_denied(error):
@@ -78,13 +74,14 @@ async def repair(link: Link, names: TableNames) -> None:
 async def _add_missing_indexes(link: Link, names: TableNames, table: Table) -> None:
     (found,) = await link.ask(f"show index from {names.quoted(table.name)}")
     there = {str(row[2]) for row in found.rows}
-    missing = [
-        f"add {'unique ' if index.unique else ''}key {names.quoted(index.name)} ({', '.join(index.columns)})"
-        for index in table.indexes
-        if f"{names.prefix}_{index.name}" not in there
-    ]
-    if missing:
-        await link.ask(f"alter table {names.quoted(table.name)} {', '.join(missing)}")
+    for index in table.indexes:
+        if f"{names.prefix}_{index.name}" not in there:
+            unique = "unique " if index.unique else ""
+            await _repeatable(
+                link,
+                f"alter table {names.quoted(table.name)} "
+                f"add {unique}key {names.quoted(index.name)} ({', '.join(index.columns)})",
+            )
 
 
 async def _not_allowed(link: Link, names: TableNames, error: Exception) -> NotAllowed:
@@ -108,8 +105,6 @@ async def _migrate(link: Link, names: TableNames) -> None:
         await _create(link, names)
         return
     for step in steps(PACKAGE, names, found=found.version, needed=VERSION):
-        # A waiting migration blocks all others from the tables: better to give up, and try again later.
-        await link.ask(f"set lock_wait_timeout = {LOCK_SECONDS}")
         for statement in step.statements:
             await _repeatable(link, statement)
         await link.ask(
@@ -135,6 +130,8 @@ async def _repeatable(link: Link, statement: str) -> None:
             return
         if is_denied(error):
             raise
+        if is_locked(error):
+            raise Locked(TABLES_LOCKED) from error
         raise StoreError(
             f"the tables could not be changed: {sentence_of(error)}. Run `nightmail migrate` again once that is mended"
         ) from error

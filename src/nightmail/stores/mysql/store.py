@@ -20,7 +20,7 @@ from nightmail.stores.mysql.controlling import Controlling
 from nightmail.stores.mysql.examining import examine
 from nightmail.stores.mysql.inspecting import Inspecting
 from nightmail.stores.mysql.joining import Joining
-from nightmail.stores.mysql.lane import PUBLISH, WATCH, Lane, Role
+from nightmail.stores.mysql.lane import MIGRATE, PUBLISH, WATCH, Lane, Role
 from nightmail.stores.mysql.letters import Letters
 from nightmail.stores.mysql.pausing import Pauses
 from nightmail.stores.mysql.publishing import Publishing
@@ -123,10 +123,12 @@ class MySQLStore(ServerStore[Runtime], SQLStore):
 
     async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""
-        lane = self._runtime.publish_lane
-        await lane.run_patiently(lambda link: migrate.migrate(link, self._names))
-        if repair:
-            await lane.run_patiently(lambda link: migrate.repair(link, self._names))
+        _ = self._runtime  # Refuses a store that is not open.
+        lane = self._new_lane(MIGRATE)
+        try:
+            await lane.run(lambda link: migrate.migrate(link, self._names, repair=repair))
+        finally:
+            await lane.close()
         await self._joining.learn()
 
     async def check(self) -> None:

@@ -25,8 +25,9 @@ SETTLE: Final = Role("settle", lock_milliseconds=200)
 PUBLISH: Final = Role("publish", statement_seconds=30, lock_milliseconds=100)
 # Short: a publish that waits for a timer id keeps those of other timer ids waiting.
 TIMERS: Final = Role("timers", statement_seconds=30, lock_milliseconds=20)
-# An index of a large table takes its time. A migration sets its own lock timeout.
-MIGRATE: Final = Role("migrate", statement_seconds=24 * 3600)
+# An index of a large table takes its time. A migration that waits for a lock keeps all others from the tables: better
+# to give up, and try again later.
+MIGRATE: Final = Role("migrate", statement_seconds=24 * 3600, lock_milliseconds=10_000)
 LISTEN: Final = Role("listen", statement_seconds=5)
 KEEPER: Final = Role("keeper", statement_seconds=5, lock_milliseconds=200)
 

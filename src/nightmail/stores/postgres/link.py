@@ -210,18 +210,8 @@ class Link:
             await self._execute(text, timeout=timeout)
 
     async def execute_alone(self, text: str) -> None:
-        """Run a statement that must be outside a transaction, without a timeout."""
-        if self.pooled:
-            await self._execute(text)
-            return
-        await self._execute("set statement_timeout to 0")
-        try:
-            await self._execute(text)
-        finally:
-            if not self.driver.is_closed():
-                await self.driver.execute(
-                    f"set statement_timeout to '{self._role.settings['statement_timeout']}'"
-                )
+        """Run a statement that must be outside a transaction. Behind a pooler it has no timeouts of ours."""
+        await self._execute(text)
 
     @asynccontextmanager
     async def transaction(self, *, readonly: bool = False, isolation: str = ISOLATION) -> AsyncIterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -13,13 +15,16 @@ from nightmail.stores.postgres.link import Link
 from nightmail.stores.postgres.place import Place
 from nightmail.stores.shared.meta import TablesVersion
 from nightmail.stores.shared.table_names import TableNames
-from nightmail.stores.sql.migrations import Step, steps
+from nightmail.stores.sql.lane import Locked
+from nightmail.stores.sql.migrations import TABLES_LOCKED, Step, steps
 from nightmail.stores.sql.schema import read_schema
 from nightmail.stores.sql.statements import load_script
 
 PACKAGE: Final = "nightmail.stores.postgres"
 VERSION: Final = 1
-LOCK_SECONDS: Final = 10
+TURN_SECONDS: Final = 0.1
+"""How often to ask whether another process is done."""
+_NEW_INDEX: Final = re.compile(r'create (?:unique )?index concurrently if not exists ("\w+")')
 
 
 async def version(link: Link, names: TableNames) -> TablesVersion | None:
@@ -46,10 +51,18 @@ def script(names: TableNames) -> str:
     return schema + load_script(PACKAGE, "schema.sql", names).rstrip()
 
 
-async def migrate(link: Link, names: TableNames, place: Place) -> None:
-    """Create the tables, or bring them up to this version: each step in one transaction, by one process at a time."""
+async def migrate(link: Link, names: TableNames, place: Place, *, repair: bool) -> None:
+    """Create the tables, or bring them up to this version: each step in one transaction, by one process at a time.
+
+    With `repair` also recreate indexes that were dropped, or that a failed attempt left unusable. The connection is not
+    used for anything else afterwards: it may have a lock.
+    """
     try:
         await _migrate(link, names, place)
+        if repair:
+            await _repair(link, names, place)
+    except asyncpg.LockNotAvailableError as error:
+        raise Locked(TABLES_LOCKED) from error
     except asyncpg.InsufficientPrivilegeError as error:
         where = await link.fetchval("select coalesce($1, current_schema(), 'public')", names.schema)
         user = await link.fetchval("select current_user")
@@ -60,24 +73,17 @@ async def migrate(link: Link, names: TableNames, place: Place) -> None:
         ) from error
 
 
-async def repair(link: Link, names: TableNames, place: Place) -> None:
-    """Recreate indexes that were dropped, or that a failed attempt left unusable, without blocking writes."""
+async def _repair(link: Link, names: TableNames, place: Place) -> None:
+    """Without blocking writes."""
+    await _wait_for_turn(link, names)
     for table in read_schema("postgres"):
         for index in table.indexes:
             quoted = names.quoted(index.name)
-            name = place.qualified_index(quoted)
-            usable = await link.fetchval(
-                "select i.indisvalid and i.indisready from pg_catalog.pg_index as i "
-                "where i.indexrelid = pg_catalog.to_regclass($1)",
-                name,
-            )
-            if usable is False:
-                await link.execute_alone(f"drop index concurrently {name}")
-            if not usable:
+            if not await _has_index(link, place.qualified_index(quoted)):
                 unique = "unique " if index.unique else ""
                 where = f" where {index.where}" if index.where else ""
                 await link.execute_alone(
-                    f"create {unique}index concurrently {quoted} on {names.quoted(table.name)} "
+                    f"create {unique}index concurrently if not exists {quoted} on {names.quoted(table.name)} "
                     f"({', '.join(index.columns)}){where}"
                 )
 
@@ -95,12 +101,17 @@ async def _migrate(link: Link, names: TableNames, place: Place) -> None:
 
 async def _take(link: Link, names: TableNames, place: Place, step: Step) -> None:
     if step.alone:
+        await _wait_for_turn(link, names)
+        if not await _is_next(link, names, place, step):
+            return
         for statement in step.statements:
+            if new := _NEW_INDEX.search(statement):
+                # `if not exists` would be content with one that cannot be used.
+                await _has_index(link, place.qualified_index(new[1]))
             await link.execute_alone(statement)
     async with _by_one_process(link, names):
-        before = await _version_in_transaction(link, names, place)
-        if before is None or before.version != step.version - 1:
-            return  # Another process has taken this step meanwhile.
+        if not await _is_next(link, names, place, step):
+            return
         if not step.alone:
             if place.schema is not None:
                 # What the step creates belongs beside the tables. The server's own schema is still searched first.
@@ -111,12 +122,42 @@ async def _take(link: Link, names: TableNames, place: Place, step: Step) -> None
         )
 
 
+async def _is_next(link: Link, names: TableNames, place: Place, step: Step) -> bool:
+    """Whether no other process has taken this step meanwhile."""
+    before = await _version_in_transaction(link, names, place)
+    return before is not None and before.version == step.version - 1
+
+
+async def _has_index(link: Link, name: str) -> bool:
+    """Whether there is such an index. One that an interrupted attempt left unusable is dropped."""
+    usable = await link.fetchval(
+        "select i.indisvalid and i.indisready from pg_catalog.pg_index as i "
+        "where i.indexrelid = pg_catalog.to_regclass($1)",
+        name,
+    )
+    if usable is False:
+        await link.execute_alone(f"drop index concurrently if exists {name}")
+    return bool(usable)
+
+
+async def _wait_for_turn(link: Link, names: TableNames) -> None:
+    """Wait until no other process works without a transaction; it is our turn until the connection is closed.
+
+    Not behind a pooler, where no lock is ours for longer than a transaction.
+    """
+    # Asking again and again keeps nothing waiting. A statement that waits would have a snapshot, and to build an index
+    # the other process waits for the end of all of these.
+    take = "select pg_try_advisory_lock(hashtext('nightmail migrate alone'), hashtext($1))"
+    while not link.pooled:
+        if await link.fetchval(take, names.quoted("meta")):
+            return
+        await asyncio.sleep(TURN_SECONDS)
+
+
 @asynccontextmanager
 async def _by_one_process(link: Link, names: TableNames) -> AsyncIterator[None]:
     """A transaction, which others that migrate wait for."""
     async with link.transaction():
-        # A waiting migration blocks all others from the tables: better to give up, and try again later.
-        await link.execute(f"set local lock_timeout = '{LOCK_SECONDS}s'; set local statement_timeout = 0")
         await link.execute(
             "select pg_advisory_xact_lock(hashtext('nightmail migrate'), hashtext($1))", names.quoted("meta")
         )

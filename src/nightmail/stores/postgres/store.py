@@ -122,9 +122,7 @@ class PostgresStore(ServerStore[Runtime], SQLStore):
         """See `Store.migrate`."""
 
         async def work(link: Link) -> None:
-            await migrate.migrate(link, self._names, self._tables.place)
-            if repair:
-                await migrate.repair(link, self._names, self._tables.place)
+            await migrate.migrate(link, self._names, self._tables.place, repair=repair)
             await self._tables.learn(link)
 
         _ = self._runtime  # Refuses a store that is not open.

@@ -21,6 +21,7 @@ from nightmail.stores.sqlite.shape import definitions
 from nightmail.stores.sqlite.times import in_microseconds
 
 VERSION: Final = 1
+LOCK_SECONDS: Final = 10
 _PACKAGE: Final = "nightmail.stores.sqlite"
 _TIMES: Final = (in_microseconds(LOOK_INTERVAL), in_microseconds(NOTICE_HORIZON))
 

@@ -21,7 +21,7 @@ from nightmail.stores.shared.meta import LOOK_INTERVAL
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.store import SQLStore
 from nightmail.stores.sql.verbs import MakeVerb
-from nightmail.stores.sqlite.check import Schema
+from nightmail.stores.sqlite.check import LOCK_SECONDS, Schema
 from nightmail.stores.sqlite.claiming import Claims
 from nightmail.stores.sqlite.connect import database_file
 from nightmail.stores.sqlite.controlling import Controlling
@@ -148,7 +148,9 @@ class SQLiteStore(SQLStore):
     async def migrate(self, *, repair: bool = False) -> None:
         """Create the file and the tables, or what is missing of them. A missing index is always recreated."""
         self._runtime.create_file()
-        _ = await self._runtime.writer.write(self._schema.migrate, look=self._schema.current)
+        _ = await self._runtime.writer.write(
+            self._schema.migrate, look=self._schema.current, patience=LOCK_SECONDS
+        )
 
     async def check(self) -> None:
         """Compare the tables with this version's schema.
