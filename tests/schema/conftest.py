@@ -1,12 +1,16 @@
-"""The three databases that have tables."""
+"""The three databases that have tables, and Redis, which has keys."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from nightmail.store import FullStore
+from nightmail.stores import open_store
 
 DRIVERS: Final = {
     "postgresql": ("postgresql+psycopg", "postgresql+asyncpg"),
@@ -14,6 +18,13 @@ DRIVERS: Final = {
     "mariadb": ("mariadb+pymysql", "mariadb+asyncmy"),
     "sqlite": ("sqlite", "sqlite+aiosqlite"),
 }
+SERVERS: Final = [
+    pytest.param("postgres", marks=pytest.mark.postgres),
+    pytest.param("mysql", marks=pytest.mark.mysql),
+]
+TABLES: Final = [*SERVERS, pytest.param("sqlite", marks=pytest.mark.sqlite)]
+EVERY: Final = [*TABLES, pytest.param("redis", marks=pytest.mark.redis)]
+"""For the fixture `database`: those on a server, those that have tables, and Redis, which has keys."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,24 @@ def sqlite(tmp_path: Path) -> Database:
     return Database("sqlite", f"sqlite:///{tmp_path / 'outbox.db'}")
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("postgres", marks=pytest.mark.postgres),
-        pytest.param("mysql", marks=pytest.mark.mysql),
-        pytest.param("sqlite", marks=pytest.mark.sqlite),
-    ]
-)
+@pytest.fixture
+def redis(redis_url: str) -> Database:
+    return Database("redis", redis_url)
+
+
+@pytest.fixture(params=TABLES)
 def database(request: pytest.FixtureRequest) -> Database:
     found: Database = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+async def store(database: Database) -> AsyncIterator[FullStore]:
+    """A store of this version, migrated and open."""
+    store = open_store(database.url)
+    await store.open()
+    try:
+        await store.migrate()
+        yield store
+    finally:
+        await store.close()

@@ -11,13 +11,18 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 
 from nightmail.stores import open_store
+from nightmail.stores.redis import RedisStore
+from nightmail.testing.clock import ManualClock
+from tests.schema import keys
 from tests.schema.conftest import Database
+from tests.schema.versions import client
+from tests.stores.support import opened
 
 HERE: Final = Path(__file__).parent / "golden"
 UPDATE: Final = "UPDATE_GOLDEN"
 WHAT_TO_DO: Final = f"""
-The tables are not those of {{file}}. If you meant to change them, write a step for databases that have them
-(src/nightmail/stores/sql/migrations.py says how), then write the file again, look at its diff, and commit it:
+The tables, or keys, are not those of {{file}}. If you meant to change them, write a step for databases that have them
+(src/nightmail/stores/shared/migrations.py says how), then write the file again, look at its diff, and commit it:
 
     {UPDATE}=1 pytest tests/schema/test_golden_schema.py
 """
@@ -90,10 +95,23 @@ async def test_the_tables_are_those_of_the_golden_file(database: Database) -> No
     await store.open()
     await store.migrate()
     await store.close()
-    file = HERE / f"{database.dialect}.txt"
 
-    found = described(database)
+    compare(f"{database.dialect}.txt", described(database))
 
+
+@pytest.mark.redis
+async def test_the_keys_of_redis_are_those_of_the_golden_file(redis: Database) -> None:
+    clock = ManualClock()
+    async with opened(RedisStore(redis.url, clock=clock, keep_delivered=True)) as store:
+        await keys.fill(store, clock)
+
+    with client(redis) as own:
+        compare("redis.txt", keys.described(own))
+
+
+def compare(name: str, found: str) -> None:
+    """Fail unless it is what the golden file says; with `UPDATE_GOLDEN` set, write that instead."""
+    file = HERE / name
     if os.environ.get(UPDATE):
         file.write_text(found, "utf-8")
     elif found != file.read_text("utf-8"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,11 @@ from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing
 from nightmail.outcome import Retry
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
+from nightmail.stores.mysql.lane import PUBLISH
 from nightmail.testing.conformance.build import HOUR, QUEUE, message
 from testkit.servers.mariadb import MariaDB
+from tests.schema.conftest import Database
+from tests.schema.versions import meta, version_2
 from tests.stores.mysql.support import MySQLBackend, connection, open_store, run, user
 from tests.stores.shared.documented_roles import DocumentedRoles, store_of
 from tests.stores.shared.schema import Schema
@@ -226,6 +230,37 @@ async def test_indexes_that_were_dropped_are_made_again(mysql_url: str) -> None:
 
         await store.check()
         assert len(await claim(store)) == 1
+
+
+async def test_after_a_migration_publishes_wait_no_longer_for_locks_than_before(mysql_url: str) -> None:
+    async def patience(store: MySQLStore) -> object:
+        runtime = store._opening.now
+        assert runtime is not None
+        (found,) = await runtime.publish_lane.run(
+            lambda link: link.ask("select @@session.lock_wait_timeout, @@session.innodb_lock_wait_timeout")
+        )
+        return found.rows
+
+    database = Database("mysql", mysql_url)
+    async with open_store(mysql_url) as store:
+        before = await patience(store)
+        with version_2(database):
+            await store.migrate(repair=True)
+
+        assert meta(database) == (2, 1)
+        assert await patience(store) == before
+
+
+async def test_a_migration_may_take_longer_than_a_publish(
+    mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nightmail.stores.mysql.runtime.PUBLISH", replace(PUBLISH, statement_seconds=1))
+    database = Database("mysql", mysql_url)
+    async with open_store(mysql_url) as store:
+        with version_2(database, "-- serves: 1\n\nselect sleep(1.5);\n"):
+            await store.migrate()
+
+    assert meta(database) == (2, 1)
 
 
 async def test_a_migration_that_was_cut_short_is_finished_by_the_next(mysql_url: str) -> None:
