@@ -140,10 +140,18 @@ def test_a_person_is_asked_and_what_they_type_is_not_shown(url: str) -> None:
         ("postgresql://db/shop?sslpassword=", True),
         ("mysql://db?passwd=x", True),
         ("mysql://db?pwd=x", True),
+        ("postgresql:///shop?host=/run/postgresql&password=x", True),
+        ("postgresql+asyncpg:///shop?password=x", True),
+        ("mysql:///shop?unix_socket=/run/mysqld.sock&passwd=x", True),
+        ("redis:///0?password=x", True),
+        ("postgresql:///shop?host=/run/postgresql", False),
+        ("postgresql://db/shop?passfile=/home/me/.pgpass", False),
         ("postgresql://me@db:5432/shop", False),
         ("redis://a:1,b:2/0", False),
         ("redis://[::1]:6379/0", False),
         ("sqlite:////home/a:b@c/messages.db", False),
+        ("sqlite:///messages.db?password=x", False),
+        ("SQLite+aiosqlite:////home/a:b@c/messages.db", False),
     ],
 )
 def test_which_urls_have_a_password(url: str, private: bool) -> None:
@@ -151,16 +159,26 @@ def test_which_urls_have_a_password(url: str, private: bool) -> None:
 
 
 @pytest.mark.parametrize("how", [["--url"], []])
-def test_a_password_among_the_arguments_is_refused_and_not_repeated(how: list[str]) -> None:
-    ran = nightmail("check", *how, "postgresql://shop:hunter2@127.0.0.1:1/shop")
+@pytest.mark.parametrize(
+    "url", ["postgresql://shop:hunter2@127.0.0.1:1/shop", "postgresql:///shop?host=/run&password=hunter2"]
+)
+def test_a_password_among_the_arguments_is_refused_and_not_repeated(how: list[str], url: str) -> None:
+    ran = nightmail("check", *how, url)
 
     assert ran.code == 2
     assert URL_VARIABLE in ran.refusal
     assert "hunter2" not in ran.err
 
 
-def test_a_file_with_a_password_must_be_its_owners_alone(an_empty_directory: Path) -> None:
-    secret = 'url = "postgresql://shop:hunter2@127.0.0.1:1/shop"'
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://shop:hunter2@127.0.0.1:1/shop",
+        "postgresql:///shop?host=127.0.0.1&port=1&password=hunter2",
+    ],
+)
+def test_a_file_with_a_password_must_be_its_owners_alone(an_empty_directory: Path, url: str) -> None:
+    secret = f'url = "{url}"'
     own = an_empty_directory / "nightmail.toml"
     own.write_text(secret)
     own.chmod(0o644)

@@ -113,13 +113,18 @@ def find_address(url: str | None, tables: str | None) -> StoreAddress:
 
 def has_password(url: str) -> bool:
     """Whether a password stands in this URL, before the host or among the options."""
-    rest = url.partition("://")[2]
-    if rest.startswith("/"):
-        return False  # A file.
+    scheme, _, rest = url.partition("://")
+    if scheme.partition("+")[0].lower() == "sqlite":
+        return False  # A file: its name may have any characters in it.
     # By hand: an unescaped character in a password would hide it from a parser.
     user = rest.rpartition("@")[0]
     options = parse_qs(rest.partition("?")[2], keep_blank_values=True)
-    return ":" in user or any("pass" in name.lower() or name.lower() == "pwd" for name in options)
+    return ":" in user or any(_names_a_password(name.lower()) for name in options)
+
+
+def _names_a_password(option: str) -> bool:
+    # `passfile` of Postgres is the name of a file.
+    return option == "pwd" or ("pass" in option and option != "passfile")
 
 
 def _settings(file: Path, table: tuple[str, ...]) -> dict[str, str]:
