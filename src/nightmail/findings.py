@@ -103,6 +103,9 @@ class Finding:
     """What happens if nothing is done."""
     remedy: str
     """What to do, with the command where there is one."""
+    subject: tuple[str, ...] = ()
+    """What it is about: a queue, a queue and a key, a worker, a node. Empty: the store. With `code` it is the same from
+    one look to the next, whatever the numbers in the texts."""
 
     @property
     def runbook(self) -> str:

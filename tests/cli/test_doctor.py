@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import cast
+from uuid import uuid4
 
 import pytest
 
@@ -17,8 +18,10 @@ from nightmail.errors import NotAllowed, StoreUnavailable, UnsuitableServer
 from nightmail.findings import Code, Finding, Severity
 from nightmail.message import Message
 from nightmail.operations.doctor import diagnose
-from nightmail.store import FullStore
+from nightmail.outcome import Dead
+from nightmail.store import FullStore, Settlement
 from nightmail.stores.memory.store import MemoryStore
+from nightmail.testing.conformance.build import LEASE
 from tests.cli.support import migrated, nightmail, publish, terminal
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -117,6 +120,32 @@ async def test_watching_tells_what_appears_and_what_goes_through_an_outage(
         ["gone", "warning", "key-blocked", "a queue is slow"],
     ]
     assert said.err.count("the connection was lost") == 1
+
+
+async def test_watching_goes_by_what_a_finding_is_about_and_not_by_its_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = MemoryStore()
+    await store.open()
+    looks: list[list[Finding]] = []
+    for queue in ("mail2", "mail3"):
+        await store.publish(Message(queue=queue, body=b"x"))
+        await store.publish(Message(queue=queue, body=b"x"))
+        looks.append(await diagnose(store))
+    for _ in range(2):
+        (delivery,) = (await store.claim(["mail3"], limit=1, lease=LEASE, token=uuid4())).deliveries
+        await store.settle([Settlement(delivery, Dead("rejected"))])
+        looks.append(await diagnose(store))
+    await store.close()
+
+    await watched(monkeypatch, *looks)
+
+    assert [line.split("\t")[1:5:3] for line in capsys.readouterr().out.splitlines()] == [
+        ["found", "no live worker consumes queue mail2"],
+        ["found", "no live worker consumes queue mail3"],
+        ["found", "1 dead letter waits for a decision"],
+        ["gone", "no live worker consumes queue mail3"],
+    ]
 
 
 async def test_a_script_that_watches_gets_one_object_for_each_change(

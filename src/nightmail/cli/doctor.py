@@ -14,7 +14,7 @@ from nightmail.cli.output import Output, plain
 from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import positive_duration, safe
 from nightmail.errors import StoreUnavailable
-from nightmail.findings import Finding, Severity
+from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.doctor import diagnose
 from nightmail.store import FullStore
 from nightmail.wording import moment
@@ -67,10 +67,10 @@ async def _watch(
     session: Session, store: FullStore, found: list[Finding], seconds: float, *, strict: bool
 ) -> None:
     """Tell what is found, and what is gone, until interrupted. An outage ends nothing: it is told, too."""
-    known: dict[tuple[str, str], Finding] = {}
+    known: dict[tuple[Code, tuple[str, ...]], Finding] = {}
     while True:
-        # By what it is about: the evidence has numbers that change at each look.
-        now = {(each.code.value, _subject(each)): each for each in found}
+        # By what it is about: the texts have numbers that change at each look.
+        now = {(each.code, each.subject): each for each in found}
         for key, each in now.items():
             if key not in known:
                 _tell(session.out, "found", each)
@@ -83,11 +83,6 @@ async def _watch(
             found = await _findings(store, strict=strict)
         except StoreUnavailable as error:
             session.out.warn(line_of(error, session.chosen.where))
-
-
-def _subject(finding: Finding) -> str:
-    """What it is about, without its numbers."""
-    return "".join(each for each in finding.what if not each.isdigit())
 
 
 def _tell(out: Output, change: str, finding: Finding) -> None:

@@ -30,6 +30,7 @@ def no_worker(queue: str, stats: QueueStats, consumers: Sequence[WorkerRecord], 
     return Finding(
         code=Code.NO_WORKER,
         severity=Severity.FATAL,
+        subject=(queue,),
         what=f"no live worker consumes queue {queue}",
         evidence=f"{several(stats.ready, 'message')} ready{late}; {seen}",
         consequence="nothing of this queue is delivered",
@@ -43,6 +44,7 @@ def worker_silent(worker: WorkerRecord, held: Sequence[LeasedMessage], now: date
     return Finding(
         code=Code.WORKER_SILENT,
         severity=Severity.WARNING,
+        subject=(worker.id,),
         what=f"worker {name_of(worker)} holds messages and is silent",
         evidence=(
             f"last seen {when(worker.seen_at, now)}; it holds {several(len(held), 'message')}, "
@@ -70,6 +72,7 @@ def workers_busy(
     return Finding(
         code=Code.WORKERS_BUSY,
         severity=Severity.WARNING,
+        subject=(queue,),
         what=f"queue {queue} has more work than its workers can do",
         evidence=(
             f"{several(stats.ready, 'message')} ready, the oldest for {length(late)}; {busy} busy{pace}"
@@ -132,6 +135,7 @@ def handler_long(lease: LeasedMessage, holder: WorkerRecord | None, now: datetim
     return Finding(
         code=Code.HANDLER_LONG,
         severity=Severity.NOTICE,
+        subject=(str(lease.id),),
         what=f"a handler of queue {lease.queue} has been running for {length(now - lease.claimed_at)}",
         evidence=(
             f"message {lease.id}, attempt {lease.attempts + 1}, on {where} since {moment(lease.claimed_at)}; its lease "
@@ -171,6 +175,7 @@ def threads_short(worker: WorkerRecord, names: Sequence[str], *, handlers: int, 
     return Finding(
         code=Code.THREADS_SHORT,
         severity=Severity.WARNING,
+        subject=(worker.id,),
         what=f"synchronous dependencies of worker {name_of(worker)} may wait for threads",
         evidence=(
             f"{count(handlers)} handlers may call {', '.join(names[:_SHOWN])} at once"
@@ -248,6 +253,7 @@ def retries_fail(queue: str, failed: Sequence[PendingMessage], looked_at: int, a
     return Finding(
         code=Code.RETRIES_FAIL,
         severity=Severity.WARNING,
+        subject=(queue,),
         what=f"retries in queue {queue} keep failing",
         evidence=(
             f"of the {several(looked_at, 'message')} due next, {count(len(failed))} have failed {attempts} times or "
@@ -270,6 +276,7 @@ def key_blocked(
     return Finding(
         code=Code.KEY_BLOCKED,
         severity=Severity.WARNING,
+        subject=(queue,),
         what=f"{keys} of queue {queue} ha{'s' if len(blocked) == 1 else 've'} been blocked for over an hour",
         evidence=(
             f"key {waiting.ordering_key}: message {waiting.id} has been due for {length(now - waiting.due_at)} behind "
@@ -291,6 +298,7 @@ def pause_forgotten(pause: Pause, now: datetime, stats: QueueStats) -> Finding:
     return Finding(
         code=Code.PAUSE_FORGOTTEN,
         severity=Severity.WARNING,
+        subject=(pause.queue,) if pause.ordering_key is None else (pause.queue, pause.ordering_key),
         what=f"{what} has been paused for {length(now - pause.since)}",
         evidence=(
             f"by {pause.by} since {moment(pause.since)}, {until}{_because(pause)}; "
@@ -306,6 +314,7 @@ def breaker_open(pause: Pause, now: datetime, stats: QueueStats) -> Finding:
     return Finding(
         code=Code.BREAKER_OPEN,
         severity=Severity.WARNING,
+        subject=(pause.queue,),
         what=f"the breaker of queue {pause.queue} is open",
         evidence=(
             f"{pause.by} paused it {when(pause.since, now)}{_because(pause)}; {several(stats.ready, 'message')} ready"

@@ -150,6 +150,7 @@ def _long_transaction(found: Sequence[Any]) -> Iterator[Finding]:
             yield Finding(
                 code=Code.MYSQL_LONG_TRANSACTION,
                 severity=Severity.WARNING,
+                subject=(str(thread),),
                 what="a transaction has been open for very long",
                 evidence=(
                     f"thread {thread} of {user}, {command}: open for {length(timedelta(seconds=int(seconds)))}, with "

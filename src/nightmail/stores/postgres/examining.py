@@ -116,6 +116,7 @@ def _vacuum(what: str, seen: str, severity: Severity, table: str) -> Finding:
     return Finding(
         code=Code.POSTGRES_DEAD_ROWS,
         severity=severity,
+        subject=(table,),
         what=what,
         evidence=seen,
         consequence="claims read past the dead rows and get slower; the table grows",
@@ -134,6 +135,7 @@ def _old_snapshot(found: Sequence[Any]) -> Iterator[Finding]:
             yield Finding(
                 code=Code.POSTGRES_OLD_SNAPSHOT,
                 severity=Severity.WARNING,
+                subject=(row["who"],),
                 what="an old transaction keeps dead rows alive",
                 evidence=f"{row['who']}{application}, account {row['account']}: {row['state']}, open for {age}",
                 consequence=(
@@ -166,6 +168,7 @@ def _replication_slots(found: Sequence[Any]) -> Iterator[Finding]:
         yield Finding(
             code=Code.POSTGRES_REPLICATION_SLOT,
             severity=Severity.WARNING,
+            subject=(row["name"],),
             what=f"replication slot {row['name']} keeps what the server would remove",
             evidence=f"{row['kind']} slot, {reader}; it keeps {', '.join(held)}",
             consequence="; ".join(consequences),

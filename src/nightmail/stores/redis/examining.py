@@ -58,6 +58,7 @@ def _eviction(policy: str, where: str) -> Iterator[Finding]:
         yield Finding(
             code=Code.REDIS_EVICTION,
             severity=Severity.FATAL,
+            subject=(where,),
             what=f"{where} may drop messages when its memory is full",
             evidence=f"maxmemory-policy is {policy}",
             consequence="messages disappear without a trace; a service refuses to start on such a server",
@@ -106,6 +107,7 @@ def _not_kept(severity: Severity, what: str, evidence: str, consequence: str, re
     return Finding(
         code=Code.REDIS_PERSISTENCE,
         severity=severity,
+        subject=(what,),
         what=what,
         evidence=evidence,
         consequence=consequence,
@@ -121,6 +123,7 @@ def _replicas(
         yield Finding(
             code=Code.REDIS_REPLICAS,
             severity=Severity.NOTICE,
+            subject=(where,),
             what=f"publishes do not wait for a replica of {where}",
             evidence=f"{several(replicas, 'replica')}; min-replicas-to-write is 0, and the store has no wait_replicas",
             consequence="a failover loses what was not yet copied, publishes among it",
@@ -137,6 +140,7 @@ def _memory(facts: Mapping[str, str], where: str) -> Iterator[Finding]:
         yield Finding(
             code=Code.REDIS_MEMORY,
             severity=Severity.FATAL if used >= FULL_SHARE * most else Severity.WARNING,
+            subject=(where,),
             what=f"the memory of {where} is nearly full",
             evidence=f"{used / most:.0%} of maxmemory is used ({_megabytes(used)} of {_megabytes(most)} MB)",
             consequence="when it is full, publishes are refused; what is stored is still delivered",
