@@ -1,4 +1,4 @@
-"""`nightmail move-from-faststream-outbox`."""
+"""`nightmail move-outbox`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.moving.old_outbox import SCHEMA, Old, both, old_process
 
 pytestmark = pytest.mark.postgres
 
-COMMAND = "move-from-faststream-outbox"
+COMMAND = "move-outbox"
 
 
 @pytest.fixture(autouse=True)

@@ -93,7 +93,7 @@ async def test_it_goes_on_until_the_last_old_worker_is_done(postgres_url: str) -
 async def test_killed_in_the_middle_it_has_moved_whole_batches_and_the_next_run_moves_the_rest(
     postgres_url: str,
 ) -> None:
-    command = [sys.executable, "-m", "nightmail.cli", "move-from-faststream-outbox", postgres_url]
+    command = [sys.executable, "-m", "nightmail.cli", "move-outbox", postgres_url]
     async with both(postgres_url) as (old, store):
         await old.connection.execute(
             "insert into outbox (queue, payload) select 'orders', n::text::bytea from generate_series(1, 1200) as n"

@@ -56,7 +56,7 @@ app.add_typer(dead.app, name="dead", rich_help_panel=CHANGE)
 app.command("migrate", rich_help_panel=SET_UP)(schema.migrate)
 app.command("check", rich_help_panel=SET_UP)(schema.check)
 app.command("bench", rich_help_panel=SET_UP)(benching.bench)
-app.command("move-from-faststream-outbox", rich_help_panel=SET_UP)(moving.move_from_faststream_outbox)
+app.command("move-outbox", rich_help_panel=SET_UP)(moving.move_outbox)
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,7 +20,7 @@ SHOWN: Final = 20
 
 
 @on_store(positional=True)
-async def move_from_faststream_outbox(
+async def move_outbox(
     session: Session,
     from_table: Annotated[
         str, typer.Option(metavar="TABLE", help="Their table, or schema.table.")
