@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -21,6 +23,20 @@ MINUTE = timedelta(minutes=1)
 def dead(url: str) -> int:
     """How many dead letters there are."""
     return on_store(url, lambda store: store.summarize_dead(DeadFilter())).count
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, module: str, work: Callable[[], object]) -> list[str]:
+    """Let this happen while the command waits for an answer, which is yes; what it asked."""
+    asked: list[str] = []
+
+    def answer(what: str, *, yes: bool) -> None:
+        asked.append(what)
+        # In a thread: the command's event loop runs in this one.
+        with ThreadPoolExecutor(1) as other:
+            other.submit(work).result()
+
+    monkeypatch.setattr(f"nightmail.cli.{module}.confirm", answer)
+    return asked
 
 
 class CommandsOnAStore:
@@ -288,7 +304,7 @@ class CommandsOnAStore:
         assert goes.code == 0
         assert dead(store) == 0
 
-    def test_a_purge_deletes_what_it_showed_and_nothing_else(self, store: str) -> None:
+    def test_a_purge_deletes_what_the_filter_names_after_it_was_confirmed(self, store: str) -> None:
         bury(store, "KeyError('tea')", "KeyError('tea')", "ValueError('no')")
 
         refused = nightmail("dead", "purge", "--error", "KeyError", url=store)
@@ -304,6 +320,38 @@ class CommandsOnAStore:
         assert "that is all there are in the store: 1" in everything.err
         assert nightmail("dead", "purge", "--everything", "--yes", url=store).out.endswith("1 deleted\n")
         assert dead(store) == 0
+
+    @pytest.mark.parametrize("command", ["redrive", "purge"])
+    def test_no_more_dead_letters_are_taken_than_were_shown_though_more_die_meanwhile(
+        self, store: str, command: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bury(store, "old 1", "old 2")
+        asked = meanwhile(monkeypatch, "dead", lambda: bury(store, "new 1", "new 2"))
+
+        ran = nightmail("dead", command, "orders", url=store)
+
+        assert ran.code == 0, ran.err
+        assert len(asked) == 1
+        assert "2 dead letters" in asked[0]
+        left = on_store(store, lambda opened: opened.dead(DeadFilter()))
+        assert [letter.error for letter in left] == ["new 2", "new 1"]
+
+    def test_a_preview_shows_some_of_the_letters_without_their_bodies(self, store: str) -> None:
+        bury(store, "TimeoutError('10.0.0.1')\n  at line 7", "TimeoutError('10.0.0.2')\n  at line 7", "KeyError")
+        timeout, key = (letter.id for letter in on_store(store, lambda opened: opened.dead(DeadFilter()))[1::-1])
+
+        for command in ("redrive", "purge"):
+            ran = nightmail("dead", command, "orders", "--dry-run", url=store)
+
+            rows = ran.rows
+            heading = rows.index(["for example", "queue", "died", "error"])
+            assert len(rows[:heading]) == 2
+            assert [[row[0], row[1], row[3]] for row in rows[heading + 1 :]] == [
+                [str(timeout), "orders", "TimeoutError('10.0.0.2')"],
+                [str(key), "orders", "KeyError"],
+            ]
+            assert all(" ago (" in row[2] for row in rows[heading + 1 :])
+            assert "secret" not in ran.out
 
     def test_letters_are_chosen_by_id(self, store: str) -> None:
         bury(store, "a", "b", "c")

@@ -22,7 +22,7 @@ from nightmail.operations.status import Looks
 from nightmail.records import DeadLetter, PendingMessage, QueueStats
 from nightmail.store import FullStore
 from nightmail.stores import open_store
-from tests.cli.support import migrated, nightmail
+from tests.cli.support import bury, migrated, nightmail
 
 
 class Enough(Exception):
@@ -144,3 +144,19 @@ def test_what_the_library_logs_stands_beside_the_answer(
     assert (line["level"], line["logger"]) == ("WARNING", "nightmail.stores.sqlite.ownership")
     assert (plain.out, as_json.answer) == ("", [])
     assert logging.getLogger("nightmail").handlers == []
+
+
+@pytest.mark.sqlite
+def test_a_log_shows_how_far_a_long_command_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nightmail.cli.progress.EVERY_SECONDS", 0)
+    url = migrated(f"sqlite:///{tmp_path / 'shop.db'}")
+    bury(url, "no", "no", "no")
+
+    redriven = nightmail("dead", "redrive", "orders", "--yes", url=url)
+    emptied = nightmail("cancel", "orders", "--everything", "--yes", url=url)
+    bury(url, "no", "no", "no")
+    purged = nightmail("dead", "purge", "orders", "--yes", url=url)
+
+    assert redriven.err.splitlines()[-2:] == ["redriven: none yet, looked at 3", "redriven: 3 of 3"]
+    assert emptied.err.splitlines() == ["removed: 3 of 3"]
+    assert purged.err.splitlines()[-1] == "deleted: 3 of 3"

@@ -104,6 +104,22 @@ async def test_all_letters_come_back_the_oldest_first_however_many_chunks_it_tak
     assert store.calls["redrive"] == 3
 
 
+async def test_it_tells_how_many_it_has_looked_through_before_the_first_moves(
+    store: FaultyStore, chunks_of_ten: None
+) -> None:
+    await died(store, 25)
+    told: list[tuple[str, int]] = []
+
+    await redrive(
+        store,
+        ALL,
+        reading=lambda read: told.append(("read", read)),
+        progress=lambda moved, _: told.append(("moved", moved)),
+    )
+
+    assert told == [("read", 10), ("read", 20), ("read", 25), ("moved", 10), ("moved", 20), ("moved", 25)]
+
+
 async def test_all_large_letters_come_back_though_one_page_has_no_room_for_them(store: FaultyStore) -> None:
     # A page has room for 16 MiB: three of 4 MiB, with their headers. More in one step would stay dead, untold.
     large = b"x" * MAX_BODY_BYTES

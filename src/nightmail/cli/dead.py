@@ -27,7 +27,7 @@ app = typer.Typer(help="Dead letters: list, group, send round again, delete.", n
 
 _FILTER: Final = "Which"
 _SAMPLE: Final = 5
-"""How many groups a preview shows."""
+"""How many groups a preview shows, and of each one dead letter."""
 Queue = Annotated[str | None, typer.Argument(help="Those that died in this queue.")]
 Reason = Annotated[str | None, typer.Option(help="Those with this reason.", rich_help_panel=_FILTER)]
 Error = Annotated[
@@ -200,10 +200,12 @@ async def redrive(
                 store,
                 which,
                 to=to,
-                limit=limit,
+                # Not more than was agreed to, whatever dies meanwhile.
+                limit=wanted,
                 rate=rate,
                 keep_timer_ids=not drop_timer_ids,
                 progress=lambda moved, _: counter(moved),
+                reading=counter.preparing,
             )
     session.out.say(f"{count(moved)} sent round again")
     if moved >= wanted:
@@ -237,7 +239,8 @@ async def purge(
             return DONE
         confirm(f"delete {several(wanted, 'dead letter')} for good", yes=yes)
         with counting("deleted", wanted) as counter, _told(session, counter):
-            deleted = await redriving.purge(store, which, limit=limit, progress=counter)
+            # Not more than was agreed to, whatever dies meanwhile.
+            deleted = await redriving.purge(store, which, limit=wanted, progress=counter)
     session.out.say(f"{count(deleted)} deleted")
     if deleted >= wanted:
         return DONE
@@ -274,7 +277,7 @@ def _none(which: DeadFilter) -> str:
 async def _preview(
     session: Session, store: FullStore, which: DeadFilter, limit: int | None, *, everything: bool
 ) -> int:
-    """Show which dead letters are meant, by cause; how many of them will be taken."""
+    """Show which dead letters are meant, by cause, and one of each; how many of them will be taken."""
     if (which == DeadFilter()) != everything:
         raise Refusal(
             "--everything goes with no condition: leave one of them out"
@@ -286,12 +289,33 @@ async def _preview(
         session.out.note(_none(which))
         return 0
     _print_groups(session, summary)
+    await _print_examples(session, store, summary)
     wanted = summary.count if limit is None else min(limit, summary.count)
     if wanted < summary.count:
         session.out.note(f"of these {count(summary.count)}, the oldest {count(wanted)}")
     elif not everything and summary.count == sum(each.dead for each in (await store.stats()).values()):
         session.out.note(f"that is all there are in the store: {count(summary.count)}")
     return wanted
+
+
+async def _print_examples(session: Session, store: FullStore, summary: DeadSummary) -> None:
+    """The newest of each group, without its body."""
+    ids = tuple(group.newest for group in summary.groups)
+    letters = {letter.id: letter for letter in await store.dead(DeadFilter(ids=ids), limit=len(ids))}
+    now = datetime.now(UTC)
+    session.out.table(
+        ("for example", "queue", "died", "error"),
+        [
+            (id_, letter.queue, when(letter.died_at, now), _first_line(letter.error))
+            for id_ in ids
+            # It may have gone meanwhile, or be too large for one page with the others.
+            if (letter := letters.get(id_)) is not None
+        ],
+    )
+
+
+def _first_line(error: str | None) -> str:
+    return "-" if error is None else error.partition("\n")[0]
 
 
 @contextmanager

@@ -26,6 +26,9 @@ class Counter:
         """So many are done."""
         self.done = done
 
+    def preparing(self, read: int) -> None:
+        """None is done yet, and so many have been looked at."""
+
 
 class _Bar(Counter):
     def __init__(self, what: str, total: int, progress: Progress) -> None:
@@ -35,7 +38,10 @@ class _Bar(Counter):
 
     def __call__(self, done: int) -> None:
         super().__call__(done)
-        self._progress.update(self._task, completed=done)
+        self._progress.update(self._task, completed=done, description=self.what)
+
+    def preparing(self, read: int) -> None:
+        self._progress.update(self._task, description=f"{self.what} (looked at {read:,})")
 
 
 class _Lines(Counter):
@@ -45,9 +51,15 @@ class _Lines(Counter):
 
     def __call__(self, done: int) -> None:
         super().__call__(done)
+        self._say(f"{self.what}: {done:,} of {self.total:,}")
+
+    def preparing(self, read: int) -> None:
+        self._say(f"{self.what}: none yet, looked at {read:,}")
+
+    def _say(self, line: str) -> None:
         if monotonic() - self._said_at >= EVERY_SECONDS:
             self._said_at = monotonic()
-            print(f"{self.what}: {done:,} of {self.total:,}", file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

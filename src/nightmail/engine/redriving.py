@@ -30,6 +30,7 @@ async def redrive(
     rate: float | None = None,
     keep_timer_ids: bool = True,
     progress: Callable[[int, int], None] = lambda moved, tried: None,
+    reading: Callable[[int], None] = lambda read: None,
 ) -> int:
     """Move these dead letters back among the messages, to the queue `to` or where they died; how many moved.
 
@@ -37,8 +38,9 @@ async def redrive(
     is held stays, and so does one whose timer id is taken by a message; of several dead letters with one timer id only
     the newest goes. With `keep_timer_ids=False` they go without their timer ids, so none stays for that.
 
-    When the store fails half-way, what has moved has moved: the same call again moves the rest. `progress` hears after
-    each step how many have moved, and how many were tried.
+    When the store fails half-way, what has moved has moved: the same call again moves the rest. First it looks through
+    all of them, for their timer ids; `reading` hears after each page how many it has read. `progress` hears after each
+    step how many have moved, and how many were tried.
     """
     if to is not None:
         check_queue(to)
@@ -46,7 +48,9 @@ async def redrive(
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise ValueError(f"rate must be more than nothing a second, not {rate}")
     most = CHUNK if rate is None else max(min(int(rate / STEPS_A_SECOND), CHUNK), 1)
-    letters_left = deque(await _oldest_first(store, which, to, keep_timer_ids=keep_timer_ids))
+    letters_left = deque(
+        await _oldest_first(store, which, to, keep_timer_ids=keep_timer_ids, reading=reading)
+    )
     moved, tried, next_at = 0, 0, monotonic()
     while chunk := _next_chunk(letters_left, most if limit is None else min(most, limit - moved)):
         # Without a rate this only yields: a store that answers at once would otherwise block the event loop.
@@ -113,12 +117,18 @@ def _what_came_of(step: Task[int]) -> int | None:
 
 
 async def _oldest_first(
-    store: Inspection, which: DeadFilter, to: str | None, *, keep_timer_ids: bool
+    store: Inspection,
+    which: DeadFilter,
+    to: str | None,
+    *,
+    keep_timer_ids: bool,
+    reading: Callable[[int], None],
 ) -> list[tuple[int, int]]:
     """These dead letters as they are now, by id and size, but of those with the same timer id only the newest."""
     found: list[tuple[int, int]] = []
     names: set[tuple[str, str]] = set()
     cursor: int | None = None
+    read = 0
     while page := await store.dead(which, limit=CHUNK, cursor=cursor):
         cursor = page[-1].id
         for letter in page:
@@ -127,6 +137,8 @@ async def _oldest_first(
                 found.append((letter.id, len(letter.body) + len(letter.encoded_headers)))
             if name is not None:
                 names.add(name)
+        read += len(page)
+        reading(read)
         await sleep(0)
     return found[::-1]
 
