@@ -432,8 +432,15 @@ class Store(Source, Protocol):
         """
         ...
 
-    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
-        """Remove every waiting message of this queue, and their dedup windows; how many. Running ones stay."""
+    async def cancel_all(
+        self, queue: str, *, limit: int | None = None, transaction: object | None = None
+    ) -> int:
+        """Remove every waiting message of this queue, and their dedup windows; how many. Running ones stay.
+
+        With `limit` at most so many, whichever are found first; 0 only when none waits. Without `limit` and
+        `transaction` a store may go in portions: what is published meanwhile stays, an error may leave the rest, and a
+        caller that is cancelled does not stop it.
+        """
         ...
 
     async def reschedule(

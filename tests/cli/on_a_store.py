@@ -241,6 +241,19 @@ class CommandsOnAStore:
             == "nothing waits in orders\n"
         )
 
+    def test_no_more_is_removed_than_was_agreed_to_though_more_is_published_meanwhile(
+        self, store: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publish(store, *(Message(queue="orders", body=b"old") for _ in range(3)))
+        new = Message(queue="orders", body=b"new", due=MINUTE)
+        asked = meanwhile(monkeypatch, "timers", lambda: publish(store, new, new))
+
+        ran = nightmail("cancel", "orders", "--everything", url=store)
+
+        assert (ran.code, ran.out) == (0, "3 removed\n")
+        assert asked == ["remove 3 waiting messages of orders, for good"]
+        assert len(on_store(store, lambda opened: opened.peek())) == 2
+
     # ------------------------------------------------------------------------------------- dead letters
 
     def test_dead_letters_are_listed_shown_and_grouped(self, store: str) -> None:
@@ -337,8 +350,15 @@ class CommandsOnAStore:
         assert [letter.error for letter in left] == ["new 2", "new 1"]
 
     def test_a_preview_shows_some_of_the_letters_without_their_bodies(self, store: str) -> None:
-        bury(store, "TimeoutError('10.0.0.1')\n  at line 7", "TimeoutError('10.0.0.2')\n  at line 7", "KeyError")
-        timeout, key = (letter.id for letter in on_store(store, lambda opened: opened.dead(DeadFilter()))[1::-1])
+        bury(
+            store,
+            "TimeoutError('10.0.0.1')\n  at line 7",
+            "TimeoutError('10.0.0.2')\n  at line 7",
+            "KeyError",
+        )
+        timeout, key = (
+            letter.id for letter in on_store(store, lambda opened: opened.dead(DeadFilter()))[1::-1]
+        )
 
         for command in ("redrive", "purge"):
             ran = nightmail("dead", command, "orders", "--dry-run", url=store)

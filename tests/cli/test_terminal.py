@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from nightmail.message import Message
 from nightmail.records import DeadFilter
-from tests.cli.support import bury, migrated, on_store, publish, terminal
+from tests.cli.support import bury, migrated, nightmail, on_store, publish, terminal
 
 pytestmark = pytest.mark.sqlite
 
@@ -108,6 +110,74 @@ def test_a_redrive_shows_its_progress_and_can_be_interrupted_and_repeated(url: s
     with terminal("dead", "redrive", "orders", "--yes", url=url) as person:
         assert person.end() == 0
     assert dead(url) == 0
+
+
+INTERRUPTED = """
+import signal, sys
+from nightmail.cli.app import main
+from nightmail.engine import redriving
+from nightmail.stores.sqlite import SQLiteStore
+
+verb = getattr(SQLiteStore, sys.argv[1])
+
+async def interrupted(*arguments, **options):
+    answer = await verb(*arguments, **options)
+    signal.raise_signal(signal.SIGINT)
+    return answer
+
+setattr(SQLiteStore, sys.argv[1], interrupted)
+redriving.CHUNK = redriving.MESSAGES = 2
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main(sys.argv[2:]))
+"""
+"""A command during whose first step of this kind Ctrl-C is pressed."""
+
+
+@pytest.mark.parametrize(
+    ("verb", "command", "said"),
+    [
+        ("purge", ["dead", "purge", "mail"], "deleted so far: 2 of 5"),
+        ("redrive", ["dead", "redrive", "mail"], "redriven so far: 2 of 5"),
+        ("cancel_all", ["cancel", "orders", "--everything"], "removed so far: 2 of 5"),
+    ],
+)
+def test_what_removes_can_be_interrupted_says_how_far_it_came_and_goes_on_when_repeated(
+    url: str, verb: str, command: list[str], said: str
+) -> None:
+    publish(url, *(Message(queue="orders", body=b"x") for _ in range(5)))
+    bury(url, *["no"] * 5, queue="mail")
+
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, verb, *command, "--yes", "--url", url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 130, ran.stderr
+    assert ran.stderr.splitlines()[-2] == said
+    assert "the same command goes on" in ran.stderr.splitlines()[-1]
+    again = nightmail(*command, "--yes", url=url)
+    assert again.code == 0
+    assert "3 " in again.out.splitlines()[-1]
+
+
+def test_a_migration_that_waits_shows_it_and_can_be_interrupted_and_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "messages.db"
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("BEGIN IMMEDIATE")
+
+        with terminal("migrate", url=f"sqlite:///{file}") as person:
+            person.until("the tables will be created")
+            person.until("migrating")
+            person.interrupt()
+            assert person.end() == 130
+        other.rollback()
+
+    assert "the same command goes on" in person.seen
+    assert nightmail("migrate", url=f"sqlite:///{file}").code == 0
+    assert nightmail("check", url=f"sqlite:///{file}").code == 0
 
 
 def test_watching_restores_the_terminal(url: str) -> None:

@@ -285,8 +285,12 @@ class FaultyStore:
             "cancel", lambda: self._store.cancel(queue, timer_id, transaction=transaction)
         )
 
-    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
-        return await self._pass("cancel_all", lambda: self._store.cancel_all(queue, transaction=transaction))
+    async def cancel_all(
+        self, queue: str, *, limit: int | None = None, transaction: object | None = None
+    ) -> int:
+        return await self._pass(
+            "cancel_all", lambda: self._store.cancel_all(queue, limit=limit, transaction=transaction)
+        )
 
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from nightmail.engine import redriving
-from nightmail.engine.redriving import purge, redrive
+from nightmail.engine.redriving import empty, purge, redrive
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.message import Message
@@ -26,8 +26,9 @@ ALL = DeadFilter()
 
 @pytest.fixture
 def chunks_of_ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a few letters need several steps."""
+    """Let a few letters or messages need several steps."""
     monkeypatch.setattr(redriving, "CHUNK", 10)
+    monkeypatch.setattr(redriving, "MESSAGES", 10)
 
 
 class Watch:
@@ -446,19 +447,25 @@ async def test_no_message_is_ever_deleted(store: FaultyStore) -> None:
     assert await bodies(store) == [b"waits"]
 
 
-@pytest.mark.parametrize("verb", ["redrive", "purge"])
+@pytest.mark.parametrize("verb", ["redrive", "purge", "cancel_all"])
 async def test_a_step_that_is_interrupted_ends_and_is_counted_before_the_interruption_goes_on(
     verb: str, store: FaultyStore, chunks_of_ten: None
 ) -> None:
-    await died(store, 25)
+    if verb == "cancel_all":
+        await publish(store, 25)
+    else:
+        await died(store, 25)
     counted: list[int] = []
     reply = store.upset(verb, LateReply())
 
-    running = asyncio.create_task(
-        redrive(store, ALL, progress=lambda moved, _: counted.append(moved))
-        if verb == "redrive"
-        else purge(store, ALL, progress=counted.append)
-    )
+    match verb:
+        case "redrive":
+            work = redrive(store, ALL, progress=lambda moved, _: counted.append(moved))
+        case "purge":
+            work = purge(store, ALL, progress=counted.append)
+        case _:
+            work = empty(store, QUEUE, progress=counted.append)
+    running = asyncio.create_task(work)
     await reply.reached.wait()
     running.cancel()
     await asyncio.sleep(0)
@@ -467,4 +474,32 @@ async def test_a_step_that_is_interrupted_ends_and_is_counted_before_the_interru
     with pytest.raises(asyncio.CancelledError):
         await running
     assert counted == [10]
-    assert len(await letters(store)) == 15
+    assert len(await bodies(store) if verb == "cancel_all" else await letters(store)) == 15
+
+
+# ── empty ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("limit", "left"), [(None, 0), (25, 0), (13, 12), (40, 0)])
+async def test_a_queue_is_emptied_in_steps_and_no_more_is_removed_than_asked_for(
+    store: FaultyStore, chunks_of_ten: None, limit: int | None, left: int
+) -> None:
+    await publish(store, 25)
+    counted: list[int] = []
+
+    assert await empty(store, QUEUE, limit=limit, progress=counted.append) == 25 - left
+
+    assert len(await bodies(store)) == left
+    assert counted[0] == 10
+
+
+async def test_a_store_that_removes_less_than_it_could_is_asked_again(
+    store: FaultyStore, chunks_of_ten: None
+) -> None:
+    async def only_one(_call: Call) -> int:
+        return await store.cancel_all(QUEUE, limit=1)
+
+    await publish(store, 5)
+    store.upset("cancel_all", only_one)
+
+    assert await empty(store, QUEUE, limit=5) == 5

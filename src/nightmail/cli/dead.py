@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
@@ -14,7 +11,7 @@ from nightmail.cli.confirming import confirm
 from nightmail.cli.exit_codes import DONE, INCOMPLETE, NOT_FOUND, Refusal
 from nightmail.cli.messages import Body, facts_of
 from nightmail.cli.output import headers_of, plain, shown_body, with_content
-from nightmail.cli.progress import Counter, counting
+from nightmail.cli.progress import counting, told_if_interrupted
 from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import positive_duration, safe
 from nightmail.engine import redriving
@@ -195,7 +192,7 @@ async def redrive(
         pace = "" if rate is None else f", {rate:g} a second"
         target = "where they died" if to is None else safe(to)
         confirm(f"send {several(wanted, 'dead letter')} to {target}{pace}", yes=yes)
-        with counting("redriven", wanted) as counter, _told(session, counter):
+        with counting("redriven", wanted) as counter, told_if_interrupted(session.out, counter):
             moved = await redriving.redrive(
                 store,
                 which,
@@ -238,7 +235,7 @@ async def purge(
         if not wanted or dry_run:
             return DONE
         confirm(f"delete {several(wanted, 'dead letter')} for good", yes=yes)
-        with counting("deleted", wanted) as counter, _told(session, counter):
+        with counting("deleted", wanted) as counter, told_if_interrupted(session.out, counter):
             # Not more than was agreed to, whatever dies meanwhile.
             deleted = await redriving.purge(store, which, limit=wanted, progress=counter)
     session.out.say(f"{count(deleted)} deleted")
@@ -316,13 +313,3 @@ async def _print_examples(session: Session, store: FullStore, summary: DeadSumma
 
 def _first_line(error: str | None) -> str:
     return "-" if error is None else error.partition("\n")[0]
-
-
-@contextmanager
-def _told(session: Session, counter: Counter) -> Iterator[None]:
-    """If it is interrupted, say how far it came."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        session.out.note(f"{counter.what} so far: {count(counter.done)} of {count(counter.total)}")
-        raise

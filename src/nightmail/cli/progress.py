@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from time import monotonic
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from nightmail.cli.output import Output
+from nightmail.wording import count, length
 
 EVERY_SECONDS: Final = 5.0
 
@@ -78,3 +91,36 @@ def counting(what: str, total: int) -> Iterator[Counter]:
     )
     with bar:
         yield _Bar(what, total, bar)
+
+
+@asynccontextmanager
+async def working(what: str) -> AsyncIterator[None]:
+    """Shows that something goes on whose end no one knows, until the block is left: for how long, and not how far."""
+    if sys.stderr.isatty():
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            bar.add_task(what, total=None)
+            yield
+        return
+    lines = asyncio.create_task(_say_how_long(what))
+    try:
+        yield
+    finally:
+        lines.cancel()
+
+
+async def _say_how_long(what: str) -> None:
+    began = monotonic()
+    while True:
+        await asyncio.sleep(EVERY_SECONDS)
+        print(f"{what}: {length(timedelta(seconds=round(monotonic() - began)))}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def told_if_interrupted(out: Output, counter: Counter) -> Iterator[None]:
+    """If what follows is interrupted, say how far it came."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        out.note(f"{counter.what} so far: {count(counter.done)} of {count(counter.total)}")
+        raise

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from nightmail.cli.exit_codes import DONE, SCHEMA, Refusal
+from nightmail.cli.progress import working
 from nightmail.cli.running import Session, on_store
+from nightmail.cli.texts import safe
 from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.store import FullStore
 
@@ -42,17 +44,19 @@ async def migrate(
     except SchemaMissing:
         # An SQLite file that does not exist yet cannot be opened to be looked at.
         plan = _CREATE
-    session.out.say(f"{name}: {plan or 'nothing to do'}")
+    session.out.say(f"{name}: {safe(plan or 'nothing to do', _LINE)}")
     if dry_run:
         return SCHEMA if plan else DONE
-    async with session.chosen.opened() as store:
+    async with session.chosen.opened() as store, working("migrating"):
         await store.migrate(repair=repair)
         await store.check()
     session.out.say(f"{name}: the tables are up to date")
     return DONE
 
 
-_CREATE = "the tables will be created (--sql prints the statements)"
+_LINE: Final = 2000
+"""Longer than a plan, unless names in the database are very long."""
+_CREATE: Final = "the tables will be created (--sql prints the statements)"
 
 
 async def _plan(store: FullStore, *, repair: bool) -> str | None:

@@ -8,9 +8,11 @@ import typer
 
 from nightmail.cli.confirming import confirm
 from nightmail.cli.exit_codes import NOT_FOUND, Refusal
+from nightmail.cli.progress import counting, told_if_interrupted
 from nightmail.cli.publishing import due_from
 from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import safe
+from nightmail.engine import redriving
 from nightmail.message import check_queue
 from nightmail.records import QueueStats
 from nightmail.wording import count, several
@@ -44,7 +46,9 @@ async def cancel(
             session.out.say(f"nothing waits in {safe(queue)}")
             return
         confirm(f"remove {several(waiting, 'waiting message')} of {safe(queue)}, for good", yes=yes)
-        removed = await store.cancel_all(queue)
+        with counting("removed", waiting) as counter, told_if_interrupted(session.out, counter):
+            # Not more than was agreed to, whatever is published meanwhile.
+            removed = await redriving.empty(store, queue, limit=waiting, progress=counter)
     session.out.say(f"{count(removed)} removed")
 
 

@@ -1,22 +1,24 @@
-"""Redriving and deleting dead letters: many at a time, in chunks small enough for every store."""
+"""Redriving and deleting dead letters, and emptying queues: in chunks small enough for every store."""
 
 from __future__ import annotations
 
 import math
 from asyncio import CancelledError, Task, create_task, shield, sleep
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from nightmail.engine.shutdown import undisturbed
 from nightmail.limits import CLAIM_BYTES, ByteBudget
 from nightmail.message import check_queue
 from nightmail.records import DeadFilter, DeadLetter
-from nightmail.store import Inspection
+from nightmail.store import Inspection, Store
 
 CHUNK: Final = 500
 """How many dead letters move, or are deleted, in one step."""
+MESSAGES: Final = 10_000
+"""How many waiting messages are removed in one step."""
 STEPS_A_SECOND: Final = 10
 """At a given rate, how many chunks go per second, so that the load is even."""
 
@@ -78,29 +80,50 @@ async def purge(
 
     `progress` hears after each step how many are deleted.
     """
+    return await _in_steps(lambda size: store.purge(which, limit=size), CHUNK, limit, progress)
+
+
+async def empty(
+    store: Store,
+    queue: str,
+    *,
+    limit: int | None = None,
+    progress: Callable[[int], None] = lambda removed: None,
+) -> int:
+    """Remove what waits in this queue, at most `limit` messages; how many.
+
+    `progress` hears after each step how many are removed.
+    """
+    return await _in_steps(lambda size: store.cancel_all(queue, limit=size), MESSAGES, limit, progress)
+
+
+async def _in_steps(
+    take: Callable[[int], Coroutine[Any, Any, int]],
+    at_once: int,
+    limit: int | None,
+    progress: Callable[[int], None],
+) -> int:
+    """Take at most so many, until `limit` or until none is left; how many."""
     _check_limit(limit)
-    deleted = 0
-    while size := CHUNK if limit is None else min(CHUNK, limit - deleted):
-        step = create_task(_delete(store, which, size))
+    taken = 0
+    while size := at_once if limit is None else min(at_once, limit - taken):
+        step = create_task(take(size))
         try:
             await _to_its_end(step)
         finally:
-            if (just_deleted := _what_came_of(step)) is not None:
-                deleted += just_deleted
-                progress(deleted)
-        if step.result() < size:
+            if (just_taken := _what_came_of(step)) is not None:
+                taken += just_taken
+                progress(taken)
+        # Without a limit a step that is not full is the last one: else it would go on for as long as more come.
+        if step.result() < (size if limit is None else 1):
             break
         await sleep(0)
-    return deleted
+    return taken
 
 
 async def _move(store: Inspection, ids: tuple[int, ...], to: str | None, *, keep_timer_ids: bool) -> int:
     letters = await store.dead(DeadFilter(ids=ids), limit=len(ids))
     return len(await store.redrive(letters[::-1], to=to, keep_timer_ids=keep_timer_ids)) if letters else 0
-
-
-async def _delete(store: Inspection, which: DeadFilter, limit: int) -> int:
-    return await store.purge(which, limit=limit)
 
 
 async def _to_its_end(step: Task[int]) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from asyncmy.cursors import DictCursor
 
-from nightmail.stores.mysql import timers
+from nightmail.stores.mysql import MySQLStore
 from nightmail.testing.conformance.build import HOUR, QUEUE, message
 from tests.stores.mysql.support import (
     CALLERS,
@@ -241,7 +241,7 @@ async def test_a_cancel_of_all_ends_though_others_go_on_publishing(mysql_url: st
 async def test_a_cancel_of_all_commits_portion_by_portion(
     mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timers, "AT_ONCE", 10)
+    monkeypatch.setattr(MySQLStore, "_cancels_at_once", 10)
     async with watched_store(mysql_url) as (store, interference):
         await store.publish_batch([message() for _ in range(35)])
         interference.packets.clear()

@@ -8,6 +8,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from nightmail.stores.postgres import PostgresStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import HOUR, QUEUE, message
 from tests.stores.postgres.support import CALLERS, connection, open_store, raw_connection, watched_store
@@ -90,6 +91,31 @@ async def test_a_day_has_twenty_four_hours_whatever_the_time_zone_of_the_session
         pending = await store.peek()
         assert [found.due_at - clock.now() for found in pending] == [half_a_year] * 4
         assert pending[0].expires_at == clock.now() + half_a_year * 2
+
+
+# ------------------------------------------------------------------------------------- on our own
+
+
+async def test_a_cancel_of_all_commits_portion_by_portion_so_that_no_time_out_ends_it(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgresStore, "_cancels_at_once", 10)
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await store.publish_batch([message() for _ in range(25)])
+        await store.publish_batch([message(ordering_key="k") for _ in range(10)])
+        await own.execute(
+            """
+            create table gone (xid bigint);
+            create function note() returns trigger language plpgsql as
+                'begin insert into gone values (txid_current()); return old; end';
+            create trigger note before delete on nightmail_messages for each row execute function note();
+            """
+        )
+
+        assert await store.cancel_all(QUEUE) == 35
+
+        portions = await own.fetch("select count(*) as many from gone group by xid order by many")
+        assert [each["many"] for each in portions] == [5, 10, 10, 10]
 
 
 # ------------------------------------------------------------------------------ two at the same time

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -350,11 +350,14 @@ class MemoryStore(MemoryControl):
             _cancel(changes, owner, now)
             return True
 
-    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
-        """Remove every waiting message of this queue."""
+    async def cancel_all(
+        self, queue: str, *, limit: int | None = None, transaction: object | None = None
+    ) -> int:
+        """Remove every waiting message of this queue, or some."""
         async with self.data.writing(transaction) as changes:
             now = self._now()
-            waiting = [row for row in changes.queue(queue).rows.values() if not row.running(now)]
+            rows = (row for row in changes.queue(queue).rows.values() if not row.running(now))
+            waiting = list(islice(rows, limit))
             for row in waiting:
                 _cancel(changes, row, now)
             return len(waiting)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nightmail.clock import Clock, StoreClock
 from nightmail.findings import Finding
 from nightmail.limits import MAX_BODY_BYTES
-from nightmail.message import check_queue
 from nightmail.store import Capabilities
 from nightmail.stores.mysql import migrate
 from nightmail.stores.mysql.check import check
@@ -30,7 +27,7 @@ from nightmail.stores.mysql.runtime import MySQLVerbs, Runtime
 from nightmail.stores.mysql.settling import Settling
 from nightmail.stores.mysql.sweeping import Sweeping
 from nightmail.stores.mysql.text import BacktickNames, LetterNames, Queries
-from nightmail.stores.mysql.timers import Timers
+from nightmail.stores.mysql.timers import AT_ONCE, Timers
 from nightmail.stores.mysql.wakeups import WakeupPoller
 from nightmail.stores.shared.server_store import ServerStore
 from nightmail.stores.sql.store import SQLStore
@@ -61,6 +58,7 @@ class MySQLStore(ServerStore[Runtime], SQLStore):
     `tables` is a `prefix` or `database.prefix`. Tested on MariaDB 10.11; written for MySQL 8 too.
     """
 
+    _cancels_at_once = AT_ONCE
     capabilities: Final = Capabilities(
         name="mysql",
         transactions=True,
@@ -142,28 +140,6 @@ class MySQLStore(ServerStore[Runtime], SQLStore):
         return await self._runtime.publish_lane.run(
             lambda link: examine(link, self._sql, processes=processes, each=each)
         )
-
-    # -------------------------------------------------------------------------------------- timers
-
-    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
-        """See `Store.cancel_all`. Without `transaction` it commits in portions: an error may leave the rest."""
-        if transaction is not None:
-            return await super().cancel_all(queue, transaction=transaction)
-        check_queue(queue)
-        # If the caller is cancelled, this still runs to the end.
-        return await asyncio.shield(asyncio.ensure_future(self._cancel_in_portions(queue)))
-
-    async def _cancel_in_portions(self, queue: str) -> int:
-        runtime, timers = self._runtime, self._verbs.timers
-        newest = await runtime.read(timers.newest)
-        removed = 0
-        try:
-            while some := await runtime.write(partial(timers.cancel_some, queue, newest), timer=True):
-                removed += some
-        finally:
-            if removed:
-                runtime.ring([queue])
-        return removed
 
     # ------------------------------------------------------------------------------------- inside
 

@@ -52,12 +52,18 @@ class Timers:
         frees = owner.ordering_key is not None
         return Change(True, frozenset({queue} if frees else ()))
 
-    def cancel_all(self, queue: str) -> Verb[Change[int]]:
+    def cancel_all(
+        self, queue: str, *, limit: int | None = None, newest: int | None = None
+    ) -> Verb[Change[int]]:
         """See `Store.cancel_all`. In one transaction."""
         sees: Sees = yield CHECK_TABLES
-        newest = None if sees is Sees.SNAPSHOT else (yield from self.newest())
+        if newest is None and sees is not Sees.SNAPSHOT:
+            newest = yield from self.newest()
         removed = 0
-        while some := (yield from self.cancel_some(queue, newest, sees)):
+        while room := AT_ONCE if limit is None else min(AT_ONCE, limit - removed):
+            some = yield from self._cancel_some(queue, newest, sees, room)
+            if not some:
+                break
             removed += some
         return Change(removed, frozenset({queue} if removed else ()))
 
@@ -65,7 +71,7 @@ class Timers:
         """The highest id there is now."""
         return int((yield self._sql("newest")).rows[0][0])
 
-    def cancel_some(self, queue: str, newest: int | None, sees: Sees = Sees.ALL) -> Verb[int]:
+    def _cancel_some(self, queue: str, newest: int | None, sees: Sees, limit: int) -> Verb[int]:
         """Remove some of the waiting messages of this queue; returns how many, 0 when there are none.
 
         Up to the newest: otherwise it would never end while others publish. A session with a snapshot needs no such
@@ -76,7 +82,7 @@ class Timers:
             for level in LEVELS:
                 range_: Range[Place] | None = Range(queue, level)
                 while range_ is not None:
-                    ids, range_ = yield from self._waiting_in(range_, parked, newest, sees)
+                    ids, range_ = yield from self._waiting_in(range_, parked, newest, sees, limit)
                     if removed := (yield from self._remove(queue, ids)):
                         return removed
         return 0
@@ -121,7 +127,7 @@ class Timers:
         return [_Locked(*row) for row in found.rows]
 
     def _waiting_in(
-        self, range_: Range[Place], parked: int, newest: int | None, sees: Sees
+        self, range_: Range[Place], parked: int, newest: int | None, sees: Sees, limit: int
     ) -> Verb[tuple[list[int], Range[Place] | None]]:
         """The ids of some waiting messages in this range, and where there may be more."""
         question = self._sql(
@@ -131,11 +137,11 @@ class Timers:
             level=range_.level,
             within=within(range_),
             until=ALWAYS if newest is None else Sql(f"m.id <= {newest}"),
-            limit=AT_ONCE,
+            limit=limit,
             now=now(self._clock),
         )
         rows = (yield f"{question} for update" if sees is Sees.SNAPSHOT else question).rows
-        if len(rows) < AT_ONCE:
+        if len(rows) < limit:
             return [row[0] for row in rows], None
         last_id, last_due = rows[-1]
         place = (aware(last_due) if isinstance(last_due, datetime) else EARLIEST, last_id)

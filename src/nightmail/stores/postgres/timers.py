@@ -25,10 +25,18 @@ class Timers:
         row = answer((yield self._ask("cancel", {"queue": queue, "timer_id": timer_id})))
         return Change(row["removed"])
 
-    def cancel_all(self, queue: str) -> Verb[Change[int]]:
+    def cancel_all(
+        self, queue: str, *, limit: int | None = None, newest: int | None = None
+    ) -> Verb[Change[int]]:
         """See `Store.cancel_all`."""
-        row = answer((yield self._ask("cancel_all", {"queue": queue})))
+        values = {"queue": queue, "limit": None if limit is None else max(limit, 0), "newest": newest}
+        row = answer((yield self._ask("cancel_all", values)))
         return Change(row["removed"])
+
+    def newest(self) -> Verb[int]:
+        """The highest id there is now."""
+        (row,) = yield Ask(self._statements["newest"], {})
+        return int(row["newest"])
 
     def reschedule(self, queue: str, timer_id: str, due: Due) -> Verb[Change[bool]]:
         """See `Store.reschedule`."""

@@ -18,20 +18,35 @@ select meta.ours, exists (select from gone) as removed,
        (select pg_notify(:channel, :queue)::text from gone where ordering_key is not null) as rung
 from meta;
 
+-- name: newest
+-- The highest id there is now.
+select coalesce(max(m.id), 0) as newest from nightmail_messages as m;
+
 -- name: cancel_all
--- Delete every waiting message of a queue, and their dedup windows.
+-- Delete the waiting messages of a queue, and their dedup windows: at most :limit, and none with an id above :newest.
+-- Chosen first: a delete has no limit. One that was claimed meanwhile stays.
 with meta as materialized (
     select identity = coalesce(:identity::uuid, identity) as ours from nightmail_meta limit 1
 ), free as (
     delete from nightmail_messages as m
-    where m.priority >= 0 and (m.ordering_key is null or m.head_key is not null)
-      and m.queue = :queue and (select ours from meta)
+    where m.id = any(array(
+        select f.id from nightmail_messages as f
+        where f.priority >= 0 and (f.ordering_key is null or f.head_key is not null) and f.queue = :queue
+          and (:newest::bigint is null or f.id <= :newest)
+          and (f.token is null or f.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+        limit :limit::bigint
+    )) and (select ours from meta)
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
     returning m.timer_key, m.ordering_key
 ), waiting as (
     delete from nightmail_messages as m
-    where m.priority >= 0 and m.ordering_key is not null and m.head_key is null
-      and m.queue = :queue and (select ours from meta)
+    where m.id = any(array(
+        select w.id from nightmail_messages as w
+        where w.priority >= 0 and w.ordering_key is not null and w.head_key is null and w.queue = :queue
+          and (:newest::bigint is null or w.id <= :newest)
+          and (w.token is null or w.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
+        limit :limit::bigint - (select count(*) from free)
+    )) and (select ours from meta)
       and (m.token is null or m.lease_until <= coalesce(:now::timestamptz, statement_timestamp()))
     returning m.timer_key, m.ordering_key
 ), gone as (

@@ -275,10 +275,14 @@ class RedisStore(ServerStore[Runtime]):
         _refuse(transaction, "cancel")
         return await self._runtime.timers.cancel(queue, timer_id)
 
-    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
+    async def cancel_all(
+        self, queue: str, *, limit: int | None = None, transaction: object | None = None
+    ) -> int:
         """See `Store.cancel_all`."""
         check_queue(queue)
         _refuse(transaction, "cancel_all")
+        if limit is not None:
+            return await self._runtime.timers.cancel_some(queue, limit)
         return await self._to_the_end(self._runtime.timers.cancel_all(queue))
 
     async def reschedule(

@@ -32,6 +32,11 @@ class Timers:
             return bool(await self._one("reschedule", queue, timer_id, "at", time_micros(due)))
         return bool(await self._one("reschedule", queue, timer_id, "in", micros(due)))
 
+    async def cancel_some(self, queue: str, limit: int) -> int:
+        """See `Store.cancel_all`, with its `limit`."""
+        removed, _ = await self._one("cancel_all", queue, max(min(limit, AT_ONCE), 0), b"")
+        return int(removed)
+
     async def cancel_all(self, queue: str) -> int:
         """See `Store.cancel_all`. More than ten thousand go in parts; what is published meanwhile stays."""
         removed, highest = 0, b""

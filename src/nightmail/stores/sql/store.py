@@ -7,13 +7,14 @@ differences.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import UUID
 
 from nightmail.bell import Bell
@@ -91,8 +92,14 @@ class Timers(Protocol):
         """Remove the owner of this timer id, if it waits."""
         ...
 
-    def cancel_all(self, queue: str) -> Verb[Change[int]]:
-        """Remove every waiting message of this queue; returns how many."""
+    def cancel_all(
+        self, queue: str, *, limit: int | None = None, newest: int | None = None
+    ) -> Verb[Change[int]]:
+        """Remove every waiting message of this queue, at most `limit`, and none after `newest`; returns how many."""
+        ...
+
+    def newest(self) -> Verb[int]:
+        """The highest id there is now."""
         ...
 
     def reschedule(self, queue: str, timer_id: str, due: Due) -> Verb[Change[bool]]:
@@ -296,6 +303,9 @@ class Joining(Protocol):
 class SQLStore(ABC):
     """The verbs of a store, for every SQL database. What is said on `Store` holds; this only adds how."""
 
+    _cancels_at_once: ClassVar[int] = 10_000
+    """How many messages `cancel_all` removes before it commits."""
+
     def __init__(self, verbs: Verbs, joining: Joining, *, max_body_bytes: int) -> None:
         self._max_body_bytes = check_max_body_bytes(max_body_bytes)
         self._verbs = verbs
@@ -411,10 +421,26 @@ class SQLStore(ABC):
         check_name("timer_id", timer_id)
         return await self._write(partial(self._verbs.timers.cancel, queue, timer_id), transaction, timer=True)
 
-    async def cancel_all(self, queue: str, *, transaction: object | None = None) -> int:
-        """See `Store.cancel_all`."""
+    async def cancel_all(
+        self, queue: str, *, limit: int | None = None, transaction: object | None = None
+    ) -> int:
+        """See `Store.cancel_all`. Without `limit` and `transaction` it commits in portions."""
         check_queue(queue)
-        return await self._write(partial(self._verbs.timers.cancel_all, queue), transaction, timer=True)
+        if limit is None and transaction is None:
+            # If the caller is cancelled, this still runs to the end.
+            return await asyncio.shield(asyncio.ensure_future(self._cancel_in_portions(queue)))
+        verb = partial(self._verbs.timers.cancel_all, queue, limit=limit)
+        return await self._write(verb, transaction, timer=True)
+
+    async def _cancel_in_portions(self, queue: str) -> int:
+        """One statement for a very large queue would be cut off by its time-out, again and again."""
+        timers = self._verbs.timers
+        newest = await self._runtime.read(timers.newest)
+        portion = partial(timers.cancel_all, queue, limit=self._cancels_at_once, newest=newest)
+        removed = 0
+        while some := await self._write(portion, None, timer=True):
+            removed += some
+        return removed
 
     async def reschedule(
         self, queue: str, timer_id: str, due: datetime | timedelta, *, transaction: object | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from nightmail.message import Due
 from nightmail.stores.sql.verbs import Change, Verb
 from nightmail.stores.sqlite.queries import Queries, Row
@@ -23,12 +25,26 @@ class Timers:
             yield self._sql("close_window", queue=queue, timer_id=timer_id)
         return Change(bool(removed), (yield from ring(self._sql, _released(queue, removed))))
 
-    def cancel_all(self, queue: str) -> Verb[Change[int]]:
-        """Remove every waiting message of this queue, and end their windows. Returns how many."""
+    def cancel_all(
+        self, queue: str, *, limit: int | None = None, newest: int | None = None
+    ) -> Verb[Change[int]]:
+        """Remove the waiting messages of this queue, and end their windows. Returns how many."""
         now = self._time.now()
-        yield self._sql("close_windows", queue=queue, now=now)
-        removed = yield self._sql("cancel_all", queue=queue, now=now)
+        if limit is None:
+            # A write first: a caller's transaction that begins with a query could not be made to write afterwards.
+            yield self._sql("close_windows", queue=queue, now=now)
+            removed = yield self._sql("cancel_all", queue=queue, now=now)
+        else:
+            found = yield self._sql("waiting_ids", queue=queue, now=now, newest=newest, limit=max(limit, 0))
+            ids = json.dumps([id_ for (id_,) in found])
+            yield self._sql("close_windows_of", ids=ids)
+            removed = yield self._sql("cancel_some", ids=ids)
         return Change(len(removed), (yield from ring(self._sql, _released(queue, removed))))
+
+    def newest(self) -> Verb[int]:
+        """The highest id there is now."""
+        ((newest,),) = yield self._sql("newest")
+        return int(newest)
 
     def reschedule(self, queue: str, timer_id: str, due: Due) -> Verb[Change[bool]]:
         """Move the owner of this timer id to another due time if it waits. Returns whether it did."""

@@ -300,6 +300,42 @@ class CancelConformance:
         assert await store.publish(timer("waiting")) is not None
         assert await store.publish(timer("running")) is None
 
+    async def test_cancel_all_removes_no_more_than_its_limit_and_goes_on_until_none_waits(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish(timer("running", dedup_for=HOUR))
+        running = await claim_one(store)
+        await store.publish_batch(
+            [message(due=HOUR), message(priority=9), message(), message(queue="others")]
+        )
+        await store.publish(timer("named", dedup_for=HOUR))
+        for _ in range(3):
+            await store.publish(message(ordering_key="k"))
+
+        removed = [await store.cancel_all(QUEUE, limit=3) for _ in range(4)]
+
+        assert all(some <= 3 for some in removed)
+        assert (sum(removed), removed[-1]) == (7, 0)
+        assert [each.queue for each in await store.peek()] == ["others"]
+        assert await store.publish(timer("named", dedup_for=HOUR)) is not None
+        assert await store.publish(timer("running", dedup_for=HOUR)) is None
+        assert await settle_one(store, running, Done()) is WriteResult.WRITTEN
+
+    @needs("transactions")
+    async def test_a_limited_cancel_all_commits_with_its_transaction(
+        self, store: FullStore, harness: Harness
+    ) -> None:
+        await store.publish_batch([message(), message(), message()])
+
+        with pytest.raises(RolledBack):
+            async with harness.transaction() as transaction:
+                assert await store.cancel_all(QUEUE, limit=2, transaction=transaction) == 2
+                raise RolledBack
+        async with harness.transaction() as transaction:
+            assert await store.cancel_all(QUEUE, limit=2, transaction=transaction) == 2
+
+        assert len(await store.peek()) == 1
+
     @needs("transactions")
     async def test_cancel_all_commits_with_its_transaction(self, store: FullStore, harness: Harness) -> None:
         await store.publish_batch([message(), message()])
