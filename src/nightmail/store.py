@@ -212,8 +212,11 @@ class Store(Source, Protocol):
         """
         ...
 
-    def schema_sql(self) -> str:
-        """The statements that `migrate` runs on an empty database, to read or to run by hand."""
+    def schema_sql(self, *, found: int | None = None) -> str:
+        """The statements that `migrate` runs on an empty database, or on tables of version `found`.
+
+        To read, or to run by hand.
+        """
         ...
 
     async def check(self) -> None:

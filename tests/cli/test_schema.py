@@ -17,6 +17,7 @@ import pytest
 import nightmail
 from nightmail.cli.app import main
 from nightmail.cli.which_store import URL_VARIABLE
+from nightmail.stores.sql import migrations
 from nightmail.stores.sqlite import SQLiteStore
 
 
@@ -138,6 +139,96 @@ def test_the_statements_are_printed_and_nothing_is_changed(
     assert "nightmail_messages" in printed
     assert main(["check", url]) == 4
     assert main(["migrate", "--sql", "--repair", url]) == 2
+
+
+def upgraded_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on the code needs tables of version 2."""
+    second = migrations.Step(
+        2, 1, alone=False, script="-- serves: 1\n\ncreate table nightmail_tenants (id integer);\n"
+    )
+    for module in ("sql.migrations", "postgres.migrate", "sqlite.check"):
+        monkeypatch.setattr(
+            f"nightmail.stores.{module}.steps",
+            lambda *_, found, needed: [second] if found < needed else [],
+        )
+    for module in ("postgres.migrate", "postgres.check", "sqlite.check"):
+        monkeypatch.setattr(f"nightmail.stores.{module}.VERSION", 2)
+
+
+def run_by_hand(url: str, script: str) -> None:
+    async def on_postgres() -> None:
+        owner = await asyncpg.connect(url)
+        await owner.execute(script)
+        await owner.close()
+
+    if url.startswith("postgresql:"):
+        asyncio.run(on_postgres())
+        return
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        connection.executescript(script)
+
+
+def test_older_tables_are_brought_from_their_version_to_this_one(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["migrate", url])
+    upgraded_code(monkeypatch)
+    capsys.readouterr()
+
+    assert main(["check", url]) == 4
+    assert (
+        "the tables are at version 1, this code needs 2. Run `nightmail migrate`" in capsys.readouterr().err
+    )
+    assert main(["migrate", "--dry-run", url]) == 4
+    assert "the tables will be brought from version 1 to 2\n" in capsys.readouterr().out
+    assert main(["migrate", url]) == 0
+    assert "the tables will be brought from version 1 to 2\n" in capsys.readouterr().out
+    assert main(["migrate", url]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_for_older_tables_only_the_statements_that_are_missing_are_printed(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["migrate", url])
+    upgraded_code(monkeypatch)
+    capsys.readouterr()
+
+    assert main(["migrate", "--sql", url]) == 0
+    printed = capsys.readouterr().out
+    assert main(["check", url]) == 4
+    run_by_hand(url, printed)
+
+    assert "nightmail_tenants" in printed
+    assert "create table nightmail_messages" not in printed.lower()
+    assert main(["check", url]) == 0
+
+
+def test_with_nothing_to_do_no_statement_is_printed(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["migrate", url])
+    capsys.readouterr()
+
+    assert main(["migrate", "--sql", url]) == 0
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.endswith(": nothing to do\n")
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_the_whole_script_can_be_printed_without_a_connection(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["migrate", "--sql", "--offline", f"{kind}://127.0.0.1:1/shop"]) == 0
+    assert "create table" in capsys.readouterr().out
+
+    assert main(["migrate", "--offline", f"{kind}://127.0.0.1:1/shop"]) == 2
+
+
+def test_a_store_that_is_down_is_not_taken_for_an_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "--sql", "postgresql://127.0.0.1:1/shop"]) == 3
+
+    assert capsys.readouterr().out == ""
 
 
 def test_the_printed_statements_make_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -572,6 +572,13 @@ async def cancel_all(stage: Stage) -> None:
     assert await stage.recorded(stage.store.cancel_all(stage.queue)) == 2
 
 
+@scenario("cancel_all", "at most one of two, one of them a timer")
+async def cancel_some(stage: Stage) -> None:
+    await stage.publish()
+    await a_timer(stage)
+    assert await stage.recorded(stage.store.cancel_all(stage.queue, limit=1)) == 1
+
+
 @scenario("cancel_all", "nothing")
 async def cancel_all_nothing(stage: Stage) -> None:
     assert await stage.recorded(stage.store.cancel_all(stage.queue)) == 0

@@ -191,8 +191,8 @@ class FaultyStore:
     async def migrate(self, *, repair: bool = False) -> None:
         await self._pass("migrate", lambda: self._store.migrate(repair=repair))
 
-    def schema_sql(self) -> str:
-        return self._store.schema_sql()
+    def schema_sql(self, *, found: int | None = None) -> str:
+        return self._store.schema_sql(found=found)
 
     async def check(self) -> None:
         await self._pass("check", self._store.check)

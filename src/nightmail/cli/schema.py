@@ -18,7 +18,11 @@ from nightmail.store import FullStore
 async def migrate(
     session: Session,
     sql: Annotated[
-        bool, typer.Option("--sql", help="Print the statements that make the tables, and change nothing.")
+        bool, typer.Option("--sql", help="Print the statements that this would run, and change nothing.")
+    ] = False,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="With --sql: do not connect; the statements for an empty database."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
@@ -34,9 +38,10 @@ async def migrate(
     """Create the tables, or bring them up to this version. Says first what it will do."""
     if sql:
         if dry_run or repair:
-            raise Refusal("--sql prints the statements for an empty database: it goes with no other option")
-        session.out.say(session.chosen.store.schema_sql())
-        return DONE
+            raise Refusal("--sql only prints statements: it goes with no other option")
+        return await _print_statements(session, offline=offline)
+    if offline:
+        raise Refusal("--offline goes with --sql")
     name = session.chosen.store.capabilities.name
     try:
         async with session.chosen.opened() as store:
@@ -57,6 +62,26 @@ async def migrate(
 _LINE: Final = 2000
 """Longer than a plan, unless names in the database are very long."""
 _CREATE: Final = "the tables will be created (--sql prints the statements)"
+
+
+async def _print_statements(session: Session, *, offline: bool) -> int:
+    """What a migration would run on these tables."""
+    chosen = session.chosen
+    if offline:
+        session.out.say(chosen.store.schema_sql())
+        return DONE
+    try:
+        async with chosen.opened() as store:
+            await store.check()
+    except SchemaMissing:
+        session.out.say(chosen.store.schema_sql())
+    except SchemaOutdated as outdated:
+        session.out.say(chosen.store.schema_sql(found=outdated.found))
+    except SchemaDrift as drift:
+        session.out.note(f"{chosen.store.capabilities.name}: no statements to print; {safe(drift, _LINE)}")
+    else:
+        session.out.note(f"{chosen.store.capabilities.name}: nothing to do")
+    return DONE
 
 
 async def _plan(store: FullStore, *, repair: bool) -> str | None:

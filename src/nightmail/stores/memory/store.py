@@ -117,7 +117,7 @@ class MemoryStore(MemoryControl):
     async def migrate(self, *, repair: bool = False) -> None:
         """There are no tables to create."""
 
-    def schema_sql(self) -> str:
+    def schema_sql(self, *, found: int | None = None) -> str:
         """There are no tables to create."""
         return "-- Messages in memory need no tables."
 

@@ -12,7 +12,7 @@ from nightmail.stores.mysql.text import literal
 from nightmail.stores.shared.meta import TablesVersion
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.lane import Locked
-from nightmail.stores.sql.migrations import TABLES_LOCKED, statements, steps
+from nightmail.stores.sql.migrations import TABLES_LOCKED, statements, steps, upgrade_script
 from nightmail.stores.sql.schema import Table, read_schema
 from nightmail.stores.sql.statements import load_script
 
@@ -43,8 +43,10 @@ async def note_version(link: Link, names: TableNames) -> None:
     )
 
 
-def script(names: TableNames) -> str:
-    """The statements that create the tables in an empty database."""
+def script(names: TableNames, *, found: int | None = None) -> str:
+    """The statements that create the tables in an empty database, or bring those of version `found` up to this one."""
+    if found is not None:
+        return upgrade_script(PACKAGE, names, found=found, needed=VERSION)
     database = "" if names.schema is None else f"create database if not exists `{names.schema}`;\n\n"
     identity = "unhex(replace(uuid(), '-', ''))"
     noted = f"insert ignore into {names.quoted('meta')} (version, identity) values ({VERSION}, {identity});"  # noqa: S608 - our own names

@@ -115,9 +115,9 @@ class MySQLStore(ServerStore[Runtime], SQLStore):
         """See `Store.ping`."""
         await self._runtime.publish_lane.run(lambda link: link.ask("select 1"))
 
-    def schema_sql(self) -> str:
+    def schema_sql(self, *, found: int | None = None) -> str:
         """See `Store.schema_sql`."""
-        return migrate.script(self._names)
+        return migrate.script(self._names, found=found)
 
     async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""

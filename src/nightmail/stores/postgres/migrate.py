@@ -16,7 +16,7 @@ from nightmail.stores.postgres.place import Place
 from nightmail.stores.shared.meta import TablesVersion
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.lane import Locked
-from nightmail.stores.sql.migrations import TABLES_LOCKED, Step, steps
+from nightmail.stores.sql.migrations import TABLES_LOCKED, Step, steps, upgrade_script
 from nightmail.stores.sql.schema import read_schema
 from nightmail.stores.sql.statements import load_script
 
@@ -45,8 +45,10 @@ async def _adopt(link: Link, names: TableNames) -> TablesVersion:
     return TablesVersion(VERSION, VERSION)
 
 
-def script(names: TableNames) -> str:
-    """The statements that create the tables in an empty database."""
+def script(names: TableNames, *, found: int | None = None) -> str:
+    """The statements that create the tables in an empty database, or bring those of version `found` up to this one."""
+    if found is not None:
+        return upgrade_script(PACKAGE, names, found=found, needed=VERSION)
     schema = "" if names.schema is None else f'create schema if not exists "{names.schema}";\n\n'
     return schema + load_script(PACKAGE, "schema.sql", names).rstrip()
 

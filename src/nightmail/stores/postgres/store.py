@@ -114,9 +114,9 @@ class PostgresStore(ServerStore[Runtime], SQLStore):
         """See `Store.ping`."""
         await self._runtime.lanes.publish.run(lambda link: link.execute("select 1", timeout=5))
 
-    def schema_sql(self) -> str:
+    def schema_sql(self, *, found: int | None = None) -> str:
         """See `Store.schema_sql`."""
-        return migrate.script(self._names)
+        return migrate.script(self._names, found=found)
 
     async def migrate(self, *, repair: bool = False) -> None:
         """See `Store.migrate`."""

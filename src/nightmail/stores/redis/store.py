@@ -134,7 +134,7 @@ class RedisStore(ServerStore[Runtime]):
         """See `Store.ping`."""
         await self._runtime.publish.run(Commands(self._keys.meta, ("PING",)))
 
-    def schema_sql(self) -> str:
+    def schema_sql(self, *, found: int | None = None) -> str:
         """See `Store.schema_sql`. There is nothing to run by hand: keys are made by the first message."""
         return f"# Redis has no tables. `nightmail migrate` notes the version in the key {self._keys.meta}."
 

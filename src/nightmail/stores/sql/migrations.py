@@ -45,6 +45,16 @@ def steps(package: str, names: TableNames, *, found: int, needed: int) -> list[S
     return [named(step, names) for step in migrations.steps(package, found=found, needed=needed)]
 
 
+def upgrade_script(package: str, names: TableNames, *, found: int, needed: int) -> str:
+    """The statements of these steps. After each, the version of the tables is noted."""
+    return "\n\n".join(
+        f"{step.script.strip()}\n\n"
+        f"update {names.quoted('meta')} set version = {step.version}, serves = {step.serves} "
+        f"where version = {step.version - 1};"
+        for step in steps(package, names, found=found, needed=needed)
+    )
+
+
 def statements(script: str) -> list[str]:
     """The statements of a script, each ending with a semicolon at the end of its line."""
     return _STATEMENT.findall(script)

@@ -13,7 +13,7 @@ from nightmail.findings import Finding
 from nightmail.stores.shared.meta import LOOK_INTERVAL, NOTICE_HORIZON, OTHER_INTERVALS, TablesVersion
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql.check import Difference, compared
-from nightmail.stores.sql.migrations import steps
+from nightmail.stores.sql.migrations import steps, upgrade_script
 from nightmail.stores.sql.statements import load_script
 from nightmail.stores.sql.verbs import Ask
 from nightmail.stores.sqlite.queries import Queries, Row
@@ -34,9 +34,10 @@ class Schema:
         self._sql = sql
         self._script = load_script(_PACKAGE, "schema.sql", names)
 
-    @property
-    def script(self) -> str:
-        """The statements that create the tables and record their version."""
+    def script(self, *, found: int | None = None) -> str:
+        """The statements that create the tables and record their version, or bring up those of version `found`."""
+        if found is not None:
+            return upgrade_script(_PACKAGE, self._names, found=found, needed=VERSION)
         ask = self._version()
         noted = ask.statement.text
         for name, value in ask.values.items():

@@ -141,9 +141,9 @@ class SQLiteStore(SQLStore):
         except SchemaMissing as error:
             raise StoreUnavailable(str(error)) from error
 
-    def schema_sql(self) -> str:
+    def schema_sql(self, *, found: int | None = None) -> str:
         """See `Store.schema_sql`."""
-        return self._schema.script
+        return self._schema.script(found=found)
 
     async def migrate(self, *, repair: bool = False) -> None:
         """Create the file and the tables, or what is missing of them. A missing index is always recreated."""
