@@ -8,15 +8,18 @@ from datetime import timedelta
 
 import pytest
 
+from nightmail.cli import commands, dead
 from nightmail.findings import Code
 from nightmail.message import Message
 from nightmail.outcome import Done
+from nightmail.records import DeadFilter
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.conformance.build import LEASE
 from nightmail.testing.conformance.workers import FIRST, a_report, token_of
 from tests.cli.support import bury, migrated, nightmail, on_store, publish
 
 HOUR = timedelta(hours=1)
+DEAD_LETTERS_LOOK = ("list", "show", "groups")
 
 
 def an_order(**options: object) -> Message:
@@ -310,3 +313,28 @@ class OperatingOnAStore:
         on_store(store, work)
 
         assert "it was delivered, cancelled" in nightmail("why", str(id_), url=store).refusal
+
+    # -------------------------------------------------------------------------------------------- JSON
+
+    def test_every_command_that_looks_answers_in_json(self, store: str) -> None:
+        (id_,) = publish(store, an_order())
+        bury(store, "no")
+        nightmail("pause", "orders", url=store)
+        on_store(store, lambda opened: opened.report(a_report(queues=("orders",))))
+        (letter,) = on_store(store, lambda opened: opened.dead(DeadFilter()))
+        needs = {"show": [str(id_)], "why": [str(id_)], "dead show": [str(letter.id)]}
+
+        looking = [each for each in commands.app.registered_commands if each.rich_help_panel == commands.LOOK]
+        looking += [each for each in commands.app.registered_commands if each.name == "check"]
+        names = [str(each.name) for each in looking]
+        names += [
+            f"dead {each.name}" for each in dead.app.registered_commands if each.name in DEAD_LETTERS_LOOK
+        ]
+
+        assert {"status", "list", "show", "tail", "why", "workers", "pauses", "doctor", "check"} < set(names)
+        for name in names:
+            if name == "tail":
+                continue  # It never ends: see the terminal.
+            ran = nightmail(*name.split(), *needs.get(name, []), "--json", url=store)
+            assert ran.code == 0 or name == "doctor", (name, ran.err)
+            assert ran.answer, name

@@ -140,6 +140,10 @@ class Terminal:
         """Read what comes next."""
         assert self._read(time.monotonic() + PATIENCE_SECONDS), f"it ended: {self.seen!r}"
 
+    def glance(self) -> None:
+        """Read what is there within a moment, if anything."""
+        assert self._read(time.monotonic() + 0.2), f"it ended: {self.seen!r}"
+
     def until_hidden(self) -> None:
         """Wait until the terminal no longer shows what is typed."""
         deadline = time.monotonic() + PATIENCE_SECONDS

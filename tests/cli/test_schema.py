@@ -17,6 +17,7 @@ import pytest
 import nightmail
 from nightmail.cli.app import main
 from nightmail.cli.which_store import URL_VARIABLE
+from nightmail.errors import SchemaDrift
 from nightmail.stores.sql import migrations
 from nightmail.stores.sqlite import SQLiteStore
 
@@ -268,6 +269,29 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(
     assert first.startswith("Traceback")
     assert raised == "ZeroDivisionError: division"
     assert said == "nightmail: ZeroDivisionError: division by zero"
+
+
+def test_names_in_the_database_cannot_move_the_cursor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def differ(_self: SQLiteStore) -> None:
+        raise SchemaDrift(["the column \x1b[2J\nx is not of this version"])
+
+    monkeypatch.setattr(SQLiteStore, "check", differ)
+    url = f"sqlite:///{tmp_path / 'messages.db'}"
+
+    for command in (
+        ["migrate", "--dry-run"],
+        ["migrate", "--sql"],
+        ["migrate"],
+        ["check"],
+        ["check", "--json"],
+    ):
+        main([*command, url])
+        said = capsys.readouterr()
+        assert "\\x1b[2J" in said.out + said.err or "\\u001b[2J" in said.out
+        assert all(each.isprintable() or each == "\n" for each in said.out + said.err)
+        assert "\nx is not" not in said.out + said.err
 
 
 def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -249,19 +250,41 @@ def test_a_reader_that_has_seen_enough_is_no_error(url: str) -> None:
     assert "BrokenPipe" not in ran.stderr
 
 
-def test_completion_knows_the_commands() -> None:
+def test_following_in_json_is_one_object_per_line(url: str) -> None:
+    with terminal("tail", "--every", "100ms", "--json", url=url) as person:
+        # In JSON nothing but objects is printed: what is published before it follows is not seen.
+        while "}\n" not in person.seen:
+            publish(url, Message(queue="orders", body=b"x"))
+            person.glance()
+        person.interrupt()
+        person.end()
+
+    first = json.loads(person.seen.splitlines()[0])
+    assert first["queue"] == "orders"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("nightmail pa", {"pause", "pauses"}),
+        ("nightmail dead re", {"redrive"}),
+        ("nightmail dead purge --e", {"--error", "--everything"}),
+        ("nightmail migrate --o", {"--offline"}),
+    ],
+)
+def test_completion_knows_the_commands_and_their_options(typed: str, offered: set[str]) -> None:
     """As the shell asks: `--show-completion` itself needs a shell among its ancestors."""
     ran = subprocess.run(
         [sys.executable, "-m", "nightmail"],
         env={
             **os.environ,
             "_NIGHTMAIL_COMPLETE": "complete_bash",
-            "COMP_WORDS": "nightmail pa",
-            "COMP_CWORD": "1",
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - 1),
         },
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert set(ran.stdout.split()) == {"pause", "pauses"}
+    assert set(ran.stdout.split()) == offered

@@ -5,7 +5,14 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from nightmail.errors import NightmailError, Refused, SchemaMissing, StaleTransaction, StoreUnavailable
+from nightmail.errors import (
+    Forbidden,
+    NightmailError,
+    Refused,
+    SchemaMissing,
+    StaleTransaction,
+    StoreUnavailable,
+)
 
 # The lower byte of a code is the primary code, the rest the extended part.
 _KIND: Final = 0xFF
@@ -55,6 +62,8 @@ def _meaning(error: sqlite3.Error, file: str) -> NightmailError:
         return SchemaMissing()
     if is_refusal(error):
         return Refused(f"SQLite refused the row ({name}): {error}")
+    if _kind(error) == sqlite3.SQLITE_READONLY and name != "SQLITE_READONLY_DBMOVED":
+        return Forbidden(f"this account may not write to {file}, or to its directory ({name}): {error}")
     return StoreUnavailable(f"SQLite failed on {file} ({name}): {error}")
 
 

@@ -36,6 +36,8 @@ class Timers:
             removed = yield self._sql("cancel_all", queue=queue, now=now)
         else:
             found = yield self._sql("waiting_ids", queue=queue, now=now, newest=newest, limit=max(limit, 0))
+            if not found:
+                return Change(0)
             ids = json.dumps([id_ for (id_,) in found])
             yield self._sql("close_windows_of", ids=ids)
             removed = yield self._sql("cancel_some", ids=ids)
