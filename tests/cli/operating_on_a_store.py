@@ -318,7 +318,7 @@ class OperatingOnAStore:
 
     def test_every_command_that_looks_answers_in_json(self, store: str) -> None:
         (id_,) = publish(store, an_order())
-        bury(store, "no")
+        bury(store, "no", queue="mail")
         nightmail("pause", "orders", url=store)
         on_store(store, lambda opened: opened.report(a_report(queues=("orders",))))
         (letter,) = on_store(store, lambda opened: opened.dead(DeadFilter()))
