@@ -20,6 +20,7 @@ SEED: Final = 1
 BULK: Final = 200.0
 KILLS: Final = 3
 LOST_REPLIES: Final = 10
+PAUSES: Final = 2
 PUBLISHES: Final = 30
 
 
@@ -33,6 +34,12 @@ async def lost_replies(place: Place, directory: Path) -> None:
     """Replies are lost, those of commits above all."""
     found = await clean("lost-replies", place, directory, faults=LOST_REPLIES)
     assert sum(found.faults.values()) >= LOST_REPLIES
+
+
+async def paused(place: Place, directory: Path) -> None:
+    """An operator pauses queues of eight processes under load."""
+    found = await clean("paused", place, directory, faults=PAUSES)
+    assert found.faults["queue paused"] == PAUSES
 
 
 async def clean(scenario: str, place: Place, directory: Path, *, faults: int) -> Figures:

@@ -13,7 +13,7 @@ def test_every_scenario_runs_on_every_store_it_has_before_any_comes_again() -> N
 
     assert set(plan[: len(pairs)]) == pairs
     assert len(plan) == 2 * len(pairs)
-    assert set(FAULTS) <= set(SCENARIOS)
+    assert set(FAULTS) == set(SCENARIOS)
 
 
 def test_what_is_left_is_estimated_by_what_there_was() -> None:
