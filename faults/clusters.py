@@ -119,6 +119,8 @@ class PatroniPlace(ClusterPlace):
 
     async def mend(self) -> None:
         for node in self.cluster.nodes:
+            if not node.running:
+                await asyncio.to_thread(node.wipe)
             await asyncio.to_thread(node.start)
         await asyncio.to_thread(self.cluster.wait_until_settled)
 

@@ -7,6 +7,7 @@ A node is Patroni with the Postgres it runs; to kill it is to kill both.
 """
 
 import json
+import shutil
 import signal
 import urllib.error
 import urllib.request
@@ -105,7 +106,7 @@ class PatroniNode(Server):
                     "loop_wait": 1,
                     "retry_timeout": 3,
                     "synchronous_mode": self._synchronous,
-                    "postgresql": {"use_pg_rewind": True, "parameters": self._settings},
+                    "postgresql": {"use_pg_rewind": False, "parameters": self._settings},
                 },
                 "initdb": [{"encoding": "UTF8"}, {"locale": "C.UTF-8"}],
             },
@@ -113,6 +114,8 @@ class PatroniNode(Server):
                 "listen": f"127.0.0.1:{self.postgres_port}",
                 "connect_address": f"127.0.0.1:{self.postgres_port}",
                 "data_dir": str(self.data),
+                # At once, not spread over minutes; and what is killed is a process, not the machine.
+                "basebackup": [{"checkpoint": "fast"}, "no-sync"],
                 # Where its other programs are, too: what PATH leads to may be a link.
                 "bin_dir": str(program("postgres", Postgres.package).resolve().parent),
                 "pgpass": str(home / "pgpass"),
@@ -143,6 +146,13 @@ class PatroniNode(Server):
     def state(self) -> dict[str, Any]:
         """What its Patroni says about itself."""
         return _ask(f"{self.url}/patroni")
+
+    def wipe(self) -> None:
+        """Remove the data of a node that was killed: when it is started it takes those of the primary.
+
+        What it has and the primary lacks must go; pg_rewind sees to that as well, but can take minutes.
+        """
+        shutil.rmtree(self.data)
 
     def drop_standbys(self) -> None:
         """Cut the connections on which standbys follow it."""
