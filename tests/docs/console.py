@@ -15,7 +15,7 @@ from typing import Final
 
 BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE: Final = re.compile(r"^# (\w+\.py)\n")
-LOOKS: Final = re.compile(r"nightmail (status|doctor|dead groups|workers)\b")
+LOOKS: Final = re.compile(r"nightmail (status|doctor|dead groups|workers|why)\b")
 """Commands that change nothing: a person looks again until they see what they wait for."""
 VARIES: Final = "…"
 MARK: Final = ">>>\n"
