@@ -27,7 +27,7 @@ def main() -> int:
         "--scenario", action="append", choices=[one.name for one in SCENARIOS], help="only this"
     )
     running.add_argument("--store", action="append", choices=STORES, help="only on this store")
-    running.add_argument("--out", type=Path, help="where to write the results")
+    running.add_argument("--out", type=_results, help="where to write the results; pictures go beside it")
     commands.add_parser("report", help="plots and docs/performance.md from the results that are committed")
     commands.add_parser("list", help="the scenarios")
     given = parser.parse_args()
@@ -43,6 +43,14 @@ def main() -> int:
     return 0
 
 
+def _results(name: str) -> Path:
+    path = Path(name)
+    # The pictures have the same name without it.
+    if path.suffix != ".json":
+        raise argparse.ArgumentTypeError("it is a file whose name ends in .json")
+    return path
+
+
 def _measure(given: argparse.Namespace) -> int:
     stores = [store for store in STORES if not given.store or store in given.store]
     # A terminal that is closed, or `kill`, ends the run like Ctrl-C: children and servers are ended in order.
@@ -52,8 +60,10 @@ def _measure(given: argparse.Namespace) -> int:
     logging.getLogger("nightmail").setLevel(logging.ERROR)
     path = given.out or _place(given)
     results = run(chosen(given.scenario), stores, path, quick=given.quick)
+    if results.interrupted:
+        return 130
     report.plot(results, path)
-    return 130 if results.interrupted else 0
+    return 0
 
 
 def _place(given: argparse.Namespace) -> Path:

@@ -48,10 +48,15 @@ class Child:
             await self._process.stdin.drain()
             async with asyncio.timeout(within):
                 line = await self._process.stdout.readline()
-        except TimeoutError:
-            raise ChildFailed(f"{self.system.label}: no answer to {do} in {within:.0f} s") from None
         except (BrokenPipeError, ConnectionResetError):
             line = b""
+        except (TimeoutError, asyncio.CancelledError) as error:
+            # Its answer, when it comes, would be taken for that to the next question.
+            with suppress(ProcessLookupError):
+                self.kill()
+            if isinstance(error, TimeoutError):
+                raise ChildFailed(f"{self.system.label}: no answer to {do} in {within:.0f} s") from None
+            raise
         if not line:
             raise ChildFailed(f"{self.system.label} ended during {do}:\n{self._tail()}")
         answer = json.loads(line)

@@ -26,17 +26,19 @@ def python_for(environment: str | None) -> str:
     home = PLACE / f"{environment}-{sys.version_info.major}.{sys.version_info.minor}"
     python, stamp = home / "bin" / "python", home / "installed.txt"
     if not stamp.exists() or stamp.read_text() != wanted:
-        venv.create(home, clear=True, with_pip=True)
-        done = subprocess.run(
-            [python, "-m", "pip", "install", "-q", "-r", REQUIREMENTS / f"{environment}.txt"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=INSTALL_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise NoEnvironment(f"{environment} could not be installed:\n{done.stdout[-2000:]}")
+        try:
+            venv.create(home, clear=True, with_pip=True)
+            subprocess.run(
+                [python, "-m", "pip", "install", "-q", "-r", REQUIREMENTS / f"{environment}.txt"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=INSTALL_SECONDS,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            said = f"\n{str(output)[-2000:]}" if (output := getattr(error, "output", None)) else ""
+            raise NoEnvironment(f"{environment} could not be installed: {error}{said}") from error
         stamp.write_text(wanted)
     return str(python)
 

@@ -156,7 +156,7 @@ class Lab:
         except NotSupported as error:
             table.row(bench.label).note = f"has no {error}"
             return False
-        except ChildFailed as error:
+        except Exception as error:  # noqa: BLE001 - noted in the results; the other systems go on
             table.row(bench.label).note = "failed"
             self.failed(f"{table.scenario}, {table.case}, {bench.label}", error)
             return False

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.registry import NO_STORE, SCENARIOS
 from benchmarks.results import Course, Results, Table
 from benchmarks.scenarios.latency import LEAST
 from benchmarks.show import number
-from benchmarks.systems import OURS, OURS_QUIET
+from benchmarks.systems import OURS, OURS_QUIET, STORES
 
 OURS_COLOR, OTHERS_COLOR, LIMIT_COLOR = "#1b6ca8", "#b8b8b8", "#e0b04c"
 FORMATS = ("png", "svg")
@@ -23,8 +24,7 @@ def draw(results: Results, directory: Path) -> list[str]:
     # Text stays text, and the same results give the same file.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "nightmail", "font.size": 9})
     directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.iterdir():
-        old.unlink()
+    clear(directory)
     names = []
     for (scenario, store), tables in _comparisons(results).items():
         names.append(picture_of(scenario, store))
@@ -33,6 +33,15 @@ def draw(results: Results, directory: Path) -> list[str]:
         names.append(picture_of(course.scenario, course.store, course.case))
         _save(_lines(course), directory / names[-1])
     return names
+
+
+def clear(directory: Path) -> None:
+    """Remove pictures of an earlier run, and nothing else that may be there."""
+    for scenario in SCENARIOS:
+        for store in (*STORES, NO_STORE):
+            for old in directory.glob(f"{picture_of(scenario.name, store)}*"):
+                if old.suffix.removeprefix(".") in FORMATS:
+                    old.unlink()
 
 
 def picture_of(scenario: str, store: str, case: str = "") -> str:

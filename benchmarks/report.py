@@ -10,9 +10,10 @@ from typing import Final
 from benchmarks import plots
 from benchmarks.bounds import verdicts
 from benchmarks.environments import ROOT
-from benchmarks.registry import SCENARIOS
+from benchmarks.registry import SCENARIOS, chosen, part
 from benchmarks.results import FULL, OPERATING, Results, Table
 from benchmarks.show import compared, conditions, extent, number, value
+from benchmarks.systems import STORES
 
 PAGE: Final = ROOT / "docs" / "performance.md"
 HEAD: Final = """\
@@ -75,10 +76,24 @@ def _run(results: Results, path: Path) -> str:
 
 
 def _about(results: Results) -> str:
-    kind = "A quick run, which says little" if results.quick else "A full run"
-    lines = [f"{kind}: {results.started}, {results.seconds / 60:.0f} minutes.\n"]
+    lines = [f"{_kind(results)}: {results.started}, {results.seconds / 60:.0f} minutes.\n"]
     lines += [f"- {line}" for line in conditions(results)]
     return "\n".join(lines) + "\n"
+
+
+def _kind(results: Results) -> str:
+    if results.interrupted:
+        return "A run that was cut off"
+    if results.quick:
+        return "A quick run, which says little"
+    everything = {
+        part(scenario.name, store)
+        for scenario in chosen(None)
+        for store in scenario.parts(STORES, quick=False)
+    }
+    if everything <= set(results.parts):
+        return "A full run"
+    return "A run of " + ", ".join(dict.fromkeys(name.partition(" on ")[0] for name in results.parts))
 
 
 def _summary(results: Results) -> str:
@@ -91,7 +106,10 @@ def _summary(results: Results) -> str:
         )
         word = verdict.word if verdict.holds is True else f"**{verdict.word}**"
         note = f" ({verdict.note})" if verdict.note else ""
-        lines.append(f"| {verdict.bound.what}{note} | {measured} | {rounds} | {verdict.bound} | {word} |")
+        why = f" ([why]({verdict.why.removeprefix('docs/')}))" if verdict.why else ""
+        lines.append(
+            f"| {verdict.bound.what}{note} | {measured} | {rounds} | {verdict.bound} | {word}{why} |"
+        )
     return "\n".join(lines) + "\n"
 
 

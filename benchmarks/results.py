@@ -83,7 +83,7 @@ class Results:
 
     quick: bool
     parts: list[str] = field(default_factory=list)
-    """Which scenario ran on which store, when not everything was asked for."""
+    """Which scenarios were asked for, on which stores. A quick run does not have all of them."""
     started: str = ""
     seconds: float = 0.0
     machine: dict[str, str] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Results:
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all: a run that is cut off leaves what it has found so far."""
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(_rounded(asdict(self)), indent=1)
         # A list of numbers on one line.
         text = re.sub(r"\[[\d\s.,e+-]+\]", lambda found: " ".join(found[0].split()), text)

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.bounds import verdicts
+from benchmarks.estimate import Estimate, Left
 from benchmarks.lab import Lab
-from benchmarks.registry import SCENARIOS, Scenario, part
+from benchmarks.registry import Scenario, part
 from benchmarks.results import Results, machine
 from benchmarks.show import conditions, summary_lines, table_lines
-from benchmarks.systems import STORES
 from testkit.servers.errors import ServerError
 
 _QUICK_SHARE = 0.06
@@ -27,39 +27,47 @@ _QUICK_SHARE = 0.06
 def run(
     chosen: Sequence[Scenario], stores: Sequence[str], path: Path, *, quick: bool = False, tiny: bool = False
 ) -> Results:
-    """Run the scenarios on these stores, and print what is found as it is found."""
+    """Run the scenarios on these stores, and print what is found as it is found.
+
+    Until it is over, what was found is in a file beside `path`: a run that is cut off replaces no whole one.
+    """
     results = Results(quick=quick, started=datetime.now(UTC).isoformat(timespec="seconds"), machine=machine())
     parts = _parts(chosen, stores, quick)
-    if len(chosen) < len(SCENARIOS) or len(stores) < len(STORES):
-        results.parts = [part(scenario.name, store) for scenario, store, _ in parts]
+    results.parts = [part(scenario.name, store) for scenario, store, _ in _parts(chosen, stores, quick=False)]
+    unfinished = path.with_suffix(f".unfinished{path.suffix}")
     console = Console(highlight=False, soft_wrap=True)
     begun = time.monotonic()
-    with _progress() as progress:
+    estimate = Estimate([weight for _, _, weight in parts])
+    with _progress(estimate) as progress:
         bar = progress.add_task("starting", total=sum(weight for _, _, weight in parts))
         lab = Lab(
             results, stores, tiny=tiny, say=lambda text: progress.update(bar, description=f"{text:.60}")
         )
         try:
-            asyncio.run(_run(lab, parts, path, console, lambda weight: progress.advance(bar, weight)))
+            asyncio.run(
+                _run(lab, parts, unfinished, console, estimate, lambda weight: progress.advance(bar, weight))
+            )
         except KeyboardInterrupt:
             results.interrupted = True
         finally:
             lab.close()
             results.seconds = time.monotonic() - begun
             results.machine["load average at the end"] = " ".join(f"{load:.1f}" for load in os.getloadavg())
-            results.write(path)
-    _conclude(results, console, path)
+            results.write(unfinished)
+    if not results.interrupted:
+        unfinished = unfinished.replace(path)
+    _conclude(results, console, unfinished)
     return results
 
 
-def _progress() -> Progress:
+def _progress(estimate: Estimate) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:.0f} %"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        # Not rich's own: it goes by the last half minute, in which most parts have not ended once.
+        Left(estimate),
         console=Console(stderr=True),
         transient=True,
     )
@@ -82,9 +90,11 @@ async def _run(
     parts: Sequence[tuple[Scenario, str, float]],
     path: Path,
     console: Console,
+    estimate: Estimate,
     advance: Callable[[float], None],
 ) -> None:
-    for scenario, store, weight in parts:
+    for number, (scenario, store, weight) in enumerate(parts):
+        estimate.begin(number)
         before, begun = len(lab.results.tables), time.monotonic()
         lab.say(f"{scenario.name} on {store}")
         try:
@@ -103,6 +113,7 @@ async def _run(
             for line in table_lines(table):
                 console.print(line, markup=False)
         lab.results.write(path)
+    estimate.end()
 
 
 def _conclude(results: Results, console: Console, path: Path) -> None:

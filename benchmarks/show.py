@@ -24,9 +24,10 @@ def table_lines(table: Table) -> list[str]:
 
 def compared(first: Row | None, row: Row) -> str:
     """How many times the first system's figure is that of another: `x 2.3`."""
-    if first is None or row is first or not first.values or not row.values or not all(row.values):
+    if first is None or row is first:
         return ""
-    return f"x {ratio(first.values, row.values).median:.2f}"
+    found = ratio(first.values, row.values)
+    return "" if found is None else f"x {found.median:.2f}"
 
 
 def extent(row: Row) -> str:
@@ -59,8 +60,9 @@ def verdict_line(verdict: Verdict, width: int) -> str:
         "" if found is None or found.low == found.high else f"({number(found.low)} to {number(found.high)})"
     )
     note = f"[{verdict.note}]" if verdict.note and found is not None else ""
-    line = f"  {verdict.word:<12} {verdict.bound.what:<{width}}  {measured:>18}  {verdict.bound!s:<24} {rounds} {note}"
-    return line.rstrip()
+    why = f"why: {verdict.why}" if verdict.why else ""
+    line = f"  {verdict.word:<12} {verdict.bound.what:<{width}}  {measured:>18}  {verdict.bound!s:<24}"
+    return " ".join([line, *filter(None, (rounds, note, why))]).rstrip()
 
 
 def summary_lines(verdicts: Sequence[Verdict]) -> list[str]:

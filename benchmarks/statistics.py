@@ -25,13 +25,15 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median(values), min(values), max(values))
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread | None:
     """The median of the ratios of each round.
 
     Round by round and not of the two medians: rounds of all systems are interleaved, so that a slow minute of the
-    machine is in both sides of a ratio and cancels out. Where one side has fewer rounds, the others' rest is left out.
+    machine is in both sides of a ratio and cancels out. Where one side has fewer rounds, the others' rest is left out,
+    and so are rounds in which theirs is nothing or less, which a difference can be. `None` if no round is left.
     """
-    return spread([one / other for one, other in zip(ours, theirs, strict=False)])
+    ratios = [one / other for one, other in zip(ours, theirs, strict=False) if other > 0]
+    return spread(ratios) if ratios else None
 
 
 def holds(value: float, *, at_least: float | None = None, at_most: float | None = None) -> bool:

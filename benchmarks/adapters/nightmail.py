@@ -86,6 +86,37 @@ class Nightmail(Adapter):
 
                 yield send
                 await connection.close()
+            case "driver", "mysql":
+                import asyncmy
+
+                own = await asyncmy.connect(**_address(self._url))
+
+                async def send(
+                    body: dict[str, Any], queue: str, due: float | None, timer: str | None
+                ) -> None:
+                    # Autocommit is off: the statement begins the transaction.
+                    await broker.publish(body, queue, activate_at=_date(due), timer_id=timer, session=own)
+                    await own.commit()
+
+                yield send
+                own.close()
+            case "driver", "sqlite":
+                import aiosqlite
+
+                async with aiosqlite.connect(
+                    self._url.removeprefix("sqlite:///"), isolation_level=None
+                ) as file:
+
+                    async def send(
+                        body: dict[str, Any], queue: str, due: float | None, timer: str | None
+                    ) -> None:
+                        await file.execute("begin immediate")
+                        await broker.publish(
+                            body, queue, activate_at=_date(due), timer_id=timer, session=file
+                        )
+                        await file.commit()
+
+                    yield send
             case _:
                 raise Unsupported(f"{how} on {self._scheme}")
 
@@ -127,6 +158,17 @@ class Nightmail(Adapter):
         await self._running.aclose()
         if self._publishing is not None:
             await self._publishing.stop()
+
+
+def _address(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    return {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username,
+        "password": parts.password or "",
+        "db": parts.path[1:],
+    }
 
 
 def _subscribe(broker: OutboxBroker, queue: str, kind: str, tally: Tally) -> None:

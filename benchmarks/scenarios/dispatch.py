@@ -29,7 +29,7 @@ ALONE = "FastStream alone"
 
 async def dispatch(lab: Lab, store: str) -> None:
     """A drain through a store, and FastStream alone, in turn."""
-    count = lab.choose(20_000, 3000, 100)
+    count = lab.choose(10_000, 3000, 100)
     table = Table("dispatch", "typed handler", store, "messages/s")
     async with lab.benches([OURS_QUIET], store) as benches:
 

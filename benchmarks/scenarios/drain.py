@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.child import ChildFailed
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
-from benchmarks.scenarios.draining import drain, drained, fill, work_off
+from benchmarks.scenarios.draining import drain, drained, fill, rounds, work_off
 from benchmarks.systems import (
     BEST,
     DEFAULTS,
@@ -14,7 +15,7 @@ from benchmarks.systems import (
     OURS_QUIET,
     OUTBOX_BEST,
     PGQUEUER_BEST,
-    TIMERS_BEST,
+    PROCRASTINATE_BEST,
     System,
     by_hand,
     on,
@@ -33,9 +34,9 @@ async def drain_backlog(lab: Lab, store: str) -> None:
     cases: dict[str, tuple[str, list[System]]] = {
         DEFAULT: ("typed", on(store, OURS, *DEFAULTS)),
         TYPED: ("typed", on(store, OURS_QUIET, *BEST)),
-        PLAIN: ("plain", on(store, OURS_QUIET, PGQUEUER_BEST)),
+        PLAIN: ("plain", on(store, OURS_QUIET, PGQUEUER_BEST, PROCRASTINATE_BEST)),
         BATCH: ("batch", on(store, OURS_QUIET, hand)),
-        SYNC: ("sync", on(store, OURS_QUIET, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST)),
+        SYNC: ("sync", on(store, OURS_QUIET, *BEST)),
     }
     systems = on(store, OURS, OURS_QUIET, *DEFAULTS, *BEST, hand)
     if lab.tiny:
@@ -47,7 +48,7 @@ async def drain_backlog(lab: Lab, store: str) -> None:
                 return await drained(lab, bench, kind)
 
             chosen = [bench for bench in benches if bench.system in those]
-            await lab.interleave(Table("drain", case, store, "messages/s"), chosen, rate, _rounds(lab, store))
+            await lab.interleave(Table("drain", case, store, "messages/s"), chosen, rate, rounds(lab, store))
         if store != "sqlite":
             chosen = [bench for bench in benches if bench.system in cases[TYPED][1]]
             table = Table("drain", TRIPS, store, "", less_is_better=True)
@@ -74,32 +75,36 @@ async def _by_two(lab: Lab, store: str) -> None:
             alone.row(bench.label).values.append(rate)
             return await drain(bench, "typed", 2 * bench.sizes["typed"])
 
-        await lab.interleave(table, pairs, both, _rounds(lab, store))
-
-
-def _rounds(lab: Lab, store: str) -> int:
-    """Fewer where there is no peer to compare with."""
-    return lab.rounds if store in ("postgres", "redis") else lab.choose(3, 1)
+        await lab.interleave(table, pairs, both, rounds(lab, store))
 
 
 async def _processor(lab: Lab, case: str, kind: str, benches: Sequence[Bench]) -> None:
     """What a drain takes of the system's own process and of the server: why it is no faster, and what a second adds."""
+    if not benches:
+        return
     store = benches[0].server.name
     table = Table("drain", PROCESSOR.format(case=case), store, "µs", less_is_better=True)
     lab.results.tables.append(table)
     for bench in benches:
         if kind not in bench.sizes:
             continue  # It has no such handler.
-        count = bench.sizes[kind]
         lab.say(f"{table.case}: {bench.label}")
-        await fill(bench, count)
-        own, server = bench.child.processor_seconds(), bench.server.processor_seconds()
-        await work_off(bench, kind, count)
-        own = bench.child.processor_seconds() - own
-        table.row(f"{bench.label}: its process").values.append(own / count * 1e6)
-        if server is not None:
-            used = (bench.server.processor_seconds() or 0.0) - server
-            table.row(f"{bench.label}: the server").values.append(used / count * 1e6)
+        try:
+            await _used(table, bench, kind)
+        except ChildFailed as error:
+            lab.failed(f"drain, {table.case}, {bench.label}", error)
+
+
+async def _used(table: Table, bench: Bench, kind: str) -> None:
+    count = bench.sizes[kind]
+    await fill(bench, count)
+    own, server = bench.child.processor_seconds(), bench.server.processor_seconds()
+    await work_off(bench, kind, count)
+    own = bench.child.processor_seconds() - own
+    table.row(f"{bench.label}: its process").values.append(own / count * 1e6)
+    if server is not None:
+        used = (bench.server.processor_seconds() or 0.0) - server
+        table.row(f"{bench.label}: the server").values.append(used / count * 1e6)
 
 
 async def _trips(lab: Lab, bench: Bench) -> float:

@@ -6,10 +6,11 @@ import asyncio
 
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
-from benchmarks.systems import DEFAULTS, OURS, on
+from benchmarks.scenarios.draining import consuming
+from benchmarks.systems import BEST, DEFAULTS, OURS, on
 
 SUBSCRIBERS = 20
-REST_SECONDS = 12.0
+REST_SECONDS, BRIEF_REST_SECONDS = 12.0, 6.0
 """Postgres counts what a connection did up to ten seconds late: sooner, that would be taken for what they do idle."""
 TRANSACTIONS, PROCESSOR, CONNECTIONS = "transactions a second", "share of a core", "connections"
 
@@ -20,28 +21,28 @@ async def idle(lab: Lab, store: str) -> None:
     transactions = Table("idle", TRANSACTIONS, store, "a second", less_is_better=True)
     connections = Table("idle", CONNECTIONS, store, "", less_is_better=True)
     lab.results.tables.extend([transactions, connections])
-    async with lab.benches(on(store, OURS, *DEFAULTS), store) as benches:
+    async with lab.benches(on(store, OURS, *DEFAULTS, *BEST), store) as benches:
         for table in (transactions, connections):
             table.order(bench.label for bench in benches)
 
         async def share(bench: Bench) -> float:
-            await bench.child.ask("start", handlers=dict.fromkeys(queues, "typed"))
-            async with lab.another(bench) as publisher:
+            async with consuming([bench.child], dict.fromkeys(queues, "typed")):
+                async with lab.another(bench) as publisher:
+                    for queue in queues:
+                        await publisher.ask("fill", queue=queue, count=1)
                 for queue in queues:
-                    await publisher.ask("fill", queue=queue, count=1)
-            for queue in queues:
-                await bench.child.wait(queue, 1, patience=30)
-            await asyncio.sleep(REST_SECONDS)
-            own = await _requests(bench) - await _requests(bench)
-            asked, used = await _requests(bench), bench.child.processor_seconds()
-            seconds = lab.choose(15.0, 3.0)
-            await asyncio.sleep(seconds)
-            used = bench.child.processor_seconds() - used
-            # What it took to ask is not theirs.
-            spent = await _requests(bench) - asked + own
-            transactions.row(bench.label).values.append(max(0.0, spent / seconds))
-            connections.row(bench.label).values.append(float(await bench.server.connections(bench.url) or 0))
-            await bench.child.ask("stop")
+                    await bench.child.wait(queue, 1, patience=30)
+                await asyncio.sleep(REST_SECONDS if store == "postgres" else BRIEF_REST_SECONDS)
+                own = await _requests(bench) - await _requests(bench)
+                asked, used = await _requests(bench), bench.child.processor_seconds()
+                seconds = lab.choose(15.0, 3.0)
+                await asyncio.sleep(seconds)
+                used = bench.child.processor_seconds() - used
+                # What it took to ask is not theirs.
+                spent = await _requests(bench) - asked + own
+                transactions.row(bench.label).values.append(max(0.0, spent / seconds))
+                connected = await bench.server.connections(bench.url) or 0
+                connections.row(bench.label).values.append(float(connected))
             return 100 * used / seconds
 
         table = Table("idle", PROCESSOR, store, "%", less_is_better=True)

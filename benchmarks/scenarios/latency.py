@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.child import Child, ChildFailed
-from benchmarks.lab import Bench, Lab, Measure
+from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
-from benchmarks.scenarios.draining import QUEUE, drained
-from benchmarks.systems import DEFAULTS, OURS, OURS_QUIET, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST, on
+from benchmarks.scenarios.draining import QUEUE, consuming, drained
+from benchmarks.systems import BEST, DEFAULTS, OURS, OURS_QUIET, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST, on
 
 TIMERS = "timers"
 BEFORE_SECONDS = 3.0
 MEDIAN, P95, P99, LEAST = "p50", "p95", "p99", "earliest"
+TOGETHER = "all systems at once, for lack of time"
 
 
 class _Found:
@@ -40,41 +41,55 @@ async def pick_up(lab: Lab, store: str) -> None:
     """From just before a message is published, by its own commit in one process, to the first line of the handler in
     another that has nothing else to do.
     """
-    count, gap = lab.choose(40, 12), 0.2
-    systems = on(store, OURS, *DEFAULTS)
+    count, gap = lab.choose(40, 12), 0.15
+    systems = on(store, OURS, *DEFAULTS, *BEST)
     found = _Found(lab, "pick-up", store, (MEDIAN, P95))
     async with lab.benches(systems, store, processes=2) as benches:
         found.order(benches)
 
         async def picked_up(bench: Bench) -> float:
             consumer, publisher = bench.children
-            await consumer.ask("start", handlers={QUEUE: "typed"})
-            await publisher.ask("pace", queue=QUEUE, rate=1 / gap, seconds=count * gap, step=0)
-            await consumer.wait(QUEUE, count, patience=30)
-            late = (await consumer.ask("report", queue=QUEUE))["late"]
-            await consumer.ask("stop")
+            async with consuming([consumer], {QUEUE: "typed"}):
+                await publisher.ask("pace", queue=QUEUE, rate=1 / gap, seconds=count * gap, step=0)
+                await consumer.wait(QUEUE, count, patience=30)
+                late = (await consumer.ask("report", queue=QUEUE))["late"]
             if not late["count"]:
                 raise ChildFailed(f"{bench.label}: nothing came")
             found.add(bench.label, late)
             return float(late["max"] * 1000)
 
-        await _each(lab, Table("pick-up", "most", store, "ms", less_is_better=True), benches, picked_up)
+        table = Table("pick-up", "most", store, "ms", less_is_better=True)
+        if lab.quick:
+            table.note = TOGETHER
+            await lab.at_once(table, benches, picked_up)
+        else:
+            await lab.interleave(table, benches, picked_up, rounds=1)
 
 
 async def lateness(lab: Lab, store: str) -> None:
-    """Handler start minus due time, for timers at random moments, with a consumer that was idle for a while before."""
+    """Handler start minus due time, for timers at random moments, with a consumer that was idle for a while before.
+
+    All are idle at the same time, and the timers of one fall due after those of the other: so each has the machine to
+    itself, but for what the others cost while they do nothing.
+    """
     count = lab.choose(200, 40, 10)
     after, over = lab.choose((11.0, 6.0), (4.0, 3.0), (0.5, 0.5))
-    systems = on(store, OURS, *DEFAULTS, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST) if not lab.tiny else [OURS]
+    systems = on(store, OURS, *DEFAULTS, *BEST) if not lab.tiny else [OURS]
     found = _Found(lab, "lateness", store, (MEDIAN, P99, LEAST))
     async with lab.benches(systems, store) as benches:
         found.order(benches)
+        # A quick run has no time for turns.
+        turn = {bench.label: 0.0 if lab.quick else number * over for number, bench in enumerate(benches)}
 
         async def late(bench: Bench) -> float:
-            await bench.child.ask("start", handlers={TIMERS: "typed"})
-            return await _fired(bench, bench.child, found, count, after, over)
+            async with consuming([bench.child], {TIMERS: "typed"}):
+                late = await _fired(bench, bench.child, count, after + turn[bench.label], over)
+            found.add(bench.label, late)
+            return float(late["max"] * 1000)
 
-        await _each(lab, Table("lateness", "most", store, "ms", less_is_better=True), benches, late)
+        table = Table("lateness", "most", store, "ms", less_is_better=True)
+        table.note = TOGETHER if lab.quick else ""
+        await lab.at_once(table, benches, late)
 
 
 async def lateness_under_load(lab: Lab, store: str) -> None:
@@ -90,36 +105,26 @@ async def lateness_under_load(lab: Lab, store: str) -> None:
             bench = Bench(pair.system, pair.server, pair.url, pair.children[:1], pair.sizes)
             # So many that they are not gone before the last timer: twice what is drained in the time.
             rate = await drained(lab, bench, "typed")
-            await bench.child.ask(
-                "fill", queue=QUEUE, count=int(rate * (over + BEFORE_SECONDS + 0.5) * 2), within=600
-            )
+            backlog = int(rate * (over + BEFORE_SECONDS + 0.5) * 2)
+            await bench.child.ask("fill", queue=QUEUE, count=backlog, within=600)
             await bench.server.tidy(bench.url)
-            await bench.child.ask("start", handlers={QUEUE: "typed", TIMERS: "typed"})
-            return await _fired(bench, pair.children[1], found, count, BEFORE_SECONDS, over)
+            async with consuming([bench.child], {QUEUE: "typed", TIMERS: "typed"}):
+                late = await _fired(bench, pair.children[1], count, BEFORE_SECONDS, over)
+                handled = (await bench.child.wait(QUEUE, None, patience=0))["count"]
+            if handled >= backlog:
+                raise ChildFailed(f"{bench.label}: all {backlog} messages were drained before the last timer")
+            found.add(bench.label, late)
+            return float(late["max"] * 1000)
 
         table = Table("lateness-beside", "most", store, "ms", less_is_better=True)
-        await _each(lab, table, pairs, late, together=False)
+        await lab.interleave(table, pairs, late, rounds=1)
 
 
-async def _fired(
-    bench: Bench, publisher: Child, found: _Found, count: int, after: float, over: float
-) -> float:
+async def _fired(bench: Bench, publisher: Child, count: int, after: float, over: float) -> dict[str, Any]:
+    """How late so many timers were, published now."""
     await publisher.ask("timers", queue=TIMERS, count=count, after=after, spread=over)
     await bench.child.wait(TIMERS, count, patience=after + over + 30)
-    late = (await bench.child.ask("report", queue=TIMERS))["late"]
-    await bench.child.ask("stop")
+    late: dict[str, Any] = (await bench.child.ask("report", queue=TIMERS))["late"]
     if late["count"] < count:
         raise ChildFailed(f"{bench.label}: {late['count']} of {count} timers came")
-    found.add(bench.label, late)
-    return float(late["max"] * 1000)
-
-
-async def _each(
-    lab: Lab, table: Table, benches: list[Bench], measure: Measure, *, together: bool = True
-) -> None:
-    """One after the other; in a quick run, which has no time for that, all at once."""
-    if lab.quick and together:
-        table.note = "all systems at once, for lack of time"
-        await lab.at_once(table, benches, measure)
-    else:
-        await lab.interleave(table, benches, measure, rounds=1)
+    return late

@@ -10,7 +10,7 @@ from benchmarks.adapters.tally import MARK_EVERY
 from benchmarks.child import Child, ChildFailed
 from benchmarks.lab import Lab
 from benchmarks.results import Course, Table
-from benchmarks.scenarios.draining import QUEUE
+from benchmarks.scenarios.draining import QUEUE, consuming
 from benchmarks.systems import OURS
 
 FIRST, LAST = "the first 100,000", "100,000 after the first million"
@@ -68,14 +68,13 @@ async def _drained(consumer: Child, count: int) -> tuple[list[float], list[tuple
             memory.append((time.time(), consumer.memory_mb()))
             await asyncio.sleep(LOOK_SECONDS)
 
-    await consumer.ask("start", handlers={QUEUE: "plain"})
-    looking = asyncio.create_task(look())
-    try:
-        waited = await consumer.wait(QUEUE, count, patience=900)
-    finally:
-        looking.cancel()
-    marks = (await consumer.ask("report", queue=QUEUE))["marks"]
-    await consumer.ask("stop")
+    async with consuming([consumer], {QUEUE: "plain"}):
+        looking = asyncio.create_task(look())
+        try:
+            waited = await consumer.wait(QUEUE, count, patience=900)
+        finally:
+            looking.cancel()
+        marks = (await consumer.ask("report", queue=QUEUE))["marks"]
     if waited["count"] < count:
         raise ChildFailed(f"handled {waited['count']} of {count}")
     return marks, memory

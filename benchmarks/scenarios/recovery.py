@@ -23,9 +23,12 @@ async def recovery(lab: Lab, _store: str) -> None:
 async def _on(lab: Lab, store: str) -> None:
     table = Table("recovery", CASE, store, "s", less_is_better=True)
     lab.results.tables.append(table)
-    async with lab.benches(on(store, OURS, *DEFAULTS), store, processes=2) as pairs:
-        table.order(pair.label for pair in pairs)
-        await asyncio.gather(*(_recovered(lab, table, pair) for pair in pairs))
+    try:
+        async with lab.benches(on(store, OURS, *DEFAULTS), store, processes=2) as pairs:
+            table.order(pair.label for pair in pairs)
+            await asyncio.gather(*(_recovered(lab, table, pair) for pair in pairs))
+    except Exception as error:  # noqa: BLE001 - noted in the results; the other stores go on
+        lab.failed(f"recovery on {store}", error)
 
 
 async def _recovered(lab: Lab, table: Table, pair: Bench) -> None:
@@ -44,6 +47,6 @@ async def _recovered(lab: Lab, table: Table, pair: Bench) -> None:
             table.row(pair.label).values.append(again["first"] - killed)
         else:
             table.row(pair.label).note = f"not within {PATIENCE_SECONDS:.0f} s"
-    except ChildFailed as error:
+    except Exception as error:  # noqa: BLE001 - noted in the results; the other systems go on
         table.row(pair.label).note = "failed"
-        lab.failed(f"recovery, {pair.label}", error)
+        lab.failed(f"recovery on {pair.server.name}, {pair.label}", error)

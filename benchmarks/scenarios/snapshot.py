@@ -11,21 +11,22 @@ from typing import Any
 from benchmarks.child import ChildFailed
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Course, Table
-from benchmarks.scenarios.draining import QUEUE
+from benchmarks.scenarios.draining import QUEUE, consuming
 from benchmarks.systems import OURS
 
 RATE, STEP_SECONDS = 800, 0.01
 NORMAL_SECONDS = 0.02
-DELIVERED, P99, BACK = "delivered of sent", "p99 while it is held", "seconds until normal again"
+SENT, DELIVERED, P99, BACK = "sent", "delivered of sent", "p99 while it is held", "seconds until normal again"
 
 
 async def snapshot(lab: Lab, store: str) -> None:
     """Two minutes under the snapshot, with some time before it to know what is normal, and after it."""
     before, held, after = lab.choose((15.0, 120.0, 15.0), (2.0, 4.0, 2.0))
+    rate = Table("snapshot", SENT, store, "messages/s")
     delivered = Table("snapshot", DELIVERED, store, "%")
     p99 = Table("snapshot", P99, store, "ms", less_is_better=True)
     back = Table("snapshot", BACK, store, "s", less_is_better=True)
-    for table in (delivered, p99, back):
+    for table in (rate, delivered, p99, back):
         if held != 120:
             table.note = f"held for {held:.0f} s instead of 120"
         lab.results.tables.append(table)
@@ -34,42 +35,64 @@ async def snapshot(lab: Lab, store: str) -> None:
             lab.say(f"{RATE} messages a second for {before + held + after:.0f} s")
             sent, report, span = await _streamed(pair, before, held, after)
             seconds = report["seconds"]
-            delivered.row(pair.label).values.append(100 * report["count"] / sent)
+            rate.row(pair.label).values.append(sent["count"] / sent["seconds"])
+            delivered.row(pair.label).values.append(100 * report["count"] / sent["count"])
             p99.row(pair.label).values.append(1000 * report["late"]["p99"])
             back.row(pair.label).values.append(_until_normal(seconds, span))
-            begun = seconds[0]["at"]
-            course = Course(
-                "snapshot",
-                "lateness",
-                store,
-                "ms",
-                [late["at"] - begun for late in seconds],
-                {case: [late[case] * 1000 for late in seconds] for case in ("p50", "p99")},
-                {"snapshot held": (span[0] - begun, span[1] - begun)},
-            )
-            lab.results.courses.append(course)
+            lab.results.courses.extend(_courses(store, seconds, span))
+
+
+def _courses(store: str, seconds: Sequence[dict[str, float]], span: tuple[float, float]) -> list[Course]:
+    """How late messages were, and how many were handled, in each second."""
+    begun = seconds[0]["at"]
+    held = {"snapshot held": (span[0] - begun, span[1] - begun)}
+    # The stream began and ended within a second.
+    whole = seconds[1:-1]
+    return [
+        Course(
+            "snapshot",
+            "lateness",
+            store,
+            "ms",
+            [late["at"] - begun for late in seconds],
+            {case: [late[case] * 1000 for late in seconds] for case in ("p50", "p99")},
+            held,
+        ),
+        Course(
+            "snapshot",
+            "throughput",
+            store,
+            "messages/s",
+            [late["at"] - begun for late in whole],
+            {"handled": [late["count"] for late in whole]},
+            held,
+        ),
+    ]
 
 
 async def _streamed(
     pair: Bench, before: float, held: float, after: float
-) -> tuple[int, dict[str, Any], tuple[float, float]]:
+) -> tuple[dict[str, Any], dict[str, Any], tuple[float, float]]:
     consumer, publisher = pair.children
-    await consumer.ask("start", handlers={QUEUE: "typed"})
     seconds = before + held + after
-    stream = asyncio.create_task(
-        publisher.ask(
-            "pace", queue=QUEUE, rate=RATE, seconds=seconds, step=STEP_SECONDS, within=seconds * 2 + 60
+    async with consuming([consumer], {QUEUE: "typed"}):
+        stream = asyncio.create_task(
+            publisher.ask(
+                "pace", queue=QUEUE, rate=RATE, seconds=seconds, step=STEP_SECONDS, within=seconds * 2 + 60
+            )
         )
-    )
-    await asyncio.sleep(before)
-    async with pair.server.held_snapshot(pair.url):
-        begun = time.time()
-        await asyncio.sleep(held)
-    span = begun, time.time()
-    sent = (await stream)["count"]
-    await consumer.wait(QUEUE, sent, patience=60)
-    report = await consumer.ask("report", queue=QUEUE, since=span[0], until=span[1])
-    await consumer.ask("stop")
+        try:
+            await asyncio.sleep(before)
+            async with pair.server.held_snapshot(pair.url):
+                begun = time.time()
+                await asyncio.sleep(held)
+            span = begun, time.time()
+            sent = await stream
+        finally:
+            stream.cancel()
+            await asyncio.wait([stream])
+        await consumer.wait(QUEUE, sent["count"], patience=60)
+        report = await consumer.ask("report", queue=QUEUE, since=span[0], until=span[1])
     if not report["count"]:
         raise ChildFailed(f"{pair.label}: nothing came")
     return sent, report, span

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.adapters.tally import Tally, percentile, summarize
 from benchmarks.bounds import Bound, Place
 from benchmarks.results import Results, Row, Table
+from benchmarks.show import table_lines
 from benchmarks.statistics import Spread, holds, ratio, spread
 
 OURS = Place("drain", "typed", "postgres", "nightmail")
@@ -101,3 +102,21 @@ def test_a_tally_counts_batches_and_marks_every_thousandth() -> None:
     tally.some(600)
 
     assert (tally.count, tally.with_first, len(tally.marks)) == (1800, 600, 1)
+
+
+def test_a_round_in_which_the_other_has_nothing_is_left_out_of_a_ratio() -> None:
+    # What is a difference of two times can be nothing, or less.
+    assert ratio([10.0, 99.0, 99.0], [5.0, 0.0, -1.0]) == Spread(2.0, 2.0, 2.0)
+    assert ratio([10.0], [0.0]) is None
+
+
+def test_a_bound_of_a_ratio_without_a_round_is_not_measured() -> None:
+    verdict = Bound("share", OURS, THEIRS, at_most=30, unit="%").judged(measured([80.0], [0.0]))
+
+    assert verdict.word == "not measured"
+
+
+def test_a_table_with_nothing_to_compare_shows_no_ratio() -> None:
+    table = measured([80.0], [0.0]).tables[0]
+
+    assert "x" not in table_lines(table)[-1]

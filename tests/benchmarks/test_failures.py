@@ -1,0 +1,228 @@
+"""One system, server or environment that fails costs its own figures, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import environments
+from benchmarks.child import Child, ChildFailed
+from benchmarks.environments import NoEnvironment, python_for
+from benchmarks.lab import Bench, Lab
+from benchmarks.results import Results, Table
+from benchmarks.scenarios import drain, latency, recovery
+from benchmarks.scenarios.draining import work_off
+from benchmarks.systems import OURS, STORES, System
+from testkit.servers.errors import ServerError
+from tests.benchmarks.fakes import FakeChild, bench
+
+ECHO = """
+import sys, time
+for line in sys.stdin:
+    if "slow" in line:
+        time.sleep(60)
+    print('{"ok": {}}', flush=True)
+"""
+
+
+@pytest.fixture
+def here() -> Iterator[Lab]:
+    lab = Lab(Results(quick=True), STORES)
+    yield lab
+    lab.close()
+
+
+@asynccontextmanager
+async def answering(log: Path) -> AsyncIterator[Child]:
+    """A process that answers everything at once but `slow`."""
+    log.touch()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", ECHO), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    child = Child(OURS, process, log)
+    try:
+        yield child
+    finally:
+        await child.end()
+
+
+async def test_a_process_that_does_not_answer_in_time_is_killed(tmp_path: Path) -> None:
+    async with answering(tmp_path / "log") as child:
+        assert await child.ask("at once") == {}
+
+        with pytest.raises(ChildFailed, match="no answer to slow"):
+            await child.ask("slow", within=0.01)
+
+        # Or the late answer would be taken for that to the next question.
+        with pytest.raises(ChildFailed, match="ended during"):
+            await child.ask("at once")
+
+
+async def test_a_process_whose_answer_is_not_awaited_is_killed(tmp_path: Path) -> None:
+    async with answering(tmp_path / "log") as child:
+        asking = asyncio.create_task(child.ask("slow"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+        with pytest.raises(ChildFailed, match="ended during"):
+            await child.ask("at once")
+
+
+async def test_what_fails_while_it_is_measured_is_told_to_stop() -> None:
+    child = FakeChild("wait")
+
+    with pytest.raises(ChildFailed, match="wait went wrong"):
+        await work_off(bench("broken", child), "typed", 10)
+
+    assert child.asked == ["start", "wait", "stop"]
+
+
+async def test_what_cannot_be_started_is_told_to_stop() -> None:
+    child, second = FakeChild("start", "stop"), FakeChild()
+
+    with pytest.raises(ChildFailed, match="start went wrong"):
+        await work_off(bench("broken", child, second), "typed", 10)
+
+    assert [child.asked, second.asked] == [["start", "stop"], ["start", "stop"]]
+
+
+async def test_processor_time_of_one_system_is_measured_though_another_fails(here: Lab) -> None:
+    benches = [bench("broken", FakeChild("fill")), bench("sound", FakeChild())]
+
+    await drain._processor(here, "typed handler", "typed", benches)
+
+    (table,) = here.results.tables
+    assert [row.system for row in table.rows if row.values] == ["sound: its process"]
+    assert [failure["what"] for failure in here.results.failures] == [
+        "drain, processor time for each message, typed handler, broken"
+    ]
+
+
+async def test_processor_time_of_no_system_is_no_table(here: Lab) -> None:
+    await drain._processor(here, "typed handler", "typed", [])
+
+    assert here.results.tables == []
+
+
+async def test_all_at_once_are_measured_though_one_fails_in_an_unforeseen_way(here: Lab) -> None:
+    table = Table("idle", "share", "sqlite", "%")
+
+    async def measure(each: Bench) -> float:
+        if each.label == "broken":
+            raise OSError("the server has gone")
+        await asyncio.sleep(0)
+        return 1.0
+
+    await here.at_once(table, [bench("broken", FakeChild()), bench("sound", FakeChild())], measure)
+
+    assert here.results.values("idle", "share", "sqlite", "sound") == [1.0]
+    assert [failure["error"] for failure in here.results.failures] == ["OSError: the server has gone"]
+
+
+async def test_recovery_is_measured_on_the_other_stores_though_a_server_does_not_start(
+    here: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @asynccontextmanager
+    async def benches(
+        systems: Iterable[System], store: str, processes: int = 1
+    ) -> AsyncIterator[list[Bench]]:
+        if store == "redis":
+            raise ServerError("no port is free")
+        yield [bench(f"ours on {store}", Victim(), FakeChild())]
+
+    monkeypatch.setattr(here, "benches", benches)
+    await recovery.recovery(here, "all")
+
+    assert [table.store for table in here.results.tables if any(row.values for row in table.rows)] == [
+        "postgres",
+        "mariadb",
+        "sqlite",
+    ]
+    assert [failure["what"] for failure in here.results.failures] == ["recovery on redis"]
+
+
+class Victim(FakeChild):
+    """Can be killed."""
+
+    def kill(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "error", [subprocess.CalledProcessError(1, "ensurepip"), OSError("the disk is full")], ids=type
+)
+def test_an_environment_that_cannot_be_made_is_left_out(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(environments, "PLACE", tmp_path)
+    monkeypatch.setattr(venv, "create", fails)
+
+    with pytest.raises(NoEnvironment, match="pgqueuer could not be installed"):
+        python_for("pgqueuer")
+
+
+def test_an_environment_whose_index_does_not_answer_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(command: list[str], **_: Any) -> None:
+        raise subprocess.TimeoutExpired(command, 900)
+
+    monkeypatch.setattr(environments, "PLACE", tmp_path)
+    monkeypatch.setattr(venv, "create", lambda *_, **__: None)
+    monkeypatch.setattr(subprocess, "run", hangs)
+
+    with pytest.raises(NoEnvironment, match="pgqueuer could not be installed"):
+        python_for("pgqueuer")
+
+
+class Draining(FakeChild):
+    """Has handled so much of its backlog."""
+
+    def __init__(self, handled: int) -> None:
+        super().__init__()
+        self._handled = handled
+
+    async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        await super().ask(do)
+        late = {"count": 40, "p50": 0.001, "p99": 0.001, "min": 0.0, "max": 0.002}
+        return {"late": late} if do == "report" else {}
+
+    async def wait(self, queue: str, count: int | None, *, patience: float) -> dict[str, Any]:
+        now = time.time()
+        return {
+            "count": self._handled if count is None else count,
+            "first": now,
+            "with_first": 1,
+            "last": now + 1,
+        }
+
+
+@pytest.mark.parametrize(("handled", "rounds"), [(10, 1), (10_000, 0)])
+async def test_timers_count_as_beside_a_drain_only_if_it_was_not_over(
+    handled: int, rounds: int, here: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    @asynccontextmanager
+    async def benches(
+        systems: Iterable[System], store: str, processes: int = 1
+    ) -> AsyncIterator[list[Bench]]:
+        yield [bench("ours", Draining(handled), FakeChild())]
+
+    monkeypatch.setattr(here, "benches", benches)
+    await latency.lateness_under_load(here, "sqlite")
+
+    assert len(here.results.values("lateness-beside", latency.P99, "sqlite", "ours")) == rounds
+    assert len(here.results.failures) == 1 - rounds

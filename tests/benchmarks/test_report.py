@@ -1,0 +1,186 @@
+"""What is said about a run, and where it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.text import Text
+
+from benchmarks import __main__ as command
+from benchmarks import plots, report
+from benchmarks.bounds import BOUNDS, Bound, Place, verdicts
+from benchmarks.environments import ROOT
+from benchmarks.estimate import Estimate, Left
+from benchmarks.registry import Scenario, chosen
+from benchmarks.results import Course, Results, Row, Table
+from benchmarks.run import run
+from benchmarks.scenarios import snapshot
+from benchmarks.show import summary_lines
+from benchmarks.systems import STORES
+
+PLACE = Place("drain", "typed", "postgres", "nightmail")
+ADR = "docs/adr/0002-the-engine-costs-per-message.md"
+
+
+def measured(figure: float) -> Results:
+    table = Table("drain", "typed", "postgres", "messages/s", [Row("nightmail", [figure])])
+    return Results(quick=False, tables=[table])
+
+
+async def nothing(lab: object, store: str) -> None: ...
+
+
+def scenario(name: str) -> Scenario:
+    return Scenario(name, "nothing", nothing, {"sqlite": 1.0}, ("sqlite",))
+
+
+def test_a_figure_that_is_missed_says_where_to_read_why_and_one_that_holds_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound = Bound("drain", PLACE, at_least=100, unit="", why=ADR)
+    monkeypatch.setattr("benchmarks.bounds.BOUNDS", [bound])
+
+    missed, held = measured(99), measured(100)
+
+    assert ADR in summary_lines(verdicts(missed))[0]
+    assert ADR not in summary_lines(verdicts(held))[0]
+    assert "[why](adr/0002-the-engine-costs-per-message.md)" in report._summary(missed)
+    assert "[why]" not in report._summary(held)
+
+
+def test_every_reason_is_a_page_with_that_section() -> None:
+    reasons = {bound.why for bound in BOUNDS if bound.why}
+
+    assert reasons
+    for reason in reasons:
+        path, _, section = reason.partition("#")
+        text = (ROOT / path).read_text()
+        headings = [
+            line.lstrip("#").strip().lower().replace(" ", "-")
+            for line in text.splitlines()
+            if line[:1] == "#"
+        ]
+        assert section in headings
+
+
+def test_a_quick_run_of_everything_names_each_bound_of_a_full_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = [
+        Scenario(one.name, one.what, nothing, one.seconds, one.quick, one.only_if_asked)
+        for one in chosen(None)
+    ]
+
+    quick = run(everything, STORES, tmp_path / "quick.json", quick=True)
+    full = run(everything, STORES, tmp_path / "full.json")
+
+    assert [each.bound for each in verdicts(quick)] == [each.bound for each in verdicts(full)]
+    assert {each.bound.ours.scenario for each in verdicts(full)} == {
+        bound.ours.scenario for bound in BOUNDS
+    } - {"operating"}
+
+
+def test_a_run_that_is_cut_off_leaves_the_results_of_the_one_before(tmp_path: Path) -> None:
+    async def interrupt(lab: object, store: str) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "deep" / "full.json"
+    before = run([scenario("whole")], ["sqlite"], path)
+    cut_off = [scenario("first"), Scenario("second", "", interrupt, {"sqlite": 1.0}, ("sqlite",))]
+
+    results = run(cut_off, ["sqlite"], path)
+
+    assert results.interrupted
+    assert Results.read(path).parts == before.parts == ["whole on sqlite"]
+    assert Results.read(tmp_path / "deep" / "full.unfinished.json").interrupted
+
+
+def test_a_run_that_ends_leaves_only_its_results(tmp_path: Path) -> None:
+    run([scenario("whole")], ["sqlite"], tmp_path / "full.json")
+
+    assert [file.name for file in tmp_path.iterdir()] == ["full.json"]
+
+
+@pytest.mark.parametrize(
+    ("results", "said"),
+    [
+        (Results(quick=True), "A quick run"),
+        (Results(quick=False, interrupted=True), "A run that was cut off"),
+        (Results(quick=False, parts=["operating on redis", "operating on sqlite"]), "A run of operating"),
+    ],
+)
+def test_the_page_says_what_kind_of_run_it_shows(results: Results, said: str) -> None:
+    assert report._about(results).startswith(said)
+
+
+def test_the_page_calls_a_run_of_everything_full(tmp_path: Path) -> None:
+    everything = [Scenario(one.name, one.what, nothing, one.seconds, one.quick) for one in chosen(None)]
+
+    assert report._about(run(everything, STORES, tmp_path / "full.json")).startswith("A full run")
+
+
+def test_drawing_again_removes_old_pictures_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("drain-redis.png", "recovery-redis.svg", "steady-redis-x.png", "holiday.png", "notes.txt"):
+        (tmp_path / name).write_text("old")
+
+    plots.clear(tmp_path)
+
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["holiday.png", "notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["results", "results.txt", "."])
+def test_results_are_written_to_a_file_that_says_what_it_is(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", "run", "--out", name])
+
+    with pytest.raises(SystemExit):
+        command.main()
+
+    assert "ends in .json" in capsys.readouterr().err
+
+
+def test_the_estimate_is_there_from_the_start_and_follows_the_pace_of_the_run() -> None:
+    now = 0.0
+    estimate = Estimate([100.0, 200.0, 300.0], clock=lambda: now)
+
+    assert estimate.left == 600
+    estimate.begin(0)
+    now = 40.0
+    assert estimate.left == 560
+    now = 400.0
+    assert estimate.left == 500  # The first takes longer than it should: the others are still to come.
+    estimate.begin(1)
+    slower = estimate.left
+    assert 1000 < slower < 2000  # Four times slower than planned, and not yet believed in full.
+    now = 500.0
+    assert estimate.left == pytest.approx(slower - 100)
+    estimate.begin(2)
+    assert estimate.left > 0
+    estimate.end()
+    assert estimate.left == 0
+
+
+def test_the_estimate_is_shown_in_minutes_and_seconds() -> None:
+    assert Left(Estimate([125.0], clock=lambda: 0.0)).render(None) == Text("about 2:05 left")
+
+
+def test_the_course_of_a_snapshot_has_the_throughput_of_each_whole_second() -> None:
+    seconds = [{"at": 100.0 + n, "count": 800.0 - n, "p50": 0.01, "p99": 0.02} for n in range(5)]
+
+    lateness, throughput = snapshot._courses("postgres", seconds, (101.5, 103.5))
+
+    assert (lateness.case, lateness.seconds) == ("lateness", [0, 1, 2, 3, 4])
+    assert throughput == Course(
+        *("snapshot", "throughput", "postgres", "messages/s"),
+        [1, 2, 3],
+        {"handled": [799, 798, 797]},
+        {"snapshot held": (1.5, 3.5)},
+    )
+
+
+def test_the_snapshot_is_held_while_the_rate_is_reached() -> None:
+    wanted = [bound for bound in BOUNDS if bound.ours.case == snapshot.SENT]
+
+    assert [bound.at_least for bound in wanted] == [snapshot.RATE * 0.99]
