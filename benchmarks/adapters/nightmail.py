@@ -93,10 +93,13 @@ class Nightmail(Adapter):
 
                 async def send(
                     body: dict[str, Any], queue: str, due: float | None, timer: str | None
-                ) -> None:
+                ) -> object:
                     # Autocommit is off: the statement begins the transaction.
-                    await broker.publish(body, queue, activate_at=_date(due), timer_id=timer, session=own)
+                    id_ = await broker.publish(
+                        body, queue, activate_at=_date(due), timer_id=timer, session=own
+                    )
                     await own.commit()
+                    return id_
 
                 yield send
                 own.close()
@@ -109,12 +112,13 @@ class Nightmail(Adapter):
 
                     async def send(
                         body: dict[str, Any], queue: str, due: float | None, timer: str | None
-                    ) -> None:
+                    ) -> object:
                         await file.execute("begin immediate")
-                        await broker.publish(
+                        id_ = await broker.publish(
                             body, queue, activate_at=_date(due), timer_id=timer, session=file
                         )
                         await file.commit()
+                        return id_
 
                     yield send
             case _:

@@ -13,9 +13,8 @@ from nightmail import OutboxBroker
 from nightmail.outcome import WriteResult
 from nightmail.store import Settlement
 from tests.broker.support import PATIENCE
+from tests.counters.baseline import at_most
 
-MOST_CONNECTIONS: Final = 6
-MOST_ROUND_TRIPS: Final = 0.05
 MESSAGES: Final = 3000
 
 
@@ -43,22 +42,32 @@ async def test_the_number_of_connections_does_not_grow_with_the_subscribers(
     for queue in queues:
         broker.subscriber(queue)(take)
     await broker.start()
-    for queue in queues:
-        await broker.publish_batch("go", "stay", queue=queue)
-    await broker.publish("later", queues[0], timer_id="later", activate_in=3600)
+    counting = (
+        "select count(*) from pg_stat_activity "
+        "where datname = current_database() and application_name like 'nightmail%'"
+    )
+    declared = int(broker.store.capabilities.connections)
+
+    async def publish() -> None:
+        for queue in queues:
+            await broker.publish_batch("go", "stay", queue=queue)
+        await broker.publish("later", queues[0], timer_id="later", activate_in=3600)
+
+    await publish()
     async with asyncio.timeout(PATIENCE):
         await all_run.wait()
-        counting = (
-            "select count(*) from pg_stat_activity "
-            "where datname = current_database() and application_name like 'nightmail%'"
-        )
         # Each is opened when first needed; the keeper's with the first renewal, the timers' with the first.
-        while (count := await asked(postgres_url, counting)) < MOST_CONNECTIONS:  # noqa: ASYNC110 - only the server knows
+        while await asked(postgres_url, counting) < declared:  # noqa: ASYNC110 - only the server knows
             await asyncio.sleep(0.05)
+        # One that is too many may be opened last: so everything is done once more.
+        await publish()
+        await all_run.wait()
+    count = await asked(postgres_url, counting)
     go_on.set()
     await broker.stop()
 
-    assert count == broker.store.capabilities.connections == MOST_CONNECTIONS
+    at_most("a broker on postgres, 1 or 10 subscribers", "connections", count)
+    assert count == declared
     assert await asked(postgres_url, counting) == 0
 
 
@@ -100,4 +109,4 @@ async def test_a_message_under_load_costs_a_twentieth_of_a_round_trip_at_most(
     await broker.stop()
     spent = await asked(postgres_url, counting) - before
 
-    assert spent / MESSAGES <= MOST_ROUND_TRIPS
+    at_most("a message under load on postgres", "round trips", spent / MESSAGES)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import asyncpg
 import pytest
 from redis.asyncio import Redis
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from nightmail.stores.postgres import PostgresStore
 from tests.plans.test_postgres_plans import Plans, nodes
@@ -21,7 +23,8 @@ from tests.stores.mysql.support import run
 
 
 class PostgresMeter:
-    """WAL of the whole server; pages and rows of the store's own statements, as the server explains them.
+    """WAL of the whole server; pages and rows of the store's own statements, as the server explains them, also where
+    they run in a caller's session.
 
     A page that is changed for the first time since a checkpoint is in the WAL as a whole: another round counts it less.
     """
@@ -30,11 +33,14 @@ class PostgresMeter:
         self._own = own
         self._store = store
         self._plans: list[Plans] = []
+        self._plans_of_callers: list[Plans] = []
         self._pages = 0
         self._rows = 0
 
     async def read(self) -> dict[str, float]:
-        plans = chain.from_iterable([await plans.all("nightmail_messages") for plans in self._plans])
+        plans = chain.from_iterable(
+            [await plans.all("nightmail_messages") for plans in (*self._plans, *self._plans_of_callers)]
+        )
         for plan in plans:
             self._pages += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
             self._rows += sum(_rows(node) for node in nodes(plan))
@@ -49,6 +55,14 @@ class PostgresMeter:
                 self._plans.append(Plans())
                 await lane.run(self._plans[-1].listen)
         await self._own.execute("vacuum analyze nightmail_messages")
+
+    async def listen_to_callers(self, engine: AsyncEngine) -> None:
+        """Also explain what runs on the one connection that this engine has made and keeps."""
+        async with engine.connect() as connection:
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            plans = Plans()
+            await plans.listen(SimpleNamespace(execute=driver.execute, driver=driver))
+        self._plans_of_callers.append(plans)
 
 
 def _rows(node: dict[str, Any]) -> int:

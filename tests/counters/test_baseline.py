@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.counters import baseline
-from tests.counters.baseline import UPDATE, Costs, compare
+from tests.counters.baseline import UPDATE, Costs, at_most, compare
 
 KNOWN = {"publish": {"functions": 100.0, "WAL bytes": 480.0}, "claim": {"functions": 1.5}}
 
@@ -61,6 +61,17 @@ def test_on_another_release_of_the_server_only_functions_are_compared() -> None:
         compare("some", "Server 2", changed("publish", WAL_bytes=900.0))
     with pytest.raises(pytest.fail.Exception, match="publish: functions 100 -> 110"):
         compare("some", "Server 2", changed("publish", functions=110.0))
+
+
+def test_more_than_the_most_fails_with_both_numbers_and_a_likely_cause(tmp_path: Path) -> None:
+    (tmp_path / "most.txt").write_text("idle\n  # Looks: two.\n  statements: 2\n")
+
+    at_most("idle", "statements", 1)
+    at_most("idle", "statements", 2)
+    with pytest.raises(
+        pytest.fail.Exception, match=r"idle: statements 2 -> 3, more than before\. Likely: .*looks"
+    ):
+        at_most("idle", "statements", 3)
 
 
 def test_only_what_changed_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from nightmail import OutboxBroker
 from nightmail.stores.mysql import MySQLStore
-from nightmail.stores.mysql.wakeups import ASK_SECONDS
 from nightmail.testing.clock import ManualClock
-from tests.counters.baseline import compare
+from tests.counters.baseline import at_most, compare
 from tests.counters.functions import Functions
-from tests.counters.idle import SECONDS, idle_statements, most_looks
+from tests.counters.idle import idle_statements
 from tests.counters.servers import MySQLMeter
 from tests.counters.verbs import Place, costs
 from tests.golden.record import Record
@@ -38,9 +37,7 @@ async def test_idle_subscribers_on_mysql_only_look_every_five_seconds(mysql_url:
     async with OutboxBroker(mysql_url, create_tables=True, logger=None):
         pass
     record = Record()
-    # Two statements for each look, and those that ask for wake-ups, which the server does not send.
-    most = 2 * most_looks() + SECONDS / ASK_SECONDS
     with tapped(mysql_url, record, MySQLWire) as url:
         sent = await idle_statements(url, record)
 
-    assert 0 < sent <= most
+    at_most("idle on mysql, 20 subscribers for 30 s", "statements", sent)

@@ -6,14 +6,12 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from nightmail import OutboxBroker
-from nightmail.engine.presence import REPORT_SECONDS
 from nightmail.stores.postgres import PostgresStore
-from nightmail.stores.postgres.listen import PROBE_EVERY
 from nightmail.testing.clock import ManualClock
 from testkit.servers import Postgres
-from tests.counters.baseline import compare
+from tests.counters.baseline import at_most, compare
 from tests.counters.functions import Functions
-from tests.counters.idle import LOOK_SECONDS, SECONDS, SUBSCRIBERS, idle_statements
+from tests.counters.idle import idle_statements
 from tests.counters.servers import PostgresMeter
 from tests.counters.verbs import Place, costs
 from tests.golden.record import Record
@@ -33,7 +31,9 @@ async def test_what_a_message_costs_on_postgres_is_what_is_written_down(
     engine = create_async_engine(sqlalchemy_url(postgres_url))
     store = PostgresStore(postgres_url, clock=ManualClock())
     async with connection(postgres_url) as own, opened(store), OutboxBroker(store, logger=None) as broker:
-        place = Place(broker, lambda: AsyncSession(engine), PostgresMeter(own, store))
+        meter = PostgresMeter(own, store)
+        await meter.listen_to_callers(engine)
+        place = Place(broker, lambda: AsyncSession(engine), meter)
         found = await costs(place, Functions())
         server = f"Postgres {own.get_server_version().major}"
     await engine.dispose()
@@ -45,13 +45,10 @@ async def test_idle_subscribers_on_postgres_share_one_look_every_five_seconds(po
     async with OutboxBroker(postgres_url, create_tables=True, logger=None):
         pass
     record = Record()
-    # Their last claims of their own, the looks, a report every ten seconds, and a probe of the wake-ups: about one
-    # statement in three seconds. No lease is renewed.
-    most = SUBSCRIBERS + SECONDS / LOOK_SECONDS + SECONDS / REPORT_SECONDS + SECONDS / PROBE_EVERY + 3
     with tapped(postgres_url, record, PostgresWire) as url:
         sent = await idle_statements(url, record)
 
-    assert 0 < sent <= most < 2 * SECONDS
+    at_most("idle on postgres, 20 subscribers for 30 s", "statements", sent)
 
 
 async def test_a_transaction_on_postgres_wakes_once_for_each_queue(postgres_url: str) -> None:
@@ -75,4 +72,5 @@ async def test_a_transaction_on_postgres_wakes_once_for_each_queue(postgres_url:
         await own.execute("select 1")
 
     await engine.dispose()
+    at_most("a transaction on postgres, 120 messages for 2 queues", "wake-ups", len(heard))
     assert sorted(heard) == ["coffee", "tea"]

@@ -21,10 +21,11 @@ BATCH: Final = 100
 BULK: Final = 1000
 BODY: Final = {"order": 7, "item": "kettle", "to": "Anna Karenina, 12 Station Road", "express": True}
 LEASE: Final = timedelta(seconds=30)
+HOUR: Final = timedelta(hours=1)
 ROUNDS: Final = 4
 """The first warms up: connections, prepared statements, caches. Of the others the least counts: a server does
 something of its own now and then."""
-SINGLE, MANY = "single", "many"
+SINGLE, MANY, TIMERS = "single", "many", "timers"
 
 
 class Meter(Protocol):
@@ -48,16 +49,22 @@ class Counted:
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
 
     async def count(
-        self, done: str, verb: Callable[[], Awaitable[T]], *, messages: int = 1, server: bool = True
+        self,
+        done: str,
+        verb: Callable[[], Awaitable[T]],
+        *,
+        messages: int = 1,
+        server: bool = True,
+        functions: bool = True,
     ) -> T:
-        """Do this, and note what it cost."""
+        """Do this, and note what it cost: the server, and in functions."""
         meter = self.meter if server else None
         before = {} if meter is None else await meter.read()
         with self.functions.counting():
             result = await verb()
         after = {} if meter is None else await meter.read()
         found = {
-            **self.functions.found,
+            **(self.functions.found if functions else {}),
             **{name: value - before[name] for name, value in after.items()},
         }
         least = self.costs.setdefault(done, {})
@@ -104,6 +111,13 @@ async def _round(place: Place, counted: Counted) -> None:
                 lambda: broker.publish(BODY, SINGLE, session=own),
                 server=False,
             )
+        await counted.count(
+            "publish, in a caller's transaction, with its commit", lambda: _committed(place), functions=False
+        )
+    await counted.count(
+        "publish, with a timer id",
+        lambda: broker.publish(BODY, TIMERS, timer_id="tea", activate_in=HOUR),
+    )
     await counted.count(
         "publish, a batch of 1,000",
         lambda: broker.publish_batch(*[BODY] * BULK, queue=MANY),
@@ -113,10 +127,19 @@ async def _round(place: Place, counted: Counted) -> None:
     await counted.count("extend, 100", lambda: store.extend(claimed, LEASE * 2), messages=BATCH)
     await counted.count("settle, 100 done", lambda: _settle(store, claimed, Done()), messages=BATCH)
     claimed = await _claim(store)
-    retry = Retry(timedelta(hours=1))
+    retry = Retry(HOUR)
     await counted.count("settle, 100 to be retried", lambda: _settle(store, claimed, retry), messages=BATCH)
     await _drain(store)
     await counted.count("claim, nothing due", lambda: _claim(store, expected=0))
+
+
+async def _committed(place: Place) -> None:
+    """A whole transaction of a caller: only with its commit has a server done all that it does for a message."""
+    assert place.transaction is not None
+    async with place.transaction() as own:
+        await place.broker.publish(BODY, SINGLE, session=own)
+        if hasattr(own, "commit"):
+            await own.commit()
 
 
 async def _claim(store: FullStore, *queues: str, expected: int = BATCH) -> list[Delivery]:
@@ -132,7 +155,7 @@ async def _settle(store: FullStore, deliveries: Sequence[Delivery], outcome: Out
 
 async def _drain(store: FullStore) -> None:
     """Handle all that is due, and cancel the rest."""
-    for queue in (SINGLE, MANY):
+    for queue in (SINGLE, MANY, TIMERS):
         while (claimed := await store.claim([queue], limit=BULK, lease=LEASE, token=UUID(int=8))).deliveries:
             await _settle(store, claimed.deliveries, Done())
         await store.cancel_all(queue)
