@@ -78,7 +78,7 @@ SCENARIOS: Final = [
         "drain",
         "draining a backlog, by kind of handler",
         drain_backlog,
-        {"postgres": 255, "redis": 90, "mariadb": 60, "sqlite": 50},
+        {"postgres": 240, "redis": 90, "mariadb": 60, "sqlite": 50},
         STORES,
     ),
     Scenario(

@@ -15,7 +15,6 @@ from benchmarks.systems import (
     OURS_QUIET,
     OUTBOX_BEST,
     PGQUEUER_BEST,
-    PROCRASTINATE_BEST,
     System,
     by_hand,
     on,
@@ -34,7 +33,7 @@ async def drain_backlog(lab: Lab, store: str) -> None:
     cases: dict[str, tuple[str, list[System]]] = {
         DEFAULT: ("typed", on(store, OURS, *DEFAULTS)),
         TYPED: ("typed", on(store, OURS_QUIET, *BEST)),
-        PLAIN: ("plain", on(store, OURS_QUIET, PGQUEUER_BEST, PROCRASTINATE_BEST)),
+        PLAIN: ("plain", on(store, OURS_QUIET, PGQUEUER_BEST)),
         BATCH: ("batch", on(store, OURS_QUIET, hand)),
         SYNC: ("sync", on(store, OURS_QUIET, *BEST)),
     }

@@ -52,7 +52,7 @@ async def publish(lab: Lab, store: str) -> None:
 
             able = [bench for bench in benches if _has(bench.system, what)]
             table = Table("publish", case(what, publishers), store, "messages/s")
-            if what == TIMER and store != "redis":
+            if what == TIMER and store == "postgres":
                 table.note = TIMER_NOTE
             await lab.interleave(table, able, rate, rounds(lab, store))
 

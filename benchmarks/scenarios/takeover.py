@@ -69,7 +69,7 @@ def _told(what: str, seconds: float) -> Pause:
 
 PAUSES: dict[str, Pause] = {
     **{f"stopped for {seconds} s": _stopped(seconds) for seconds in (5, 15, 25)},
-    "GIL held for 10 s": _told("gil", 10),
+    **{f"GIL held for {seconds} s": _told("gil", seconds) for seconds in (10, 25)},
     "event loop blocked for 30 s": _told("loop", 30),
 }
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks import report
 from benchmarks.bounds import BOUNDS, verdicts
+from benchmarks.environments import ROOT
 from benchmarks.registry import SCENARIOS, chosen
-from benchmarks.results import Results
+from benchmarks.results import FULL, Results
 from benchmarks.run import run
 from benchmarks.systems import STORES
 
+PICTURES = "https://raw.githubusercontent.com/nightmail-py/nightmail/main/benchmarks/results/full/"
 TINY = [scenario for scenario in SCENARIOS if scenario.name in ("publish", "drain")]
 
 
@@ -73,6 +76,15 @@ def test_every_bound_belongs_to_a_scenario_that_can_measure_it() -> None:
 
 def test_the_page_in_the_documentation_is_written_from_the_committed_results() -> None:
     assert report.PAGE.read_text() == report.text(report.committed()), "run `python -m benchmarks report`"
+
+
+def test_the_readme_shows_pictures_of_the_committed_run() -> None:
+    shown = re.findall(rf"!\[[^]]+\]\({re.escape(PICTURES)}([^)]+)\)", (ROOT / "README.md").read_text())
+
+    assert bool(shown) == FULL.exists(), (
+        f"![Draining on Postgres]({PICTURES}drain-postgres.png) is for README.md"
+    )
+    assert [name for name in shown if not (FULL.with_suffix("") / name).exists()] == []
 
 
 def test_a_run_of_everything_is_planned_to_end_within_45_minutes() -> None:
