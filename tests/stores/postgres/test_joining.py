@@ -107,7 +107,7 @@ async def test_a_cancel_of_all_commits_portion_by_portion_so_that_no_time_out_en
             """
             create table gone (xid bigint);
             create function note() returns trigger language plpgsql as
-                'begin insert into gone values (txid_current()); return old; end';
+                'begin insert into public.gone values (txid_current()); return old; end';
             create trigger note before delete on nightmail_messages for each row execute function note();
             """
         )
