@@ -167,6 +167,7 @@ def handler_outlives_lease(queue: str, worker: WorkerRecord, *, took: float, lea
             "nothing, if its effects are in one transaction with the ack: a second run then has none. Else give this "
             "subscriber a longer `lease_ttl_seconds`: what a dead process held then goes to another later"
         ),
+        subject=(queue,),
     )
 
 

@@ -167,6 +167,7 @@ def _connections(
             ),
             consequence="some workers cannot connect when all are busy, and try again until others let go",
             remedy=f"{remedy}; or run fewer processes with more `max_workers` each",
+            subject=(where,),
         )
     elif most and used >= CONNECTION_SHARE * most:
         yield Finding(
@@ -176,6 +177,7 @@ def _connections(
             evidence=f"{count(used)} of {count(most)} are in use",
             consequence=f"a new process needs up to {each}, and cannot start without them",
             remedy=remedy,
+            subject=(where,),
         )
 
 
