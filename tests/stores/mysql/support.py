@@ -267,6 +267,8 @@ async def watched_store(url: Any, **options: Any) -> AsyncIterator[tuple[MySQLSt
     await store.open()
     try:
         await store.migrate()
+        # That had a connection of its own, which is no part of what follows.
+        interference.opened = [own for own in interference.opened if not is_closed(own)]
         async with interference.at_work():
             yield store, interference
     finally:
