@@ -95,7 +95,7 @@ def counting(what: str, total: int) -> Iterator[Counter]:
 
 @asynccontextmanager
 async def working(what: str) -> AsyncIterator[None]:
-    """Shows that something goes on whose end no one knows, until the block is left: for how long, and not how far."""
+    """Shows for how long something has been going on, until the block is left: how far it is cannot be known."""
     if sys.stderr.isatty():
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
