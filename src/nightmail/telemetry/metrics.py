@@ -189,7 +189,7 @@ OLDEST_DUE_AGE: Final = Number(
 )
 PAUSE_AGE: Final = Number(
     "nightmail.pause.age",
-    "For how long a queue has been paused, whoever paused it, 0 if it is not; told by a `QueueWatch`.",
+    "How long a queue has been paused, by a person or by itself, 0 if it is not; told by a `QueueWatch`.",
     ("queue", "cause"),
     "s",
     kind="gauge",
