@@ -150,6 +150,38 @@ class TestTheDriver:
 
         assert (await effects(store), await store.peek()) == ([], [])
 
+    async def test_each_statement_is_one_call_to_the_connections_thread(
+        self, store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls = 0
+        execute = aiosqlite.Connection._execute
+
+        async def counted(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return await execute(*arguments, **named)
+
+        async with aiosqlite.connect(file, isolation_level=None) as connection:
+            await connection.execute("BEGIN IMMEDIATE")
+            await store.publish(message(), transaction=connection)
+            monkeypatch.setattr(aiosqlite.Connection, "_execute", counted)
+            await store.publish(message(), transaction=connection)
+            # The savepoint, the message, and the end of the savepoint.
+            assert calls == 3
+            await connection.commit()
+
+    async def test_neither_is_one_with_pythons_rows(self, store: SQLiteStore, file: Path) -> None:
+        async with aiosqlite.connect(file, isolation_level=None) as connection:
+            connection.row_factory = sqlite3.Row
+            await connection.execute("BEGIN IMMEDIATE")
+            first = await store.publish(message(timer_id="a"), transaction=connection)
+            again = await store.publish(
+                message(b"new", timer_id="a", on_conflict="replace"), transaction=connection
+            )
+            await connection.commit()
+
+        assert (again, bodies(await store.peek())) == (first, [b"new"])
+
 
 class TestCancellation:
     @pytest.mark.parametrize(
