@@ -70,7 +70,7 @@ class Lab:
     @property
     def rounds(self) -> int:
         """How often each system has its turn."""
-        return self.choose(5, 1)
+        return self.choose(3, 1)
 
     async def server(self, store: str) -> Server:
         """The one server of this kind."""

@@ -71,14 +71,14 @@ SCENARIOS: Final = [
         "publish",
         "publishing one by one, with timer ids, in bulk",
         publish,
-        {"postgres": 150, "redis": 45, "mariadb": 35, "sqlite": 40},
+        {"postgres": 125, "redis": 35, "mariadb": 30, "sqlite": 35},
         STORES,
     ),
     Scenario(
         "drain",
         "draining a backlog, by kind of handler",
         drain_backlog,
-        {"postgres": 240, "redis": 90, "mariadb": 60, "sqlite": 50},
+        {"postgres": 285, "redis": 95, "mariadb": 70, "sqlite": 60},
         STORES,
     ),
     Scenario(

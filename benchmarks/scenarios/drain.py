@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.child import ChildFailed
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
-from benchmarks.scenarios.draining import drain, drained, fill, rounds, work_off
+from benchmarks.scenarios.draining import drain, drained, fill, work_off
 from benchmarks.systems import (
     BEST,
     DEFAULTS,
@@ -47,7 +47,7 @@ async def drain_backlog(lab: Lab, store: str) -> None:
                 return await drained(lab, bench, kind)
 
             chosen = [bench for bench in benches if bench.system in those]
-            await lab.interleave(Table("drain", case, store, "messages/s"), chosen, rate, rounds(lab, store))
+            await lab.interleave(Table("drain", case, store, "messages/s"), chosen, rate)
         if store != "sqlite":
             chosen = [bench for bench in benches if bench.system in cases[TYPED][1]]
             table = Table("drain", TRIPS, store, "", less_is_better=True)
@@ -74,7 +74,7 @@ async def _by_two(lab: Lab, store: str) -> None:
             alone.row(bench.label).values.append(rate)
             return await drain(bench, "typed", 2 * bench.sizes["typed"])
 
-        await lab.interleave(table, pairs, both, rounds(lab, store))
+        await lab.interleave(table, pairs, both)
 
 
 async def _processor(lab: Lab, case: str, kind: str, benches: Sequence[Bench]) -> None:

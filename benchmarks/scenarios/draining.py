@@ -20,11 +20,6 @@ PATIENCE_SECONDS = 120.0
 LOOK_SECONDS = 0.02
 
 
-def rounds(lab: Lab, store: str) -> int:
-    """Fewer where there is no peer to compare with."""
-    return lab.rounds if store in ("postgres", "redis") else lab.choose(3, 1)
-
-
 async def drained(lab: Lab, bench: Bench, kind: str) -> float:
     """Messages a second, from the first handler to the last.
 

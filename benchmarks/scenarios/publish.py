@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
-from benchmarks.scenarios.draining import rounds
 from benchmarks.systems import (
     OURS,
     OUTBOX,
@@ -54,7 +53,7 @@ async def publish(lab: Lab, store: str) -> None:
             table = Table("publish", case(what, publishers), store, "messages/s")
             if what == TIMER and store == "postgres":
                 table.note = TIMER_NOTE
-            await lab.interleave(table, able, rate, rounds(lab, store))
+            await lab.interleave(table, able, rate)
 
 
 def _has(system: System, what: str) -> bool:

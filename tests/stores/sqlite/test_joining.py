@@ -154,7 +154,7 @@ class TestTheDriver:
         self, store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         calls = 0
-        execute = aiosqlite.Connection._execute
+        execute: Any = aiosqlite.Connection._execute
 
         async def counted(*arguments: Any, **named: Any) -> Any:
             nonlocal calls
