@@ -26,7 +26,6 @@ CAUSES: Final = {
     "functions": "a call more on the way of each message: a wrapper, a property, something done twice",
     "calls out": "more built-in or library calls for each message: something is encoded, checked or copied twice",
     "WAL bytes": "one more index or column, an update that is no longer in place, or one more commit",
-    "log bytes": "one more index or column, or one more commit",
     "pages": "a plan that reads more than it needs, or another index",
     "rows": "a plan that reads rows which it does not return",
     "rows read": "a plan that reads rows which it does not return",

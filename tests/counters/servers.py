@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from nightmail.stores.postgres import PostgresStore
 from tests.plans.test_postgres_plans import Plans, nodes
-from tests.stores.mysql.support import connection, execute, run
+from tests.stores.mysql.support import run
 
 # ------------------------------------------------------------------------------------------ Postgres
 
@@ -77,10 +77,7 @@ def _rows(node: dict[str, Any]) -> int:
 
 
 class MySQLMeter:
-    """Rows that the storage engine read and wrote for anyone, without those of temporary tables; and its redo log.
-
-    Purging deleted rows is logged too, whenever that happens. `nothing_is_purged` puts it off.
-    """
+    """Rows that the storage engine read and wrote for anyone, without those of temporary tables."""
 
     READS: Final = ("first", "key", "last", "next", "prev", "rnd", "rnd_next")
     WRITES: Final = ("write", "update", "delete")
@@ -89,27 +86,15 @@ class MySQLMeter:
         self._url = url
 
     async def read(self) -> dict[str, float]:
-        rows = await run(
-            self._url,
-            "show global status where variable_name like 'Handler%' or variable_name = 'Innodb_lsn_current'",
-        )
+        rows = await run(self._url, "show global status like 'Handler%'")
         status = {str(row[0]): int(row[1]) for row in rows}
         return {
-            "log bytes": status["Innodb_lsn_current"],
             "rows read": sum(status[f"Handler_read_{name}"] for name in self.READS),
             "rows written": sum(status[f"Handler_{name}"] for name in self.WRITES),
         }
 
     async def clean(self) -> None:
-        """Nothing is left of a round but deleted rows, which are not removed for now."""
-
-    @asynccontextmanager
-    async def nothing_is_purged(self) -> AsyncIterator[None]:
-        """What is deleted in this block remains for an old transaction, which might still want to see it."""
-        async with connection(self._url, autocommit=False) as own:
-            await execute(own, "start transaction with consistent snapshot")
-            yield
-            await own.rollback()
+        """Nothing is left of a round but deleted rows, which the server removes when it likes."""
 
 
 # --------------------------------------------------------------------------------------------- Redis

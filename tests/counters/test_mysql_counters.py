@@ -25,9 +25,8 @@ pytestmark = pytest.mark.mysql
 async def test_what_a_message_costs_on_mysql_is_what_is_written_down(mysql_url: str) -> None:
     engine = create_async_engine(sqlalchemy_url(mysql_url))
     store = MySQLStore(mysql_url, clock=ManualClock())
-    meter = MySQLMeter(mysql_url)
-    async with opened(store), OutboxBroker(store, logger=None) as broker, meter.nothing_is_purged():
-        found = await costs(Place(broker, lambda: AsyncSession(engine), meter), Functions())
+    async with opened(store), OutboxBroker(store, logger=None) as broker:
+        found = await costs(Place(broker, lambda: AsyncSession(engine), MySQLMeter(mysql_url)), Functions())
     await engine.dispose()
     [(version,)] = await run(mysql_url, "select version()")
 
