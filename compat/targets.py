@@ -51,7 +51,8 @@ class Target:
 # The whole suite, by one driver each: what other drivers and callers add does not depend on the server.
 POSTGRES: Final = ("tests/stores/postgres/test_conformance.py::TestPostgres",)
 PGBOUNCER: Final = ("tests/stores/postgres/test_pgbouncer.py::TestPgBouncer",)
-GALERA: Final = ("tests/stores/mysql/test_galera.py::TestGalera", "tests/kit/test_clusters.py")
+KIT: Final = ("tests/kit/test_clusters.py", "tests/kit/test_brokers.py")
+GALERA: Final = ("tests/stores/mysql/test_galera.py::TestGalera", *KIT)
 MARIADB: Final = ("tests/stores/mysql/test_conformance.py::TestMySQL",)
 REDIS: Final = ("tests/stores/redis/test_conformance.py",)
 WITHOUT_SERVERS: Final = (

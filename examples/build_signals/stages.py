@@ -126,11 +126,12 @@ class Builds:
             return
         build.status, build.note = status, note
         await session.flush()
-        # The timer id names the change: each status change of each build wakes once.
+        # The timer id names the change: each status change of each build wakes once, and one after the other.
         await self.broker.publish(
             {"build": build_id, "status": status},
             CHANGES,
             timer_id=f"{build_id}/{status}",
+            ordering_key=build_id,
             session=session,
         )
 

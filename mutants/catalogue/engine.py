@@ -305,4 +305,15 @@ MUTANTS: Final = (
             "test_a_broker_stops_within_its_grace_period_and_five_seconds_whatever_the_store_does",
         ),
     ),
+    Mutant(
+        name="after a slow look every idle worker looks by itself",
+        why="a server that is slow is asked by every subscriber at once",
+        file="engine/idle_looks.py",
+        text="        return alarm.is_routine or bool(alarm.seconds_from(time.monotonic()))",
+        instead="        return bool(alarm.seconds_from(time.monotonic()))",
+        killers=(
+            "tests/unit/test_idle_looks.py::"
+            "test_a_look_that_takes_longer_than_the_interval_makes_only_those_claim_for_whom_there_is_something",
+        ),
+    ),
 )

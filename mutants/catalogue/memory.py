@@ -49,4 +49,12 @@ MUTANTS: Final = (
         instead="        if letter.due_at is None:",
         killers=(f"{_SUITE}test_a_letter_over_the_limit_of_the_reader_is_given_up_unread_and_kept",),
     ),
+    Mutant(
+        name="memory: a worker that signs off leaves no trace",
+        why="`why` cannot say when a queue was last consumed",
+        file="stores/memory/controls.py",
+        text="        self._leave([] if worker is None else [worker], now)",
+        instead="        self._leave([], now)",
+        killers=(f"{_SUITE}test_the_last_consumer_of_each_queue_is_known_after_it_signed_off",),
+    ),
 )

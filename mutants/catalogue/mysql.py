@@ -109,4 +109,20 @@ MUTANTS: Final = (
         instead="",
         killers=(f"{_SUITE}test_a_letter_over_the_limit_of_the_reader_is_given_up_unread_and_kept",),
     ),
+    Mutant(
+        name="mysql: a message that is handed back forgets its last error",
+        why="`why` does not say why a message failed after its worker was restarted",
+        file="stores/mysql/settle.sql",
+        text=" when 'release' then m.last_error end,",
+        instead=" end,",
+        killers=(f"{_SUITE}test_a_message_that_is_handed_back_keeps_its_last_error",),
+    ),
+    Mutant(
+        name="mysql: a worker seen earlier takes the place of the last consumer",
+        why="`why` names the wrong process, and too early a time",
+        file="stores/mysql/controls.sql",
+        text="    seen_at = greatest(seen_at, :seen_at);",
+        instead="    seen_at = :seen_at;",
+        killers=(f"{_SUITE}test_of_several_consumers_that_left_the_one_seen_last_is_known",),
+    ),
 )

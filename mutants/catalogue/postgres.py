@@ -144,4 +144,22 @@ MUTANTS: Final = (
             "test_a_publish_in_a_callers_transaction_tells_nothing_of_the_row",
         ),
     ),
+    Mutant(
+        name="postgres: a message that is handed back forgets its last error",
+        why="`why` does not say why a message failed after its worker was restarted",
+        file="stores/postgres/settle.sql",
+        text="            when 'release' then m.last_error end,",
+        instead="            end,",
+        killers=(f"{_SUITE}test_a_message_that_is_handed_back_keeps_its_last_error",),
+    ),
+    Mutant(
+        name="postgres: commands that only look write into the tables",
+        why="`nightmail check` changes a database, and fails for an account that may only read",
+        file="stores/postgres/migrate.py",
+        text="    if adopt:\n",
+        instead="    if True:\n",
+        killers=(
+            "tests/schema/test_tables.py::test_an_account_that_may_write_nothing_checks_tables_that_alembic_made",
+        ),
+    ),
 )

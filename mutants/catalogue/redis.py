@@ -180,4 +180,20 @@ MUTANTS: Final = (
             "test_concurrent_publishes_of_an_account_without_wakeups_are_stored_once_each",
         ),
     ),
+    Mutant(
+        name="redis: a postponed message keeps its last error",
+        why="`why` shows an error of an attempt that no longer counts",
+        file="stores/redis/settle.lua",
+        text="    error = s.last > 0 and '' or nil",
+        instead="    error = nil",
+        killers=(f"{_SUITE}test_a_postponed_message_forgets_its_last_error",),
+    ),
+    Mutant(
+        name="redis: a worker seen earlier takes the place of the last consumer",
+        why="`why` names the wrong process, and too early a time",
+        file="stores/redis/leaving.lua",
+        text="    if own and own.seen <= seen then",
+        instead="    if own and own.seen == seen then",
+        killers=(f"{_SUITE}test_of_several_consumers_that_left_the_one_seen_last_is_known",),
+    ),
 )

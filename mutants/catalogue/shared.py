@@ -111,4 +111,26 @@ MUTANTS: Final = (
         instead='    hosts, slash, path = shown.partition("/")',
         killers=(f"{_UNIT}/test_public_url.py::test_what_is_shown_of_a_url",),
     ),
+    Mutant(
+        name="a last error of any length is kept",
+        why="MySQL refuses the settlement of a message whose error is long, and it runs again and again",
+        file="describing.py",
+        text="    return one_line(outcome.error[: REASON_LIMIT + 1], REASON_LIMIT)",
+        instead="    return outcome.error",
+        killers=(
+            "tests/stores/memory/test_conformance.py::TestMemory::"
+            "test_a_last_error_is_one_line_of_at_most_255_characters",
+        ),
+    ),
+    Mutant(
+        name="a close that is given up drops no connection",
+        why="a service that runs out of time to stop leaves connections at the server",
+        file="stores/shared/server_store.py",
+        text="                opened.terminate()",
+        instead="                pass",
+        killers=(
+            "tests/stores/redis/test_connections.py::TestConnections::"
+            "test_a_close_that_is_given_up_leaves_no_connection_and_no_thread_behind",
+        ),
+    ),
 )

@@ -136,4 +136,12 @@ MUTANTS: Final = (
         instead="",
         killers=(f"{_SUITE}test_a_letter_over_the_limit_of_the_reader_is_given_up_unread_and_kept",),
     ),
+    Mutant(
+        name="sqlite: a postponed message keeps its last error",
+        why="`why` shows an error of an attempt that no longer counts",
+        file="stores/sqlite/settle.sql",
+        text="    last_error = NULL,\n",
+        instead="",
+        killers=(f"{_SUITE}test_a_postponed_message_forgets_its_last_error",),
+    ),
 )

@@ -8,7 +8,15 @@ from nightmail._version import __version__
 from nightmail.bell import Bell
 from nightmail.breaker import Breaker
 from nightmail.cleaner import Cleaner
-from nightmail.controls import LeasedMessage, MessageFacts, Pause, QueueStatus, WorkerRecord, WorkerReport
+from nightmail.controls import (
+    LastConsumer,
+    LeasedMessage,
+    MessageFacts,
+    Pause,
+    QueueStatus,
+    WorkerRecord,
+    WorkerReport,
+)
 from nightmail.durations import Duration
 from nightmail.engine.attempt import Batched
 from nightmail.engine.dead_letters import DeadLetters
@@ -114,6 +122,7 @@ __all__ = [
     "HandlerTimeout",
     "Inspection",
     "JSONFormatter",
+    "LastConsumer",
     "LeaseLost",
     "LeasedMessage",
     "LinearRetry",

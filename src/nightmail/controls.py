@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from nightmail.durations import Duration, as_timedelta
@@ -18,6 +18,8 @@ WORKER_ID_BYTES: Final = 8
 """How many bytes of a lease's token say which worker took it."""
 FORGOTTEN_AFTER: Final = timedelta(days=1)
 """A worker that has not reported for so long is forgotten."""
+CONSUMERS_KEPT_FOR: Final = timedelta(days=90)
+"""Who consumed a queue last is forgotten so long after it was seen."""
 MOST_AHEAD: Final = 1000
 """How many messages `MessageFacts.ahead` counts at most."""
 
@@ -53,6 +55,7 @@ class WorkerReport:
     version: str
     """The version of Nightmail that it runs."""
     queues: tuple[str, ...]
+    """Those that it takes messages from. To look after the dead letters of a queue is not to consume it."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else it says: JSON."""
 
@@ -65,6 +68,16 @@ class WorkerRecord(WorkerReport):
     """When it reported for the first time."""
     seen_at: datetime
     """When it reported last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastConsumer:
+    """The process that consumed a queue last, whether it still does or not."""
+
+    host: str
+    pid: int
+    seen_at: datetime
+    """When it last reported that it consumes the queue, by the store's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +179,25 @@ class PauseCause(StrEnum):
     HANDLER = "handler"
     """A handler raised `PauseQueue`."""
     BREAKER = "breaker"
+
+
+Consumption: TypeAlias = tuple[Iterable[str], LastConsumer]
+"""Queues, and a process that was seen to consume them."""
+
+
+def consumption(worker: WorkerRecord) -> Consumption:
+    """What this worker consumed when it was last seen."""
+    return worker.queues, LastConsumer(host=worker.host, pid=worker.pid, seen_at=worker.seen_at)
+
+
+def latest_of_each(seen: Iterable[Consumption]) -> dict[str, LastConsumer]:
+    """For each queue the one that was last seen to consume it."""
+    found: dict[str, LastConsumer] = {}
+    for queues, consumer in seen:
+        for queue in queues:
+            if queue not in found or found[queue].seen_at < consumer.seen_at:
+                found[queue] = consumer
+    return found
 
 
 def worker_of(token: UUID) -> str:

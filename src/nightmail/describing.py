@@ -10,6 +10,7 @@ import re
 from typing import Any, Final
 
 from nightmail.errors import NightmailError
+from nightmail.outcome import REASON_LIMIT, Outcome, Retry
 
 LINE_LIMIT: Final = 500
 _MANY: Final = 10
@@ -63,6 +64,14 @@ def one_line(text: str, limit: int = LINE_LIMIT) -> str:
             each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
         )
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def last_error(outcome: Outcome) -> str | None:
+    """What a store keeps of the error of a retry: one line of at most 255 characters, which every store can keep."""
+    if not isinstance(outcome, Retry) or not outcome.error:
+        return None
+    # What is printable has neither a NUL nor a lone surrogate. An error may be long, and is cut in any case.
+    return one_line(outcome.error[: REASON_LIMIT + 1], REASON_LIMIT)
 
 
 def _refused(error: Any) -> str:

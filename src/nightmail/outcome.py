@@ -42,7 +42,7 @@ class Retry:
 
     after: timedelta = _ZERO
     error: str | None = field(default=None, compare=False)
-    """What went wrong, for the log; no store keeps it."""
+    """What went wrong: for the log, and shown with the message while it waits (`StoredMessage.last_error`)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "after", max(self.after, _ZERO))

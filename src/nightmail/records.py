@@ -46,6 +46,8 @@ class StoredMessage(PendingMessage):
     """Whether that lease has not expired, by the store's clock."""
     first_attempt_at: datetime | None
     last_attempt_at: datetime | None
+    last_error: str | None = field(repr=False)
+    """Why the last attempt failed, in one line; `None` if none has failed since it was published or postponed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

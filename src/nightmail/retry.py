@@ -16,7 +16,7 @@ from nightmail.outcome import Dead, Outcome, Reason, Retry
 RetryPolicy: TypeAlias = Callable[[Delivery, Exception | None], Outcome]
 """Decides what follows a failed run. The error is `None` when the handler asked for a retry without raising.
 
-The worker adds the error's text to a `Dead` that has none.
+The worker adds the error's text to a `Dead` or a `Retry` that has none.
 """
 
 

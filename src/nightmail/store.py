@@ -33,7 +33,7 @@ from typing import Final, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from nightmail.bell import Bell
-from nightmail.controls import LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
+from nightmail.controls import LastConsumer, LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Outcome, WriteResult
@@ -197,7 +197,8 @@ class Store(Source, Protocol):
         """Give back every connection and thread. A closed store can be opened again.
 
         It takes `CLOSE_SECONDS` at most: connections are closed side by side, and one whose server does not answer is
-        dropped. A shutdown must end before the process is killed. Closing a closed store does nothing.
+        dropped. A shutdown must end before the process is killed. A caller that cannot wait cancels it: connections
+        that are still open are dropped then, and threads end by themselves. Closing a closed store does nothing.
         """
         ...
 
@@ -219,8 +220,12 @@ class Store(Source, Protocol):
         """
         ...
 
-    async def check(self) -> None:
-        """Raise `SchemaMissing`, `SchemaOutdated` or `SchemaDrift` unless the tables are what this version makes."""
+    async def check(self, *, adopt: bool = True) -> None:
+        """Raise `SchemaMissing`, `SchemaOutdated` or `SchemaDrift` unless the tables are what this version makes.
+
+        Tables that Alembic made lack what it cannot make, such as the row with their version. That is added; with
+        `adopt=False` they pass as they are, and nothing is written.
+        """
         ...
 
     async def publish(
@@ -376,13 +381,19 @@ class Store(Source, Protocol):
         claim: the message has the `deliveries` it had before, and its due time, and so its place, is unchanged.
         `Retry`, `Postpone` and `Release` clear the lease; `Retry` and `Postpone` make a superseded message due at once.
 
+        `Retry` also notes its error, or that there was none, in place of the one before it
+        (`StoredMessage.last_error`): one line of at most 255 characters, with those spelled out that cannot be printed
+        (`describing.last_error`). `Postpone` forgets it, as does a publish that replaces the message; `Release` keeps
+        it; a dead letter has only the error of its `Dead`, and a redriven message none.
+
         `LOST` is answered only after a second check, `BUSY` for a row that an open transaction has locked (it
         does not hold up the others in the batch), and `UNKNOWN` instead of `LOST` for a `repeated` settlement.
         One row that the store refuses does not fail the rest of the batch.
 
         Of a dead letter, `Done` removes it, and `Retry`, `Postpone` and `Release` do to it, and to the counters of
-        its `DeadDelivery`, what they do to a message. `Dead` gives it up: it stays among the dead letters as it was,
-        its own reason and error included, without a lease, and is never claimed again.
+        its `DeadDelivery`, what they do to a message, except that no error is noted. `Dead` gives it up: it stays
+        among the dead letters as it was, its own reason and error included, without a lease, and is never claimed
+        again.
 
         Whatever becomes available rings, as a publish does; a dead letter rings for the queue in which the message
         died. A freed ordering key always rings: a message that waits for it may be about to commit, unseen. The same
@@ -604,15 +615,26 @@ class Control(Protocol):
         ...
 
     async def report(self, worker: WorkerReport) -> None:
-        """Note that this process is alive, and what it says about itself. Those not seen for a day are forgotten."""
+        """Note that this process is alive, and what it says about itself. Those not seen for a day are forgotten.
+
+        Their queues, and those that this process no longer consumes, keep a record of it: see `last_consumers`. Nothing
+        else of that is written here: a report is one row.
+        """
         ...
 
     async def sign_off(self, worker_id: str) -> None:
-        """Forget this process: it has stopped in order. Its leases, if any, are left as they are."""
+        """Forget this process: it has stopped in order. Its leases, if any, are left as they are.
+
+        Its queues keep a record of it: see `last_consumers`.
+        """
         ...
 
     async def workers(self) -> list[WorkerRecord]:
         """The processes that reported within the last day, by host, pid and id."""
+        ...
+
+    async def last_consumers(self) -> dict[str, LastConsumer]:
+        """For each queue the process that was last seen to consume it, within 90 days: also one that is gone."""
         ...
 
     async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
@@ -620,7 +642,7 @@ class Control(Protocol):
         ...
 
     async def facts(self, id_: int) -> MessageFacts:
-        """What is known about the message with this id."""
+        """What is known about the message with this id. 0 is the id of none, and asks for the clock alone."""
         ...
 
 

@@ -92,10 +92,10 @@ async def test_a_stop_during_the_start_leaves_no_worker_running(make: Make, hear
     broker, checking, go_on = make(), asyncio.Event(), asyncio.Event()
     check = broker.store.check
 
-    async def slowly() -> None:
+    async def slowly(*, adopt: bool = True) -> None:
         checking.set()
         await go_on.wait()
-        await check()
+        await check(adopt=adopt)
 
     broker.store.check = slowly  # type: ignore[method-assign]
     runs: list[str] = []

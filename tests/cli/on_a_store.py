@@ -163,7 +163,7 @@ class CommandsOnAStore:
             waiting = await store.publish(Message(queue="orders", body=b"secret tea", due=MINUTE))
             failed = await store.publish(Message(queue="mail", body=b"x"))
             (delivery,) = (await store.claim(["mail"], limit=1, lease=LEASE, token=uuid4())).deliveries
-            await store.settle([Settlement(delivery, Retry(MINUTE))])
+            await store.settle([Settlement(delivery, Retry(MINUTE, "TimeoutError('10 s')"))])
             running = await store.publish(Message(queue="mail", body=b"y"))
             await store.claim(["mail"], limit=1, lease=LEASE, token=uuid4())
             assert waiting is not None
@@ -182,6 +182,14 @@ class CommandsOnAStore:
         assert "state\trunning, leased until in " in nightmail("show", str(running), url=store).out
         (told,) = nightmail("show", str(failed), "--json", url=store).answer
         assert (told["kind"], told["attempts"], told["running"]) == ("message", 1, False)
+        assert told["last_error"] == "TimeoutError('10 s')"
+        assert "last error\tTimeoutError('10 s')\n" in nightmail("show", str(failed), url=store).out
+        assert "last error" not in shown
+        said = nightmail("why", str(failed), url=store).out.splitlines()[0]
+        assert said.startswith("attempt 2 is due in ")
+        assert said.endswith("Z), last error TimeoutError('10 s')")
+        (due, *_) = nightmail("why", str(failed), "--json", url=store).answer
+        assert (due["kind"], due["last_error"]) == ("due_later", "TimeoutError('10 s')")
 
     def test_an_unknown_id_is_not_found(self, store: str) -> None:
         for command in (["show", "123456"], ["dead", "show", "123456"]):
@@ -408,9 +416,14 @@ class CommandsOnAStore:
                 headers={hostile: hostile},
                 timer_id=hostile,
                 ordering_key=hostile,
-                due=MINUTE,
             ),
         )
+
+        async def fail(opened: FullStore) -> None:
+            (delivery,) = (await opened.claim([hostile], limit=1, lease=LEASE, token=uuid4())).deliveries
+            await opened.settle([Settlement(delivery, Retry(MINUTE, hostile))])
+
+        on_store(store, fail)
         bury(store, hostile, queue=f"dead {hostile}", reason=hostile, headers={"a": hostile})
         (waiting,) = on_store(store, lambda opened: opened.peek())
         (letter,) = on_store(store, lambda opened: opened.dead(DeadFilter()))
@@ -420,6 +433,7 @@ class CommandsOnAStore:
             ["list", "--body"],
             ["list", "--json", "--body"],
             ["show", str(waiting.id), "--body"],
+            ["why", str(waiting.id)],
             ["dead", "list", "--body"],
             ["dead", "show", str(letter.id), "--body"],
             ["dead", "groups"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 import socket
 from datetime import timedelta
 
@@ -165,13 +166,13 @@ class OperatingOnAStore:
 
         on_store(store, work)
         (row,) = nightmail("workers", url=store).rows
-        (told,) = nightmail("workers", "--json", url=store).answer
+        (told,) = nightmail("workers", "--json", url=store).answer["workers"]
         status = nightmail("status", "orders", "--over", "0", url=store)
         (queue,) = nightmail("status", "orders", "--over", "0", "--json", url=store).answer
         stopped = nightmail("stop", str(id_), "--by", "ann", url=store)
         why = nightmail("why", str(id_), url=store)
 
-        assert "no worker has reported within a day" in none_yet.err
+        assert none_yet.err.startswith("no worker is running: none has been seen within 90 days. ")
         assert row[:4] == ["host-1", "77", "live", "1.2.3"]
         assert row[5:8] == ["orders, mail", "3 of 10", "1"]
         assert row[8].startswith(f"{id_}, for ")
@@ -183,6 +184,24 @@ class OperatingOnAStore:
         held, stopping = why.out.splitlines()
         assert held.startswith("attempt 1 is with host-1/77 for ")
         assert stopping.startswith("ann asked for it to be stopped")
+
+    def test_workers_says_which_was_seen_last_where_none_is_running(self, store: str) -> None:
+        async def work(opened: FullStore) -> None:
+            await opened.report(a_report(host="host-2", queues=("mail",)))
+            await opened.sign_off(FIRST)
+
+        on_store(store, work)
+        ran = nightmail("workers", url=store)
+        told = nightmail("workers", "--json", url=store).answer
+
+        assert re.match(
+            r"no worker is running: the last one was seen .+ ago, host-2/77, which consumed mail\. Does the",
+            ran.err,
+        )
+        assert (ran.code, ran.out) == (0, "")
+        (last,) = told["last_consumers"]
+        assert (told["workers"], last["queue"], last["host"], last["pid"]) == ([], "mail", "host-2", 77)
+        assert last["seen_at"].endswith("Z")
 
     def test_what_does_not_run_cannot_be_stopped(self, store: str) -> None:
         (id_,) = publish(store, an_order())
@@ -205,9 +224,7 @@ class OperatingOnAStore:
         due, paused, unattended = ran.out.splitlines()
         assert due.startswith("due in 1 h 59 min")
         assert paused.startswith("queue orders paused by ann for ")
-        assert unattended == (
-            "no live worker consumes queue orders: none was seen within a day, other than those that stopped in order"
-        )
+        assert unattended == "no live worker consumes queue orders: none has been seen within 90 days"
         assert [each["kind"] for each in told] == ["due_later", "paused", "no_worker"]
         assert [each["text"] for each in told][2] == unattended
         assert "secret" not in ran.out

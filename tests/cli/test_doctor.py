@@ -122,6 +122,21 @@ async def test_watching_tells_what_appears_and_what_goes_through_an_outage(
     assert said.err.count("the connection was lost") == 1
 
 
+async def test_watching_tells_when_a_finding_gets_worse_or_better(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worse = a_finding(Code.KEY_BLOCKED, Severity.FATAL, "a queue stands still")
+
+    await watched(monkeypatch, [WARNING], [worse], [worse], [WARNING], [])
+
+    assert [line.split("\t")[1:6] for line in capsys.readouterr().out.splitlines()] == [
+        ["found", "warning", "key-blocked", "a queue is slow", "do it"],
+        ["worse", "fatal", "key-blocked", "a queue stands still", "do it"],
+        ["better", "warning", "key-blocked", "a queue is slow", "do it"],
+        ["gone", "warning", "key-blocked", "a queue is slow", "-"],
+    ]
+
+
 async def test_watching_goes_by_what_a_finding_is_about_and_not_by_its_numbers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +178,7 @@ class Refusing(MemoryStore):
 
     problem: Exception | None = None
 
-    async def check(self) -> None:
+    async def check(self, *, adopt: bool = True) -> None:
         if self.problem is not None:
             raise self.problem
 

@@ -255,7 +255,7 @@ async def test_the_printed_statements_make_the_tables_on_postgres(
 def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def fail(_self: SQLiteStore) -> None:
+    async def fail(_self: SQLiteStore, *, adopt: bool) -> None:
         raise ZeroDivisionError("division\nby zero")
 
     monkeypatch.setattr(SQLiteStore, "check", fail)
@@ -274,7 +274,7 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(
 def test_names_in_the_database_cannot_move_the_cursor(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def differ(_self: SQLiteStore) -> None:
+    async def differ(_self: SQLiteStore, *, adopt: bool) -> None:
         raise SchemaDrift(["the column \x1b[2J\nx is not of this version"])
 
     monkeypatch.setattr(SQLiteStore, "check", differ)

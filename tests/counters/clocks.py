@@ -10,24 +10,45 @@ from typing import Any, Final
 
 import pytest
 
-SPEED: Final = 10.0
 STEP: Final = 0.000_01
 
 
+class Hurry:
+    """How fast time passes: at first as on the machine's clock."""
+
+    def __init__(self) -> None:
+        self._clock = time.monotonic
+        # One value: other threads read the time, too.
+        self._since = (self._clock(), self._clock(), 1.0)
+
+    @property
+    def speed(self) -> float:
+        """How many seconds pass in one of the machine's."""
+        return self._since[2]
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self._since = (self.monotonic(), self._clock(), speed)
+
+    def monotonic(self) -> float:
+        """The time."""
+        then, began, speed = self._since
+        return then + (self._clock() - began) * speed
+
+
 @contextmanager
-def hurried() -> Iterator[None]:
-    """Time passes ten times as fast on this event loop. Whatever it waits for besides may take its time."""
-    selector = _selector()
-    select, monotonic = selector.select, time.monotonic
-    begun = monotonic()
+def hurried() -> Iterator[Hurry]:
+    """Time passes as fast as it is told to on this event loop. Whatever it waits for besides may take its time."""
+    selector, hurry = _selector(), Hurry()
+    select = selector.select
 
     def fast_select(timeout: float | None = None) -> Any:
-        return select(timeout if timeout is None else timeout / SPEED)
+        return select(timeout if timeout is None else timeout / hurry.speed)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "monotonic", lambda: begun + (monotonic() - begun) * SPEED)
+        patch.setattr(time, "monotonic", hurry.monotonic)
         patch.setattr(selector, "select", fast_select)
-        yield
+        yield hurry
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-from nightmail.controls import WorkerReport
+from nightmail.controls import FORGOTTEN_AFTER, WorkerReport
 from nightmail.errors import LeaseLost, TimerExists
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Postpone, Release, Retry, WriteResult
@@ -912,6 +912,13 @@ async def report(stage: Stage) -> None:
     await stage.recorded(stage.store.report(WORKER))
 
 
+@scenario("report", "and another is forgotten")
+async def report_and_forget(stage: Stage) -> None:
+    await stage.store.report(replace(WORKER, id="22" * 8))
+    stage.clock.advance(FORGOTTEN_AFTER + SECOND)
+    await stage.recorded(stage.store.report(WORKER))
+
+
 @scenario("sign_off")
 async def sign_off(stage: Stage) -> None:
     await stage.store.report(WORKER)
@@ -924,6 +931,12 @@ async def workers(stage: Stage) -> None:
     await stage.recorded(stage.store.workers())
 
 
+@scenario("last_consumers")
+async def last_consumers(stage: Stage) -> None:
+    await stage.store.report(WORKER)
+    await stage.recorded(stage.store.last_consumers())
+
+
 @scenario("leases", whole=True)
 async def leases(stage: Stage) -> None:
     await stage.claimed()
@@ -934,6 +947,13 @@ async def leases(stage: Stage) -> None:
 async def the_clock(stage: Stage) -> None:
     await stage.store.publish(stage.message())
     await stage.recorded(stage.store.facts(0))
+
+
+@scenario("facts", "of a message that is gone")
+async def facts_of_a_message_that_is_gone(stage: Stage) -> None:
+    (running,) = await stage.claimed()
+    await stage.settle([running], Done())
+    await stage.recorded(stage.store.facts(running.id))
 
 
 @scenario("facts", "of a waiting message")

@@ -15,6 +15,8 @@ from testkit.servers.nats import Nats
 from testkit.servers.rabbitmq import RabbitMQ
 from testkit.waiting import wait_until
 
+pytestmark = pytest.mark.compat
+
 QUEUE = "kept"
 
 

@@ -55,7 +55,7 @@ leases = st.sampled_from([SECOND, SECOND * 3])
 budgets = st.sampled_from([1, 250, 10**6])
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.just(Done()),
-    st.builds(Retry, delays),
+    st.builds(Retry, delays, st.sampled_from([None, "TimeoutError()", "two\nlines " * 40])),
     st.builds(Postpone, delays),
     st.just(Release()),
     st.just(Dead("rejected", "ValueError: no")),
@@ -155,6 +155,7 @@ class Twin:
                 str(message.claimed_at),
                 str(message.lease_until),
                 str(message.last_attempt_at),
+                str(message.last_error),
             )
             for message in await self.store.find(list(self._names))
         )
@@ -172,7 +173,8 @@ class Twin:
         )
         leases = [(self.name(each.id), replace(each, id=0)) for each in await self.store.leases()]
         steered = sorted(leases, key=str), await self.store.pauses(), await self.store.workers()
-        return await self.store.stats(), waiting, letters, known, summary.count, causes, steered
+        consumers = await self.store.last_consumers()
+        return await self.store.stats(), waiting, letters, known, summary.count, causes, steered, consumers
 
     async def facts(self, id_: int) -> Any:
         """All that is known about one message, without the ids."""
@@ -439,10 +441,15 @@ class StoreModel(RuleBasedStateMachine):
     def facts(self, which: int) -> None:
         self.both(lambda twin: twin.facts(twin.held[which % len(twin.held)].id))
 
-    @rule(worker=st.sampled_from(["11" * 8, "22" * 8]), running=st.integers(0, 2), gone=st.booleans())
-    def report(self, worker: str, running: int, gone: bool) -> None:
+    @rule(
+        worker=st.sampled_from(["11" * 8, "22" * 8]),
+        queues=st.sampled_from([QUEUES, QUEUES[:1]]),
+        running=st.integers(0, 2),
+        gone=st.booleans(),
+    )
+    def report(self, worker: str, queues: tuple[str, ...], running: int, gone: bool) -> None:
         report = WorkerReport(
-            id=worker, host="host", pid=1, version="1", queues=QUEUES, state={"running": running}
+            id=worker, host="host", pid=1, version="1", queues=queues, state={"running": running}
         )
         self.both(lambda twin: twin.store.sign_off(worker) if gone else twin.store.report(report))
 

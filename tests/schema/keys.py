@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
-from nightmail.outcome import Dead, Done
+from nightmail.outcome import Dead, Done, Retry
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.stores.redis import RedisStore
@@ -33,10 +33,11 @@ async def fill(store: RedisStore, clock: ManualClock) -> None:
     # Superseded, and to be stopped.
     await store.publish(message(timer_id="running", on_conflict="replace"))
     await store.request_stop(running.id, by="ann")
-    # Of every priority; one is delivered, others died, and one of these is moved.
+    # Of every priority; one is delivered, one failed, others died, and one of these is moved.
     await store.publish_batch([message(priority=level) for level in range(10)])
-    done, *died = (await store.claim([QUEUE], limit=4, lease=HOUR, token=uuid4())).deliveries
-    await store.settle([Settlement(done, Done()), *(Settlement(each, Dead("rejected")) for each in died)])
+    done, failed, *died = (await store.claim([QUEUE], limit=5, lease=HOUR, token=uuid4())).deliveries
+    await store.settle([Settlement(done, Done()), Settlement(failed, Retry(HOUR, error="e"))])
+    await store.settle([Settlement(each, Dead("rejected")) for each in died])
     await store.redrive((await store.dead(DeadFilter()))[:1], to=ELSEWHERE)
     # Leases that expired, of messages and of dead letters: the next claim finds more than it takes.
     await store.claim_dead([QUEUE], limit=2, lease=SECOND, token=uuid4())

@@ -14,11 +14,12 @@ from sqlalchemy import Column, Integer, MetaData, Table, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from nightmail import OutboxBroker
-from nightmail.errors import SchemaDrift
+from nightmail.errors import SchemaDrift, StoreUnavailable
 from nightmail.stores import open_store
 from nightmail.tables import OutboxTables, make_outbox_tables
 from testkit.servers import Postgres
 from testkit.servers.mariadb import MariaDB
+from tests.cli.support import nightmail
 from tests.schema.conftest import Database
 
 NAMING = {
@@ -229,3 +230,70 @@ def test_an_unknown_dialect_is_refused() -> None:
 def test_a_schema_on_sqlite_is_refused() -> None:
     with pytest.raises(ValueError, match="SQLite has no schemas"):
         make_outbox_tables(MetaData(), "night.mail", dialect="sqlite")
+
+
+# ------------------------------------------------------------------------- what only looks writes nothing
+
+LOOKS = [
+    ("check",),
+    ("migrate", "--dry-run"),
+    ("migrate", "--sql"),
+    ("status", "--over", "0"),
+    ("list",),
+    ("workers",),
+    ("pauses",),
+    ("dead", "list"),
+    ("dead", "groups"),
+]
+
+
+def noted(database: Database) -> tuple[int, int]:
+    """How many versions are noted, and how many triggers there are."""
+    engine = create_engine(database.for_alembic)
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql("select count(*) from nightmail_meta").scalar_one()
+        triggers = (
+            connection.exec_driver_sql(
+                "select count(*) from sqlite_master where type = 'trigger'"
+            ).scalar_one()
+            if database.dialect == "sqlite"
+            else 0
+        )
+    engine.dispose()
+    return rows, triggers
+
+
+def test_commands_that_look_complete_no_tables_that_alembic_made(database: Database) -> None:
+    create(database, MetaData())
+
+    for command in LOOKS:
+        ran = nightmail(*command, url=database.url)
+        assert ran.code == 0, (command, ran.err)
+        assert noted(database) == (0, 0), command
+    # The servers of tests do not wait for their disks: that is all there is to find.
+    found = {
+        each["code"].partition("-")[2] for each in nightmail("doctor", "--json", url=database.url).answer
+    }
+    assert (found - {"durability", "version"}, noted(database)) == (set(), (0, 0))
+    assert nightmail("publish", "orders", "7", url=database.url).code == 0
+    rows, triggers = noted(database)
+    assert (rows, triggers > 0) == (1, database.dialect == "sqlite")
+    assert nightmail("list", url=database.url).out.count("orders") == 1
+
+
+@pytest.mark.postgres
+async def test_an_account_that_may_write_nothing_checks_tables_that_alembic_made(postgres: Database) -> None:
+    create(postgres, MetaData())
+    engine = create_engine(postgres.for_alembic, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        name = urlsplit(postgres.url).path.removeprefix("/")
+        connection.exec_driver_sql(f'alter database "{name}" set default_transaction_read_only = on')
+    engine.dispose()
+    store = open_store(postgres.url)
+    await store.open()
+
+    await store.check(adopt=False)
+    with pytest.raises(StoreUnavailable, match="ReadOnly"):
+        await store.check()
+
+    await store.close()

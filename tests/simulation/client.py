@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from nightmail.bell import Bell, Bells
-from nightmail.controls import LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
+from nightmail.controls import LastConsumer, LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
 from nightmail.errors import PublishUncertain, StoreUnavailable
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
@@ -121,6 +121,9 @@ class Client:
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._call("workers", self._server.store.workers)
+
+    async def last_consumers(self) -> dict[str, LastConsumer]:
+        return await self._call("last_consumers", self._server.store.last_consumers)
 
     async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
         return await self._call("leases", partial(self._server.store.leases, limit=limit))

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from nightmail.bell import Bell
-from nightmail.controls import LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
+from nightmail.controls import LastConsumer, LeasedMessage, MessageFacts, Pause, WorkerRecord, WorkerReport
 from nightmail.errors import StoreUnavailable
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
@@ -194,8 +194,8 @@ class FaultyStore:
     def schema_sql(self, *, found: int | None = None) -> str:
         return self._store.schema_sql(found=found)
 
-    async def check(self) -> None:
-        await self._pass("check", self._store.check)
+    async def check(self, *, adopt: bool = True) -> None:
+        await self._pass("check", lambda: self._store.check(adopt=adopt))
 
     async def publish(
         self, message: Message, *, transaction: object | None = None, own: Delivery | None = None
@@ -394,6 +394,9 @@ class FaultyStore:
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._pass("workers", self._store.workers)
+
+    async def last_consumers(self) -> dict[str, LastConsumer]:
+        return await self._pass("last_consumers", self._store.last_consumers)
 
     async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
         return await self._pass("leases", lambda: self._store.leases(limit=limit))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from nightmail.breaker import Breaker
+from nightmail.engine.presence import Presence
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
 from nightmail.findings import Code, Finding
@@ -16,6 +17,7 @@ from nightmail.outcome import Dead, Done, Retry
 from nightmail.retry import ConstantRetry
 from nightmail.store import Settlement
 from nightmail.stores.memory import MemoryData, MemoryStore
+from tests.unit.faulty import FaultyStore
 from tests.unit.moving_time import LoopClock, loop_clock
 from tests.unit.support import QUEUE, Handler, Seen, at_work, publish
 
@@ -135,3 +137,25 @@ async def test_handlers_that_keep_failing_are_found_by_their_retries_and_then_by
     assert set(dying) == {Code.DEAD_LETTERS_GROWING}
     assert "ConnectionError('no answer')" in dying[Code.DEAD_LETTERS_GROWING].evidence
     assert set(waiting) == {Code.DEAD_LETTERS_WAITING}
+
+
+async def test_a_worker_whose_host_has_another_time_is_found_until_its_clock_is_set(
+    data: MemoryData,
+) -> None:
+    store = FaultyStore(MemoryStore(data))
+    off = timedelta(hours=3)
+
+    async def report_by_a_clock(off: timedelta) -> list[Finding]:
+        presence = Presence(now=lambda: datetime.now(UTC) + off)
+        reports = store.calls["report"]
+        async with at_work(Worker(store, Handler(), queues=[QUEUE], presence=presence)):
+            await store.until_called("report", reports + 1)
+            return await diagnose(store, Thresholds(skew=timedelta(hours=1)))
+
+    (ahead,) = await report_by_a_clock(off)
+    (behind,) = await report_by_a_clock(-off)
+
+    assert ahead.code is behind.code is Code.CLOCK_SKEW
+    assert ahead.what.endswith(" ahead of the store's")
+    assert behind.what.endswith(" behind the store's")
+    assert await report_by_a_clock(timedelta(0)) == []

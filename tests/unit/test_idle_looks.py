@@ -31,6 +31,11 @@ class Ahead(MemoryStore):
         self.expected = expected
         self.asked: list[Sequence[str]] = []
         self.failing = False
+        self.interval = super().look_interval
+
+    @property
+    def look_interval(self) -> timedelta:
+        return self.interval
 
     async def look_ahead(self, queues: Sequence[str]) -> dict[str, timedelta]:
         self.asked.append(queues)
@@ -83,8 +88,22 @@ async def test_a_worker_for_whom_there_is_something_looks_by_itself(looks: IdleL
     assert left(due) == 0
     # Not earlier than without this look, and never later. What has a time of its own is not looked for again before.
     assert 0 < left(soon) <= 2
+    assert not soon.is_routine
     assert 3 < left(timer) <= 4
     assert not timer.is_routine
+
+
+async def test_a_look_that_takes_longer_than_the_interval_makes_only_those_claim_for_whom_there_is_something(
+    looks: IdleLooks,
+) -> None:
+    store = Ahead(b=timedelta(0))
+    store.interval = timedelta(microseconds=1)
+    idlers = [idle(looks, store, queue) for queue in ("a", "b", "c")]
+
+    # A server as slow as this must not get a claim from each of them as well.
+    assert await asyncio.gather(*map(looks.puts_off, idlers)) == [True, False, True]
+
+    assert len(store.asked) == 1
 
 
 async def test_only_a_look_that_expects_nothing_is_put_off(looks: IdleLooks) -> None:

@@ -139,13 +139,33 @@ async def test_a_worker_that_joins_later_is_reported_soon(data: MemoryData, loop
         async with at_work(Worker(DeadLetters(store), Handler(), queues=["other"], presence=presence)):
             await asyncio.sleep(1.0)
             (record,) = await store.workers()
-            assert record.queues == (QUEUE, "other")
+            assert record.queues == (QUEUE,), "it takes no messages of the other"
             assert [each["dead_letters"] for each in record.state["subscribers"]] == [False, True]
             assert record.state["faststream"] == "1.0"
         await asyncio.sleep(1.0)
         (record,) = await store.workers()
         assert record.queues == (QUEUE,)
         assert store.calls["sign_off"] == 0
+
+
+async def test_the_queues_of_workers_that_stop_one_after_another_keep_it_as_their_last_consumer(
+    data: MemoryData, loop_clock: LoopClock
+) -> None:
+    store = FaultyStore(MemoryStore(data, clock=loop_clock))
+    presence = Presence()
+
+    async with at_work(Worker(store, Handler(), queues=[QUEUE], presence=presence)):
+        async with at_work(
+            Worker(store, Handler(), queues=["other"], presence=presence),
+            Worker(DeadLetters(store), Handler(), queues=["died"], presence=presence),
+        ):
+            await asyncio.sleep(1.0)
+        # Long enough for a report without it, as while the last one finishes what it has.
+        await asyncio.sleep(1.0)
+
+    assert await store.workers() == []
+    last = await store.last_consumers()
+    assert {queue: each.pid for queue, each in last.items()} == {QUEUE: os.getpid(), "other": os.getpid()}
 
 
 async def test_another_life_has_another_id(store: FaultyStore) -> None:

@@ -89,15 +89,31 @@ async def test_a_message_that_keeps_failing_becomes_a_dead_letter_with_its_last_
 
     settings = WorkerSettings(retry=ConstantRetry(delay=LATER, jitter=0.0, max_attempts=3))
     [published] = await publish(store)
+    shown = []
     for _ in range(3):
         await run_once(store, seen, handle, settings)
+        shown += [message.last_error for message in await store.find([published])]
         clock.advance(LATER)
 
+    assert shown == ["ConnectionError('attempt 1')", "ConnectionError('attempt 2')"]
     [letter] = await store.dead(DeadFilter())
     assert (letter.message_id, letter.reason) == (published, "retries_exhausted")
     assert letter.error == "ConnectionError('attempt 3')"
     assert letter.attempts == 3
     assert await store.peek() == []
+
+
+async def test_a_last_error_says_what_describe_error_makes_of_it(store: FaultyStore, seen: Seen) -> None:
+    async def handle(delivery: Delivery) -> None:
+        raise ConnectionError("of a customer")
+
+    described, silent = await publish(store, 2)
+    texts: list[str | None] = ["a ConnectionError\nof no customer", None]
+    await run_once(store, seen, handle, WorkerSettings(describe_error=lambda _: texts.pop(0)))
+
+    found = await store.find([described, silent])
+    assert [message.last_error for message in found] == ["a ConnectionError\\nof no customer", None]
+    assert [message.attempts for message in found] == [1, 1]
 
 
 @pytest.mark.parametrize("nonsense", ["ok", True, 0, Retry, object()])

@@ -39,6 +39,7 @@ def a_message() -> StoredMessage:
         running=False,
         first_attempt_at=None,
         last_attempt_at=None,
+        last_error=None,
     )
 
 

@@ -170,7 +170,8 @@ class WorkerOptions(TypedDict, total=False):
         Callable[[BaseException], str | None],
         Option(
             _WORKER.describe_error,
-            "What a dead letter says about an error, up to 8 KiB: the place to redact.",
+            "What a dead letter (up to 8 KiB), a message's last error and the log say about an error: the place to "
+            "redact.",
         ),
     ]
 

@@ -20,7 +20,7 @@ async def bench(
     workers: Annotated[int, typer.Option(min=1, max=1000, help="How many handlers run at once.")] = 10,
 ) -> None:
     """Measure this store from here, in a queue of its own that is removed afterwards."""
-    async with session.chosen.ready() as store:
+    async with session.chosen.ready(adopt=True) as store:
         with counting("published and handled", 2 * messages) as counter:
             result = await benchmark.bench(
                 store, messages=messages, body_bytes=size, workers=workers, progress=counter

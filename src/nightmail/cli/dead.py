@@ -185,7 +185,7 @@ async def redrive(
         check_queue(to)
     if rate is not None and rate <= 0:
         raise Refusal("--rate is how many a second: more than 0")
-    async with session.chosen.ready() as store:
+    async with session.chosen.ready(adopt=True) as store:
         wanted = await _preview(session, store, which, limit, everything=everything)
         if not wanted or dry_run:
             return DONE
@@ -230,7 +230,7 @@ async def purge(
 ) -> int:
     """Delete dead letters for good, oldest first. Shows what, asks, and can be interrupted and repeated."""
     which = filter_of(queue, reason, error, older_than, ids)
-    async with session.chosen.ready() as store:
+    async with session.chosen.ready(adopt=True) as store:
         wanted = await _preview(session, store, which, limit, everything=everything)
         if not wanted or dry_run:
             return DONE

@@ -66,14 +66,14 @@ async def _findings(store: FullStore, *, strict: bool) -> list[Finding]:
 async def _watch(
     session: Session, store: FullStore, found: list[Finding], seconds: float, *, strict: bool
 ) -> None:
-    """Tell what is found, and what is gone, until interrupted. An outage ends nothing: it is told, too."""
+    """Tell what changes, until interrupted. An outage ends nothing: it is told, too."""
     known: dict[tuple[Code, tuple[str, ...]], Finding] = {}
     while True:
         # By what it is about: the texts have numbers that change at each look.
         now = {(each.code, each.subject): each for each in found}
         for key, each in now.items():
-            if key not in known:
-                _tell(session.out, "found", each)
+            if change := _change(known.get(key), each):
+                _tell(session.out, change, each)
         for key, each in known.items():
             if key not in now:
                 _tell(session.out, "gone", each)
@@ -85,12 +85,21 @@ async def _watch(
             session.out.warn(line_of(error, session.chosen.where))
 
 
+def _change(before: Finding | None, now: Finding) -> str | None:
+    """What became of a finding since the last look; `None`: nothing."""
+    if before is None:
+        return "found"
+    if now.severity == before.severity:
+        return None
+    return "worse" if now.severity > before.severity else "better"
+
+
 def _tell(out: Output, change: str, finding: Finding) -> None:
     now = datetime.now(UTC)
     if out.as_json:
         out.json({"at": now, "change": change, **_plain(finding)}, compact=True)
         return
-    cells = (moment(now), change, *_row(finding)[:3], finding.remedy if change == "found" else "-")
+    cells = (moment(now), change, *_row(finding)[:3], finding.remedy if change != "gone" else "-")
     out.say("\t".join(safe(cell, 1000) for cell in cells))
 
 

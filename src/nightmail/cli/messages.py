@@ -137,6 +137,8 @@ def facts_of(found: StoredMessage | DeadLetter, now: datetime, *, body: bool) ->
     for name, at in (("first attempt", found.first_attempt_at), ("last attempt", found.last_attempt_at)):
         if at is not None:
             facts[name] = when(at, now)
+    if isinstance(found, StoredMessage) and found.last_error is not None:
+        facts["last error"] = found.last_error
     facts["attempts"] = found.attempts
     facts["deliveries"] = found.deliveries
     if body:

@@ -37,7 +37,7 @@ async def pause(
     check_queue(queue)
     end = _end(for_, until)
     check_pause(queue, key, end, named(by), automatic=False)
-    async with session.chosen.ready() as store:
+    async with session.chosen.ready(adopt=True) as store:
         await store.pause(queue, ordering_key=key, until=end, by=named(by), reason=reason)
         found = [
             each for each in await store.pauses(queue) if each.ordering_key == key and not each.automatic
@@ -88,7 +88,7 @@ async def resume(
     check_queue(queue)
     if breaker and key is not None:
         raise Refusal("a breaker is of a whole queue: give --breaker or --key, not both")
-    async with session.chosen.ready() as store:
+    async with session.chosen.ready(adopt=True) as store:
         ended = await store.resume(queue, ordering_key=key, automatic=breaker)
         others = await store.pauses(queue)
     if not ended:

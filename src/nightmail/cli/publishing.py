@@ -55,7 +55,7 @@ async def publish(
         priority=priority,
         expires_in=None if expires_in is None else positive_duration(expires_in),
     )
-    async with session.chosen.ready() as store:
+    async with session.chosen.ready(adopt=True) as store:
         id_ = await store.publish(message)
     if session.out.as_json:
         session.out.json({"id": id_})

@@ -72,7 +72,7 @@ async def _print_statements(session: Session, *, offline: bool) -> int:
         return DONE
     try:
         async with chosen.opened() as store:
-            await store.check()
+            await store.check(adopt=False)
     except SchemaMissing:
         session.out.say(chosen.store.schema_sql())
     except SchemaOutdated as outdated:
@@ -87,7 +87,7 @@ async def _print_statements(session: Session, *, offline: bool) -> int:
 async def _plan(store: FullStore, *, repair: bool) -> str | None:
     """What a migration will do, in a sentence; `None` if nothing."""
     try:
-        await store.check()
+        await store.check(adopt=False)
     except SchemaMissing:
         return _CREATE
     except SchemaOutdated as outdated:
@@ -107,7 +107,7 @@ async def check(session: Session) -> int:
     name = session.chosen.store.capabilities.name
     try:
         async with session.chosen.opened() as store:
-            await store.check()
+            await store.check(adopt=False)
     except (SchemaMissing, SchemaOutdated, SchemaDrift) as wrong:
         if not session.out.as_json:
             raise

@@ -34,7 +34,7 @@ async def cancel(
     check_queue(queue)
     if (timer_id is None) != everything:
         raise Refusal("cancel what? Give a timer id, or --everything for all that waits in the queue")
-    async with session.chosen.ready() as store:
+    async with session.chosen.ready(adopt=True) as store:
         if timer_id is not None:
             if not await store.cancel(queue, timer_id):
                 raise Refusal(_no_timer(queue, timer_id), NOT_FOUND)
@@ -66,7 +66,7 @@ async def reschedule(
     due = due_from(in_, at)
     if due is None:
         raise Refusal("say when: --in 5m, or --at 2026-11-17T10:00:00Z")
-    async with session.chosen.ready() as store:
+    async with session.chosen.ready(adopt=True) as store:
         if not await store.reschedule(queue, timer_id, due):
             raise Refusal(_no_timer(queue, timer_id), NOT_FOUND)
     session.out.say(f"{safe(timer_id)} of {safe(queue)} is moved")

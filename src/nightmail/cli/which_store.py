@@ -57,15 +57,15 @@ class Chosen:
             await self.store.close()
 
     @asynccontextmanager
-    async def ready(self) -> AsyncIterator[FullStore]:
+    async def ready(self, *, adopt: bool = False) -> AsyncIterator[FullStore]:
         """The same, where there are tables of this version.
 
         They need not be exactly as they should: one who looks into a queue at night must not be kept out by a dropped
-        index, nor by an account that may only look.
+        index, nor by an account that may only look. `adopt` is for commands that write: see `Store.check`.
         """
         async with self.opened() as store:
             with suppress(SchemaDrift, NotAllowed):
-                await store.check()
+                await store.check(adopt=adopt)
             yield store
 
 

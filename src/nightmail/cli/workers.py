@@ -15,8 +15,8 @@ from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import safe
 from nightmail.controls import WorkerRecord
 from nightmail.operations import workers as asking
-from nightmail.operations.liveness import subscribers, total
-from nightmail.operations.workers import WorkerHoldings
+from nightmail.operations.liveness import last_seen, name_of, subscribers, total
+from nightmail.operations.workers import WorkerHoldings, Workforce
 from nightmail.wording import count, length
 
 _COLUMNS = ("host", "pid", "state", "version", "up for", "queues", "busy", "holds", "longest")
@@ -29,11 +29,18 @@ async def workers(session: Session) -> None:
         found = await asking.workforce(store)
     if session.out.as_json:
         session.out.json(
-            [{**plain(each.worker), "live": each.live, "leases": each.holds} for each in found.workers]
+            {
+                "workers": [
+                    {**plain(each.worker), "live": each.live, "leases": each.holds} for each in found.workers
+                ],
+                "last_consumers": [
+                    {"queue": queue, **plain(each)} for queue, each in sorted(found.last_consumers.items())
+                ],
+            }
         )
         return
     if not found.workers:
-        session.out.note("no worker has reported within a day: is the service running, on this store?")
+        session.out.note(f"no worker is running: {safe(_last_seen(found))}. Does the service use this store?")
     else:
         session.out.table(
             _COLUMNS, [_row(each, found.now) for each in found.workers], right=frozenset({"pid", "holds"})
@@ -51,11 +58,26 @@ def _row(found: WorkerHoldings, now: datetime) -> list[object]:
         "live" if found.live else f"last seen {length(now - worker.seen_at)} ago",
         worker.version,
         length(now - worker.started_at),
-        ", ".join(worker.queues),
+        ", ".join([*worker.queues, *_dead_letters(worker)]),
         _busy(worker),
         count(len(found.holds)),
         "-" if longest is None else f"{longest.id}, for {length(now - longest.claimed_at)}",
     ]
+
+
+def _dead_letters(worker: WorkerRecord) -> list[str]:
+    """The queues whose dead letters it looks after."""
+    said = [each.get("queues") for each in subscribers(worker) if each.get("dead_letters")]
+    names = {str(queue) for queues in said if isinstance(queues, list) for queue in queues}
+    return [f"dead letters of {name}" for name in sorted(names)]
+
+
+def _last_seen(found: Workforce) -> str:
+    last = max(found.last_consumers.items(), key=lambda each: each[1].seen_at, default=None)
+    if last is None:
+        return last_seen(None, None)
+    queue, consumer = last
+    return f"{last_seen(name_of(consumer), found.now - consumer.seen_at)}, which consumed {queue}"
 
 
 def _busy(worker: WorkerRecord) -> str:
@@ -73,7 +95,7 @@ async def stop(
 ) -> None:
     """End a running handler, wherever it runs. Its message becomes a dead letter with the reason "stopped"."""
     check_id(id_)
-    async with session.chosen.ready() as store:
+    async with session.chosen.ready(adopt=True) as store:
         if not await store.request_stop(id_, by=named(by)):
             raise Refusal(f"message {id_} does not run. `nightmail why {id_}` says where it is", NOT_FOUND)
         holder = (await store.facts(id_)).worker_id

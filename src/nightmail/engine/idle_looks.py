@@ -41,7 +41,8 @@ class IdleLooks:
             self._looking = asyncio.create_task(self._look(source))
         # Shielded: a worker that is stopped while it waits does not take the look from the others.
         await asyncio.shield(self._looking)
-        return bool(alarm.seconds_from(time.monotonic()))
+        # Though a slow server took longer to answer than the interval: then it is asked once more, not once by each.
+        return alarm.is_routine or bool(alarm.seconds_from(time.monotonic()))
 
     async def _look(self, source: LooksAhead) -> None:
         idle = self._idle(source)

@@ -40,8 +40,8 @@ class Alarm:
 
     def put_off(self, at: float, *, routine: bool) -> None:
         """Another's look saw that nothing is due before that moment. It never makes a look earlier."""
-        if self.is_routine and at > self._at:
-            self.set(at, routine=routine)
+        if self.is_routine:
+            self.set(max(at, self._at), routine=routine)
 
     def seconds_from(self, now: float) -> float:
         """How long until then; never negative."""

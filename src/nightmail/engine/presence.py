@@ -14,7 +14,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -49,9 +49,15 @@ class Member(Protocol):
 class Presence:
     """Shared by the workers of one process: one id, one report."""
 
-    def __init__(self, about: Mapping[str, Any] | None = None) -> None:
-        """`about` is reported in addition: JSON."""
+    def __init__(
+        self,
+        about: Mapping[str, Any] | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`about` is reported in addition: JSON. `now` is the clock of this machine."""
         self._about = dict(about or {})
+        self._now = now
         self._members: list[Member] = []
         self._id = b""
         self._pid = 0
@@ -76,16 +82,24 @@ class Presence:
 
     def report(self, members: Sequence[Member]) -> WorkerReport:
         """What it says about itself now, with these workers."""
-        queues = sorted({queue for member in members for queue in member.queues})
+        states = [member.state() for member in members]
+        queues = {
+            queue
+            for member, state in zip(members, states, strict=True)
+            if not state.get("dead_letters")
+            for queue in member.queues
+        }
         return WorkerReport(
             id=self.id,
             host=socket.gethostname(),
             pid=os.getpid(),
             version=__version__,
-            queues=tuple(queues),
+            queues=tuple(sorted(queues)),
             state={
-                "subscribers": [member.state() for member in members],
+                "subscribers": states,
                 "started": self._started,
+                # Beside the store's own time of the report it tells whether this machine's clock is right.
+                "clock": self._now().isoformat(timespec="milliseconds"),
                 "python": platform.python_version(),
                 **self._about,
             },
@@ -97,7 +111,7 @@ class Presence:
             if self._was_reported:
                 # Another life: the record of the one before may be removed only now.
                 self._id, self._was_reported = b"", False
-            self._started = datetime.now(UTC).isoformat(timespec="seconds")
+            self._started = self._now().isoformat(timespec="seconds")
         self._members.append(member)
         control = control_of(source)
         if self._reporting is not None:

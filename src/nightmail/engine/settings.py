@@ -41,10 +41,10 @@ class WorkerSettings:
     isolated: bool = False
     """Whether blocking handlers run in child processes: a message that kills its process takes nothing else down."""
     describe_error: Callable[[BaseException], str | None] = describe
-    """What a dead letter and the log say about an error: the place to redact."""
+    """What a dead letter, a message's last error and the log say about an error: the place to redact."""
 
     def described(self, error: BaseException) -> str | None:
-        """What a dead letter says about this error, even if `describe_error` raises."""
+        """What is said about this error, even if `describe_error` raises."""
         try:
             text = self.describe_error(error)
         except Exception as broken:  # noqa: BLE001 - an error whose repr raises still has a name

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
 
-from nightmail.controls import LeasedMessage, Pause, WorkerRecord
+from nightmail.controls import LastConsumer, LeasedMessage, Pause, WorkerRecord
 from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing, SchemaOutdated, UnsuitableServer
 from nightmail.findings import Code, Finding, Severity
-from nightmail.operations.liveness import name_of
+from nightmail.operations.liveness import last_seen, name_of
 from nightmail.records import DeadLetter, PendingMessage, QueueStats, StoredMessage, fingerprint
 from nightmail.wording import count, length, moment, several, when
 
@@ -18,14 +18,9 @@ _SHOWN = 3
 """How many examples evidence has."""
 
 
-def no_worker(queue: str, stats: QueueStats, consumers: Sequence[WorkerRecord], now: datetime) -> Finding:
+def no_worker(queue: str, stats: QueueStats, last: LastConsumer | None, now: datetime) -> Finding:
     """Messages that no process takes."""
-    last = max(consumers, key=attrgetter("seen_at"), default=None)
-    seen = (
-        "none was seen within a day"
-        if last is None
-        else f"the last one, {name_of(last)}, was seen {length(now - last.seen_at)} ago"
-    )
+    seen = last_seen(None, None) if last is None else last_seen(name_of(last), now - last.seen_at)
     late = "" if stats.oldest_due_age is None else f", the oldest for {length(stats.oldest_due_age)}"
     return Finding(
         code=Code.NO_WORKER,
@@ -78,7 +73,11 @@ def workers_busy(
             f"{several(stats.ready, 'message')} ready, the oldest for {length(late)}; {busy} busy{pace}"
         ),
         consequence="messages are late, and later by the minute while more come than are done",
-        remedy="start more processes, raise `max_workers`, or make the handler faster: it may wait for something slow",
+        remedy=(
+            "`nightmail workers` shows what runs where, and since when; end a handler that hangs with "
+            "`nightmail stop ID`. Else start more processes, raise `max_workers`, or make the handler faster: it may "
+            "wait for something slow"
+        ),
     )
 
 
@@ -334,18 +333,49 @@ def _because(pause: Pause) -> str:
 
 def clock_skew(skew: timedelta) -> Finding:
     """This machine and the store disagree about the time."""
-    behind = "behind" if skew > timedelta(0) else "ahead of"
+    return _skewed(
+        what=f"this machine's clock is {_off(skew)} the store's",
+        evidence="two readings of this clock around one of the store's",
+    )
+
+
+def clocks_of_hosts(behind: Mapping[str, tuple[timedelta, WorkerRecord]]) -> Finding:
+    """Hosts of workers and the store disagree about the time: by how much, and which worker said so."""
+    worst = sorted(behind.items(), key=lambda item: (-abs(item[1][0]), item[0]))
+    host, (skew, worker) = worst[0]
+    some = ", ".join(f"{name} ({_off(off).removesuffix(' of')})" for name, (off, _) in worst[:_SHOWN])
+    shown = worker.seen_at - skew
+    return _skewed(
+        what=(
+            f"the clock of {host} is {_off(skew)} the store's"
+            if len(worst) == 1
+            else f"clocks differ from the store's: {some}{' and others' if len(worst) > _SHOWN else ''}"
+        ),
+        evidence=(
+            f"worker {name_of(worker)} reported at {moment(shown)} by its own clock, and at {moment(worker.seen_at)} "
+            "by the store's"
+        ),
+        hosts=sorted(behind),
+    )
+
+
+def _skewed(*, what: str, evidence: str, hosts: Sequence[str] = ()) -> Finding:
     return Finding(
         code=Code.CLOCK_SKEW,
         severity=Severity.WARNING,
-        what=f"this machine's clock is {length(abs(skew))} {behind} the store's",
-        evidence="two readings of this clock around one of the store's",
+        subject=tuple(hosts),
+        what=what,
+        evidence=evidence,
         consequence=(
-            "nothing is lost: due times go by the store's clock. But an `activate_at` computed here is off by as much"
-            ", and so are the times in its logs"
+            "nothing is lost: due times go by the store's clock. But an `activate_at` computed on such a machine is "
+            "off by as much, and so are the times in its logs"
         ),
-        remedy="let both machines take their time from NTP (chrony, systemd-timesyncd)",
+        remedy="let all machines take their time from NTP (chrony, systemd-timesyncd)",
     )
+
+
+def _off(skew: timedelta) -> str:
+    return f"{length(abs(skew))} behind" if skew > timedelta(0) else f"{length(abs(skew))} ahead of"
 
 
 def schema_missing(error: SchemaMissing) -> Finding:

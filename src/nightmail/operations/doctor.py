@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter, itemgetter
 
-from nightmail.controls import LeasedMessage, Pause, WorkerRecord
+from nightmail.controls import LastConsumer, LeasedMessage, Pause, WorkerRecord
 from nightmail.errors import (
     NightmailError,
     NotAllowed,
@@ -18,7 +20,8 @@ from nightmail.errors import (
 )
 from nightmail.findings import Code, Examined, Finding
 from nightmail.operations import ailments
-from nightmail.operations.liveness import consumers, is_live, subscribers, total
+from nightmail.operations.liveness import clock_of_host, consumers, is_live, subscribers, total
+from nightmail.operations.workers import clock_of
 from nightmail.records import DeadFilter, DeadLetter, PendingMessage, QueueStats
 from nightmail.store import FullStore
 
@@ -39,6 +42,9 @@ class Thresholds:
     blocked: timedelta = timedelta(hours=1)
     paused: timedelta = timedelta(days=1)
     skew: timedelta = timedelta(seconds=5)
+    slow_report: timedelta = timedelta(seconds=10)
+    """How long a worker's report may take to reach the store: as long as stores wait for a connection. A clock is only
+    behind if it is so by more than this, too; no delay makes one look as if it were ahead."""
     sample: int = 100
     """How many waiting messages of a queue are looked at."""
     keys: int = 10
@@ -81,7 +87,7 @@ async def diagnose(store: FullStore, thresholds: Thresholds = DEFAULTS) -> list[
 async def _problem(store: FullStore) -> Finding | None:
     """What a service would refuse to start for."""
     try:
-        await store.check()
+        await store.check(adopt=False)
     except SchemaMissing as error:
         return ailments.schema_missing(error)
     except SchemaOutdated as error:
@@ -98,22 +104,28 @@ async def _problem(store: FullStore) -> Finding | None:
 async def _look(store: FullStore, thresholds: Thresholds) -> tuple[list[Finding], int]:
     """What the queues, their workers and their dead letters show, and how many processes are at work."""
     asked = datetime.now(UTC)
-    now = (await store.facts(0)).now
+    now = await clock_of(store)
     took = datetime.now(UTC) - asked
     skew = now - (asked + took / 2)
     seen = Seen(
         now=now,
         stats=await store.stats(),
         workers=await store.workers(),
+        last_consumers=await store.last_consumers(),
         leases=await store.leases(),
         pauses=await store.pauses(),
         dead=await store.dead(DeadFilter(), limit=thresholds.letters, max_bytes=thresholds.letter_bytes),
         thresholds=thresholds,
     )
     found = list(seen.findings())
+    differing = _differing_clocks([each for each in seen.workers if is_live(each, now)], thresholds)
     # What the round trip took cannot be told from skew.
     if abs(skew) - took / 2 > thresholds.skew:
         found.append(ailments.clock_skew(skew))
+        # Its workers need not say the same.
+        differing.pop(socket.gethostname(), None)
+    if differing:
+        found.append(ailments.clocks_of_hosts(differing))
     for queue, stats in seen.stats.items():
         if stats.ready or stats.scheduled:
             waiting = await store.peek(queue, limit=thresholds.sample)
@@ -129,6 +141,8 @@ class Seen:
     now: datetime
     stats: dict[str, QueueStats]
     workers: Sequence[WorkerRecord]
+    last_consumers: Mapping[str, LastConsumer]
+    """Of each queue."""
     leases: Sequence[LeasedMessage]
     pauses: Sequence[Pause]
     dead: Sequence[DeadLetter]
@@ -149,7 +163,7 @@ class Seen:
     def _workers(self) -> Iterator[Finding]:
         for queue, stats in sorted(self.stats.items()):
             if stats.ready and not any(is_live(each, self.now) for each in consumers(queue, self.workers)):
-                yield ailments.no_worker(queue, stats, consumers(queue, self.workers), self.now)
+                yield ailments.no_worker(queue, stats, self.last_consumers.get(queue), self.now)
         yield from self._busy()
         for worker in self.workers:
             held = [lease for lease in self.leases if lease.worker_id == worker.id]
@@ -237,6 +251,25 @@ def _outliving(live: Sequence[WorkerRecord]) -> Iterator[Finding]:
         yield ailments.handler_outlives_lease(queue, worker, took=took, lease=lease)
 
 
+def _differing_clocks(
+    live: Sequence[WorkerRecord], thresholds: Thresholds
+) -> dict[str, tuple[timedelta, WorkerRecord]]:
+    """By host: how far its clock is behind the store's, and the worker that says so."""
+    least: dict[str, tuple[timedelta, WorkerRecord]] = {}
+    for worker in live:
+        if (shown := clock_of_host(worker)) is not None:
+            behind = worker.seen_at - shown
+            # A report that was slow to arrive seems to come from a clock that is behind: the fastest is nearest to it.
+            least[worker.host] = min(
+                least.get(worker.host, (behind, worker)), (behind, worker), key=itemgetter(0)
+            )
+    return {
+        host: (behind, worker)
+        for host, (behind, worker) in least.items()
+        if not -thresholds.skew <= behind <= thresholds.skew + thresholds.slow_report
+    }
+
+
 def _failing(queue: str, waiting: Sequence[PendingMessage], thresholds: Thresholds) -> Iterator[Finding]:
     failed = [each for each in waiting if each.attempts >= thresholds.failed_attempts]
     if len(failed) >= thresholds.failing and 2 * len(failed) >= len(waiting):
@@ -251,7 +284,9 @@ async def _blocked(store: FullStore, queue: str, now: datetime, thresholds: Thre
     oldest = list(reversed(first_of.values()))[: thresholds.keys]
     blocked = []
     for message in oldest:
-        facts = await store.facts(message.id)
-        if facts.key_held_by is not None:
-            blocked.append((message, facts.key_held_by))
+        # One that has ended since is blocked no more, and a worker's account may not read what became of it.
+        with suppress(NotAllowed):
+            facts = await store.facts(message.id)
+            if facts.key_held_by is not None:
+                blocked.append((message, facts.key_held_by))
     return [ailments.key_blocked(queue, blocked, now)] if blocked else []

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from nightmail.controls import MOST_AHEAD
+from nightmail.operations.liveness import last_seen
 from nightmail.wording import count, length, moment, several, when
 
 
@@ -17,12 +18,18 @@ class DueLater:
     due_at: datetime
     due_in: timedelta
     attempts: int
+    """How many have failed."""
+    max_attempts: int | None = None
+    """How often it is tried, if it has failed and a worker of its queue says so."""
+    last_error: str | None = None
 
     @property
     def text(self) -> str:
         """For people."""
-        after = f", after {several(self.attempts, 'failed attempt')}" if self.attempts else ""
-        return f"due in {length(self.due_in)}{after} ({moment(self.due_at)})"
+        due = f"due in {length(self.due_in)} ({moment(self.due_at)})"
+        if not self.attempts:
+            return due
+        return f"{_attempt(self.attempts, self.max_attempts)} is {due}{_last_error(self.last_error)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +105,12 @@ class KeyHeld:
     """Negative: it has been due for so long."""
     max_attempts: int | None = None
     """How often it is tried, if a worker of its queue says so."""
+    last_error: str | None = None
 
     @property
     def text(self) -> str:
         """For people."""
-        attempt = f"attempt {self.attempts + 1}"
-        if self.max_attempts is not None:
-            attempt += f" of {self.max_attempts}"
+        attempt = _attempt(self.attempts, self.max_attempts)
         if self.running:
             state = f"{attempt} runs now"
         elif self.due_in > timedelta(0):
@@ -112,8 +118,8 @@ class KeyHeld:
         else:
             state = f"{attempt} has been due for {length(-self.due_in)}"
         return (
-            f"ordering key {self.ordering_key}: message {self.message_id} goes first; its {state} "
-            f"(`nightmail why {self.message_id}`)"
+            f"ordering key {self.ordering_key}: message {self.message_id} goes first; its "
+            f"{state}{_last_error(self.last_error)} (`nightmail why {self.message_id}`)"
         )
 
 
@@ -165,21 +171,13 @@ class NoWorker:
 
     queue: str
     worker: str | None
-    """The one that was seen last, within a day; one that stopped in order is no longer listed."""
+    """The one that was seen last, within 90 days, whether it stopped in order or not."""
     seen_ago: timedelta | None
 
     @property
     def text(self) -> str:
         """For people."""
-        if self.worker is None or self.seen_ago is None:
-            return (
-                f"no live worker consumes queue {self.queue}: none was seen within a day, other than those that "
-                "stopped in order"
-            )
-        return (
-            f"no live worker consumes queue {self.queue}: the last one, {self.worker}, was seen "
-            f"{length(self.seen_ago)} ago"
-        )
+        return f"no live worker consumes queue {self.queue}: {last_seen(self.worker, self.seen_ago)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,3 +308,12 @@ WhyReason: TypeAlias = (
 
 def _ahead(number: int) -> str:
     return f"{count(number)} or more messages" if number >= MOST_AHEAD else several(number, "message")
+
+
+def _attempt(failed: int, most: int | None) -> str:
+    """The attempt that follows so many that failed."""
+    return f"attempt {failed + 1}" + ("" if most is None else f" of {most}")
+
+
+def _last_error(error: str | None) -> str:
+    return "" if error is None else f", last error {error}"

@@ -6,13 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any, Final
 
 from nightmail.controls import Pause, QueueStatus, WorkerRecord
-from nightmail.errors import NotAllowed
-from nightmail.operations.liveness import consumed_by, is_live, subscribers
+from nightmail.operations.liveness import is_live, subscribers
 from nightmail.operations.workers import clock_of
 from nightmail.records import QueueStats
 from nightmail.store import FullStore
@@ -31,7 +30,6 @@ class Looks:
         self._store = store
         self._only = None if not queues else set(queues)
         self._before: tuple[float, dict[str, QueueStats]] | None = None
-        self._may_ask_clock = True
         self.status: list[QueueStatus] = []
         """What the last look showed."""
         self.took = 0.0
@@ -43,7 +41,7 @@ class Looks:
         found = await self._store.stats()
         at = monotonic()
         pauses = await self._store.pauses()
-        now = await self._clock()
+        now = await clock_of(self._store)
         workers = [each for each in await self._store.workers() if is_live(each, now)]
         if self._only is not None:
             found = {name: found.get(name, QueueStats()) for name in self._only}
@@ -55,15 +53,6 @@ class Looks:
         self.status, self._before = shown, (at, found)
         self.took = monotonic() - begun
         return shown
-
-    async def _clock(self) -> datetime:
-        """The store's clock. A worker's account may not ask for it: then ours, which is near enough for an age."""
-        if self._may_ask_clock:
-            try:
-                return await clock_of(self._store)
-            except NotAllowed:
-                self._may_ask_clock = False  # A server may log each refusal.
-        return datetime.now(UTC)
 
     async def look_twice(self, seconds: float) -> list[QueueStatus]:
         """Look, and again after so many seconds, for what changes. 0: look once."""
@@ -109,7 +98,7 @@ class _Work:
         self._out: Counter[str] = Counter()
         self._late: dict[str, float] = {}
         for worker in workers:
-            self.consumers.update(consumed_by(worker))
+            self.consumers.update(set(worker.queues))
             for each in subscribers(worker):
                 if not each.get("dead_letters"):
                     for queue, ended in _numbers(each.get("ended_per_second")):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final
 
-from nightmail.controls import MessageFacts, WorkerRecord
+from nightmail.controls import LastConsumer, MessageFacts, WorkerRecord
 from nightmail.operations.liveness import consumers, is_live, name_of, subscribers
 from nightmail.operations.reasons import (
     Available,
@@ -44,7 +44,14 @@ async def why(store: FullStore, id_: int) -> list[WhyReason]:
     if facts.message is not None and any(pause.ordering_key is None for pause in facts.pauses):
         # Only then: to count a queue is more work than all the rest.
         behind = (await store.stats()).get(facts.message.queue, QueueStats()).ready
-    return explain(facts, await store.workers(), look_interval=store.look_interval, behind=behind)
+    workers = await store.workers()
+    last_consumer = None
+    message = facts.message
+    if message is not None and not message.running and not _live(message.queue, workers, facts.now):
+        last_consumer = (await store.last_consumers()).get(message.queue)
+    return explain(
+        facts, workers, look_interval=store.look_interval, behind=behind, last_consumer=last_consumer
+    )
 
 
 def explain(
@@ -53,19 +60,21 @@ def explain(
     *,
     look_interval: timedelta = LOOK_INTERVAL,
     behind: int | None = None,
+    last_consumer: LastConsumer | None = None,
 ) -> list[WhyReason]:
     """What these facts say about why a message does not run: all that applies, never nothing.
 
-    `behind` is how many messages of its queue are ready, if that was counted.
+    `behind` is how many messages of its queue are ready, if that was counted; `last_consumer` is who consumed its queue
+    last, which is said if none of `workers` is live and does.
     """
     message = facts.message
     if message is None:
         return list(_gone(facts)) or [Unknown()]
     if message.running:
         return list(_running(facts, message, workers))
-    reasons = list(_waiting(facts, message, workers, behind))
+    reasons = list(_waiting(facts, message, workers, behind, last_consumer))
     if all(isinstance(reason, _NOT_IN_THE_WAY) for reason in reasons):
-        live = [each for each in consumers(message.queue, workers) if is_live(each, facts.now)]
+        live = _live(message.queue, workers, facts.now)
         reasons.append(
             Available(queue=message.queue, workers=len(live), within=look_interval, ahead=facts.ahead)
         )
@@ -108,11 +117,21 @@ def _running(
 
 
 def _waiting(
-    facts: MessageFacts, message: StoredMessage, workers: Sequence[WorkerRecord], behind: int | None
+    facts: MessageFacts,
+    message: StoredMessage,
+    workers: Sequence[WorkerRecord],
+    behind: int | None,
+    last_consumer: LastConsumer | None,
 ) -> Iterator[WhyReason]:
     now = facts.now
     if message.due_at > now:
-        yield DueLater(due_at=message.due_at, due_in=message.due_at - now, attempts=message.attempts)
+        yield DueLater(
+            due_at=message.due_at,
+            due_in=message.due_at - now,
+            attempts=message.attempts,
+            max_attempts=_max_attempts(message.queue, workers) if message.attempts else None,
+            last_error=message.last_error,
+        )
     if message.expires_at is not None and message.expires_at <= now:
         yield Expired(
             queue=message.queue, expires_at=message.expires_at, expired_for=now - message.expires_at
@@ -139,6 +158,7 @@ def _waiting(
             attempts=first.attempts,
             due_in=first.due_at - now,
             max_attempts=_max_attempts(message.queue, workers),
+            last_error=first.last_error,
         )
     if message.lease_until is not None:
         yield WorkerLost(
@@ -146,20 +166,22 @@ def _waiting(
             expired_for=now - message.lease_until,
             deliveries=message.deliveries,
         )
-    yield from _no_worker(facts, message, workers)
+    if not _live(message.queue, workers, now):
+        yield _no_worker(message.queue, last_consumer, now)
     yield from _replaced(facts, message)
     if facts.locked:
         yield Locked()
 
 
-def _no_worker(
-    facts: MessageFacts, message: StoredMessage, workers: Sequence[WorkerRecord]
-) -> Iterator[WhyReason]:
-    last = max(consumers(message.queue, workers), key=attrgetter("seen_at"), default=None)
+def _live(queue: str, workers: Sequence[WorkerRecord], now: datetime) -> list[WorkerRecord]:
+    return [each for each in consumers(queue, workers) if is_live(each, now)]
+
+
+def _no_worker(queue: str, last: LastConsumer | None, now: datetime) -> NoWorker:
     if last is None:
-        yield NoWorker(queue=message.queue, worker=None, seen_ago=None)
-    elif not is_live(last, facts.now):
-        yield NoWorker(queue=message.queue, worker=name_of(last), seen_ago=facts.now - last.seen_at)
+        return NoWorker(queue=queue, worker=None, seen_ago=None)
+    # It may have come after `now` was read.
+    return NoWorker(queue=queue, worker=name_of(last), seen_ago=max(now - last.seen_at, timedelta(0)))
 
 
 def _max_attempts(queue: str, workers: Sequence[WorkerRecord]) -> int | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from nightmail.controls import LeasedMessage, WorkerRecord
+from nightmail.controls import LastConsumer, LeasedMessage, WorkerRecord
 from nightmail.operations.liveness import is_live
 from nightmail.store import FullStore
 
@@ -28,12 +29,14 @@ class Workforce:
     now: datetime
     """The store's clock then."""
     workers: tuple[WorkerHoldings, ...]
+    last_consumers: Mapping[str, LastConsumer]
+    """For each queue the process that was last seen to consume it, within 90 days: also one that is gone."""
     unregistered: tuple[LeasedMessage, ...]
     """What is held by processes that do not report themselves."""
 
 
 async def workforce(store: FullStore) -> Workforce:
-    """The processes that reported within the last day, by host, pid and id."""
+    """The processes that reported within the last day, by host, pid and id; and who consumed each queue last."""
     now = await clock_of(store)
     found = await store.workers()
     leases = await store.leases()
@@ -48,11 +51,12 @@ async def workforce(store: FullStore) -> Workforce:
             )
             for each in found
         ),
+        last_consumers=await store.last_consumers(),
         unregistered=tuple(lease for lease in leases if lease.worker_id not in known),
     )
 
 
 async def clock_of(store: FullStore) -> datetime:
     """What the store's clock shows."""
-    # An id that no message has: what is asked for is the clock.
+    # No message has this id: what is asked for is the clock.
     return (await store.facts(0)).now

@@ -37,6 +37,7 @@ class OutboxTables:
     dedup: Table
     controls: Table
     workers: Table
+    consumers: Table
     meta: Table
     bells: Table | None = None
     """Only SQLite has it."""

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from nightmail.controls import WorkerRecord, WorkerReport
+from nightmail.controls import LastConsumer, WorkerRecord, WorkerReport
 from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.store import Capabilities, Claimed
@@ -96,9 +96,17 @@ class VirtualStore(MemoryStore):
 
     async def workers(self) -> list[WorkerRecord]:
         """The workers that take part, seen just now."""
+        await self._see_who_is_present()
+        return await super().workers()
+
+    async def last_consumers(self) -> dict[str, LastConsumer]:
+        """Who consumed each queue last: the workers that take part are seen just now."""
+        await self._see_who_is_present()
+        return await super().last_consumers()
+
+    async def _see_who_is_present(self) -> None:
         for report in self._present():
             await self.report(report)
-        return await super().workers()
 
     # ── what there is to do ────────────────────────────────────────────────────────────────────────────────
 

@@ -46,6 +46,7 @@ EMPTY = (
     "delete from nightmail_dedup",
     "delete from nightmail_controls",
     "delete from nightmail_workers",
+    "delete from nightmail_consumers",
 )
 
 

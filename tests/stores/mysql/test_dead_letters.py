@@ -84,7 +84,7 @@ async def test_a_redriven_message_looks_as_if_it_was_published(mysql_url: str) -
         await store.publish(message(b"body", timer_id="other", ordering_key="k", priority=3))
         columns = (
             "priority, superseded, expires_at, lease_until, token, claimed_at, first_attempt_at, last_attempt_at, "
-            "attempts, deliveries, head_key, timer_key = timer_id, queue, ordering_key, queue_head, "
+            "last_error, attempts, deliveries, head_key, timer_key = timer_id, queue, ordering_key, queue_head, "
             "queue_timer = concat(queue, x'00', timer_id), due_at = published_at, body"
         )
 

@@ -23,7 +23,7 @@ from tests.stores.support import claim, done
 pytestmark = pytest.mark.mysql
 
 MANY = 30_000
-MILLION = 1_000_000
+LONG = 200_000
 FILL = f"""
     insert into nightmail_messages (queue, priority, due_at, published_at, headers, body, ordering_key)
     select '{QUEUE}', 5, utc_timestamp(6) - interval 1 hour + interval seq microsecond, utc_timestamp(6), '{{}}',
@@ -87,14 +87,14 @@ async def copy_the_last_parked(url: str, count: int) -> None:
         assert after.partition("ENGINE")[0] == before.partition("ENGINE")[0]
 
 
-async def test_what_a_claim_reads_follows_its_limit_and_not_a_million_messages_of_one_key(
+async def test_what_a_claim_reads_follows_its_limit_and_not_the_line_behind_one_key(
     mysql_url: str,
 ) -> None:
     async with open_store(mysql_url) as store:
         await store.publish_batch([message(b"line", ordering_key="k", priority=5) for _ in range(20)])
         first = list((await store.claim([QUEUE], limit=10, lease=HOUR, token=uuid4())).deliveries)
         assert await parked(mysql_url) == 18
-        await copy_the_last_parked(mysql_url, MILLION)
+        await copy_the_last_parked(mysql_url, LONG)
         assert store._opening.now is not None
         lane = store._opening.now.claim_lane
 
@@ -132,7 +132,7 @@ async def test_what_a_claim_reads_follows_its_limit_and_not_a_million_messages_o
         assert bodies == [b"other %d" % n for n in range(10)]
         assert max(reads) < 100_000
         assert reads[-1] < 300
-        assert await parked(mysql_url) > MILLION + MANY - 100
+        assert await parked(mysql_url) > LONG + MANY - 100
 
 
 async def test_the_watch_does_not_walk_over_a_line_either(mysql_url: str) -> None:

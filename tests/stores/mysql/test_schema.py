@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing
+from nightmail.findings import Code
 from nightmail.outcome import Retry
 from nightmail.store import Settlement
 from nightmail.stores.mysql import MySQLStore
@@ -17,9 +18,9 @@ from testkit.servers.mariadb import MariaDB
 from tests.schema.conftest import Database
 from tests.schema.versions import meta, version_2
 from tests.stores.mysql.support import MySQLBackend, connection, open_store, run, user
-from tests.stores.shared.documented_roles import DocumentedRoles, store_of
+from tests.stores.shared.documented_roles import DocumentedRoles, found, go_wrong, store_of
 from tests.stores.shared.schema import Schema
-from tests.stores.support import claim, done
+from tests.stores.support import claim, done, opened
 
 pytestmark = pytest.mark.mysql
 
@@ -31,6 +32,16 @@ class TestDocumentedRoles(DocumentedRoles):
             await operator.publish(message(timer_id="t", on_conflict="replace", ordering_key="k"))
             assert await operator.reschedule(QUEUE, "t", HOUR)
             assert await operator.cancel(QUEUE, "t")
+
+    async def test_a_worker_that_keeps_no_history_finds_what_is_wrong(self, backend: MySQLBackend) -> None:
+        async with (
+            backend.opened() as store,
+            user(backend.url, "worker", only_the_least=True) as url,
+            opened(MySQLStore(url)) as worker,
+        ):
+            await go_wrong(store)
+
+            assert await found(worker) >= {Code.NO_WORKER, Code.KEY_BLOCKED, Code.DEAD_LETTERS_WAITING}
 
 
 DRIFTS = [

@@ -11,6 +11,7 @@ import logging
 import socket
 import traceback
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -22,7 +23,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
 
-from nightmail import NoRetry, OutboxBroker
+from nightmail import ConstantRetry, NoRetry, OutboxBroker
 from nightmail.broker.opentelemetry import OutboxTelemetryMiddleware
 from nightmail.broker.prometheus import OutboxPrometheusMiddleware
 from nightmail.cli.exit_codes import UNREACHABLE
@@ -131,6 +132,9 @@ class Canaries:
         @broker.subscriber("mail")
         async def handle(order: Order) -> None: ...
 
+        @broker.subscriber("again", retry=ConstantRetry(delay=timedelta(hours=1)))
+        async def repeat(order: Order) -> None: ...
+
         heard = everything.heard
         async with started(broker):
             for body in ({"total": BODY}, BODY):
@@ -139,14 +143,20 @@ class Canaries:
                 )
                 await heard.until(partial(heard_of, heard, sent))
             letters = await broker.store.dead(DeadFilter(), limit=10)
+            assert all(isinstance(outcome, Dead) for _, outcome in heard.outcomes)
+            sent = await broker.publish({"total": BODY}, "again", headers={"h": HEADER}, ordering_key=KEY)
+            await heard.until(partial(heard_of, heard, sent))
+            (waiting,) = await broker.store.find([sent or 0])
 
         assert_untold(everything.told())
+        assert waiting.last_error is not None
+        assert waiting.last_error.startswith("ValidationError")
+        assert_untold(waiting.last_error)
         assert len(letters) == 2
         for letter in letters:
             assert letter.error is not None
             assert_untold(letter.error)
             assert_untold(repr(letter), CONTENT)
-        assert all(isinstance(outcome, Dead) for _, outcome in heard.outcomes)
 
     async def test_an_outage_tells_no_secret(self, backend: Backend, everything: Everything) -> None:
         broker = OutboxBroker(backend.url, create_tables=True, **everything.options)

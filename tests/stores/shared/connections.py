@@ -14,7 +14,7 @@ from nightmail.store import Extend, FullStore
 from nightmail.testing.conformance.build import LEASE, QUEUE, message
 from tests.counters.baseline import more
 from tests.stores.shared.backend import ServerBackend
-from tests.stores.shared.keeper import keepers
+from tests.stores.shared.keeper import Slow, keepers, run_slowly
 from tests.stores.support import claim, done, opened, until
 
 
@@ -68,13 +68,13 @@ class Connections:
             for each in subscribers:
                 each.cancel()
             await asyncio.gather(*subscribers, return_exceptions=True)
-        await until(lambda: none_left(backend))
+        await until(lambda: at_most(0, backend))
 
     async def test_nothing_is_connected_before_it_is_needed(self, backend: ServerBackend) -> None:
         async with backend.opened():
             pass
         async with opened(backend.store(), migrate=False) as store:
-            await until(lambda: none_left(backend))
+            await until(lambda: at_most(0, backend))
 
             await store.publish(message())
 
@@ -93,11 +93,39 @@ class Connections:
             await store.close()
 
             assert keepers() == 0
-            await until(lambda: none_left(backend))
+            await until(lambda: at_most(0, backend))
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
             with pytest.raises(StoreUnavailable, match="not open"):
                 await store.ping()
+
+    async def test_a_close_that_is_given_up_leaves_no_connection_and_no_thread_behind(
+        self, backend: ServerBackend
+    ) -> None:
+        async with backend.opened() as store:
+            await store.publish(message())
+            slow, ready, leave = Slow(), asyncio.Event(), asyncio.Event()
+            workers = [
+                asyncio.create_task(subscriber(store, await claim(store), ready)),
+                asyncio.create_task(run_slowly(store, slow, leave)),
+            ]
+            await asyncio.gather(ready.wait(), slow.begun.wait())
+            closing = asyncio.create_task(store.close())
+            await slow.ending.wait()
+
+            # As a broker does once the time for it is over.
+            closing.cancel()
+            await asyncio.wait([closing])
+
+            assert closing.cancelled()
+            # The keeper's own is open until its work has ended.
+            await until(lambda: at_most(1, backend))
+            slow.go_on()
+            await until(lambda: at_most(0, backend))
+            await until(lambda: not keepers())
+            for each in workers:
+                each.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
 
     async def test_who_waited_when_the_store_was_closed_opens_no_connection(
         self, backend: ServerBackend
@@ -115,8 +143,8 @@ class Connections:
 
             refused = [result for result in results if isinstance(result, BaseException)]
             assert all(isinstance(error, StoreUnavailable) for error in refused)
-            await until(lambda: none_left(backend))
+            await until(lambda: at_most(0, backend))
 
 
-async def none_left(backend: ServerBackend) -> bool:
-    return await backend.connections() == 0
+async def at_most(number: int, backend: ServerBackend) -> bool:
+    return await backend.connections() <= number

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 
-from nightmail.errors import NightmailError
+from nightmail.errors import NightmailError, NotAllowed
+from nightmail.findings import Code
 from nightmail.message import OnConflict
+from nightmail.operations.doctor import Thresholds, diagnose
 from nightmail.operations.status import Looks
+from nightmail.operations.workers import clock_of
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import FullStore, Settlement
 from nightmail.testing.conformance.build import (
@@ -22,10 +26,11 @@ from nightmail.testing.conformance.build import (
     fresh_token,
     message,
 )
-from nightmail.testing.conformance.workers import FIRST, a_report
+from nightmail.testing.conformance.workers import FIRST, SECOND_ID, a_report
 from tests.stores.shared.backend import SqlBackend
 from tests.stores.support import EVERYTHING, claim, done, opened
 
+NOTED = "select queue, pid from nightmail_consumers order by queue"
 POLICIES: tuple[OnConflict, ...] = ("skip", "replace", "earliest", "latest")
 
 
@@ -36,6 +41,26 @@ async def store_of(backend: SqlBackend, *roles: str) -> AsyncIterator[tuple[Full
         # There was nothing to make, so migrating took no rights.
         await store.check()
         yield store, theirs
+
+
+async def go_wrong(store: FullStore) -> None:
+    """Messages that no worker takes, a key that is blocked, and a dead letter."""
+    await store.publish_batch([message(ordering_key="k"), message(ordering_key="k")])
+    (held,) = await claim(store)
+    await store.settle([Settlement(held, Retry(HOUR))])
+    await store.publish(message(queue="other"))
+    (rejected,) = await claim(store, queue="other")
+    await store.settle([Settlement(rejected, Dead("rejected"))])
+
+
+async def found(store: FullStore) -> set[Code]:
+    """What a doctor finds."""
+    return {each.code for each in await diagnose(store, Thresholds(blocked=timedelta(0)))}
+
+
+def text_of(value: str | bytes) -> str:
+    """A name as its column has it: MySQL keeps bytes."""
+    return value if isinstance(value, str) else value.decode()
 
 
 class DocumentedRoles:
@@ -126,6 +151,24 @@ class DocumentedRoles:
             assert len(await claim(worker)) == 1
             await worker.sign_off(FIRST)
 
+    async def test_a_worker_notes_who_consumed_its_queues_last_only_when_it_leaves_them(
+        self, backend: SqlBackend
+    ) -> None:
+        async with backend.opened(), store_of(backend, "worker") as (worker, _):
+            for _ in range(3):
+                await worker.report(a_report(queues=("mail", "refunds")))
+                await worker.report(a_report(SECOND_ID, queues=("orders",)))
+            assert await backend.run(NOTED) == []
+
+            await worker.report(a_report(queues=("mail",)))
+            await worker.sign_off(FIRST)
+
+            assert [(text_of(queue), pid) for queue, pid in await backend.run(NOTED)] == [
+                ("mail", 77),
+                ("refunds", 77),
+            ]
+            assert set(await worker.last_consumers()) == {"mail", "refunds", "orders"}
+
     async def test_an_operator_pauses_stops_and_asks_why(self, backend: SqlBackend) -> None:
         async with backend.opened() as store, store_of(backend, "operator") as (operator, _):
             await store.publish_batch([message(), message()])
@@ -138,4 +181,19 @@ class DocumentedRoles:
             assert (await operator.facts(running.id)).stop_requested_by == "ann"
             assert [each.id for each in await operator.leases()] == [running.id]
             assert [each.id for each in await operator.workers()] == [FIRST]
+            assert QUEUE in await operator.last_consumers()
             assert await operator.resume(QUEUE)
+
+    @pytest.mark.parametrize("role", ["worker", "operator"])
+    async def test_a_worker_and_an_operator_find_what_is_wrong(self, backend: SqlBackend, role: str) -> None:
+        async with backend.opened() as store, store_of(backend, role) as (theirs, _):
+            await go_wrong(store)
+
+            assert await found(theirs) >= {Code.NO_WORKER, Code.KEY_BLOCKED, Code.DEAD_LETTERS_WAITING}
+
+    async def test_a_publisher_knows_the_stores_clock_and_is_no_doctor(self, backend: SqlBackend) -> None:
+        async with backend.opened() as store, store_of(backend, "publisher") as (publisher, _):
+            assert await clock_of(store) <= await clock_of(publisher)
+
+            with pytest.raises(NotAllowed, match=r"denied .*nightmail_"):
+                await found(publisher)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -12,7 +13,7 @@ from nightmail.outcome import WriteResult
 from nightmail.store import Extend, FullStore
 from nightmail.testing.conformance.build import HOUR, message
 from tests.stores.shared.backend import Backend
-from tests.stores.support import claim
+from tests.stores.support import claim, until
 
 
 def keepers() -> int:
@@ -22,6 +23,11 @@ def keepers() -> int:
 
 async def forever(_: Extend) -> None:
     await asyncio.Event().wait()
+
+
+def our_threads() -> set[threading.Thread]:
+    """All that stores have started."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("nightmail")}
 
 
 class Slow:
@@ -38,12 +44,14 @@ class Slow:
         try:
             await asyncio.Event().wait()
         finally:
-            self._here.call_soon_threadsafe(self.ending.set)
+            with suppress(RuntimeError):  # The event loop may have ended.
+                self._here.call_soon_threadsafe(self.ending.set)
             await self._enough.wait()
 
     def go_on(self) -> None:
         assert self._there is not None
-        self._there.call_soon_threadsafe(self._enough.set)
+        with suppress(RuntimeError):
+            self._there.call_soon_threadsafe(self._enough.set)
 
 
 async def run_slowly(store: FullStore, work: Slow, leave: asyncio.Event) -> None:
@@ -146,3 +154,43 @@ class KeeperThread:
                     await beginning
 
         assert keepers() == 0
+
+    async def test_a_close_that_is_given_up_leaves_no_thread_behind(self, backend: Backend) -> None:
+        before = our_threads()
+        async with backend.opened() as store:
+            slow, leave = Slow(), asyncio.Event()
+            working = asyncio.create_task(run_slowly(store, slow, leave))
+            await slow.begun.wait()
+            closing = asyncio.create_task(store.close())
+            await slow.ending.wait()
+
+            # As a broker does once the time for it is over.
+            closing.cancel()
+            await asyncio.wait([closing], timeout=10)
+            slow.go_on()
+
+            await until(lambda: our_threads() <= before)
+            leave.set()
+            await working
+
+    async def test_an_event_loop_that_ends_before_the_work_leaves_no_thread_behind(
+        self, backend: Backend
+    ) -> None:
+        store, works = backend.store(), list[Slow]()
+
+        async def program() -> None:
+            leave = asyncio.Event()
+            await store.open()
+            works.extend([Slow(), Slow()])
+            leaving = [asyncio.create_task(run_slowly(store, slow, leave)) for slow in works]
+            await asyncio.gather(*(slow.begun.wait() for slow in works))
+            leave.set()
+            await works[0].ending.wait()
+            assert not any(task.done() for task in leaving)
+
+        await asyncio.to_thread(asyncio.run, program())
+        for slow in works:
+            slow.go_on()
+
+        await until(lambda: not keepers())
+        await store.close()

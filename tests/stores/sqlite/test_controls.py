@@ -28,7 +28,7 @@ from nightmail.testing.conformance.build import (
     message,
     stored,
 )
-from nightmail.testing.conformance.workers import a_report
+from nightmail.testing.conformance.workers import FIRST, SECOND_ID, a_report
 from tests.stores.sqlite.support import has_arrived, locked, unchecked
 from tests.stores.support import settle
 
@@ -41,6 +41,7 @@ NOTED = """
     CREATE TRIGGER reported AFTER INSERT ON nightmail_workers
     BEGIN INSERT INTO effects VALUES ('reported'); END;
 """
+CONSUMERS = "SELECT queue, pid FROM nightmail_consumers ORDER BY queue"
 PAUSED = "SELECT queue, ordering_key FROM nightmail_controls ORDER BY queue, ordering_key"
 
 
@@ -63,6 +64,20 @@ async def synchronous(store: SQLiteStore) -> int:
     return int(level)
 
 
+async def test_who_consumed_a_queue_last_is_noted_only_when_a_worker_leaves_it(
+    store: SQLiteStore, file: Path
+) -> None:
+    for _ in range(3):
+        await store.report(a_report(queues=("mail", "refunds")))
+        await store.report(a_report(SECOND_ID, queues=("orders",)))
+    assert rows(file, CONSUMERS) == []
+
+    await store.report(a_report(queues=("mail",)))
+    await store.sign_off(FIRST)
+
+    assert rows(file, CONSUMERS) == [("mail", 77), ("refunds", 77)]
+
+
 class TestTheLock:
     async def test_what_operators_ask_is_answered_while_another_writes(
         self, store: SQLiteStore, file: Path
@@ -75,6 +90,7 @@ class TestTheLock:
         with locked(file):
             assert [each.by for each in await store.pauses()] == ["ann"]
             assert len(await store.workers()) == 1
+            assert QUEUE in await store.last_consumers()
             assert [each.id for each in await store.leases()] == [id_]
             assert (await store.facts(id_)).message is not None
 

@@ -12,6 +12,7 @@ from operator import attrgetter
 from nightmail.clock import Clock
 from nightmail.controls import (
     MOST_AHEAD,
+    LastConsumer,
     LeasedMessage,
     MessageFacts,
     Pause,
@@ -97,12 +98,17 @@ class MemoryControl:
     async def sign_off(self, worker_id: str) -> None:
         """Forget this worker."""
         with self.data.step:
-            self.data.tables.controls.sign_off(worker_id)
+            self.data.tables.controls.sign_off(worker_id, self._now())
 
     async def workers(self) -> list[WorkerRecord]:
         """The workers seen within the last day."""
         with self.data.step:
             return self.data.tables.controls.workers(self._now())
+
+    async def last_consumers(self) -> dict[str, LastConsumer]:
+        """Who consumed each queue last, within 90 days."""
+        with self.data.step:
+            return self.data.tables.controls.last_consumers(self._now())
 
     async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
         """Running messages, the longest running first."""

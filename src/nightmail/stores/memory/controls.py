@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from nightmail.controls import FORGOTTEN_AFTER, Pause, WorkerRecord, WorkerReport
+from nightmail.controls import (
+    CONSUMERS_KEPT_FOR,
+    FORGOTTEN_AFTER,
+    LastConsumer,
+    Pause,
+    WorkerRecord,
+    WorkerReport,
+    consumption,
+    latest_of_each,
+)
 from nightmail.stores.memory.times import after
 
 
@@ -18,6 +27,8 @@ class Controls:
         self._lengths: dict[str, timedelta] = {}
         """How long the automatic pause of each queue was last set for."""
         self._workers: dict[str, WorkerRecord] = {}
+        self._consumers: dict[str, LastConsumer] = {}
+        """Of each queue the last of those that have left it."""
 
     def pause(self, pause: Pause) -> None:
         """Set this pause, in place of the one before it."""
@@ -79,10 +90,14 @@ class Controls:
 
     def report(self, worker: WorkerReport, now: datetime) -> None:
         """Note this worker, and forget those that were not seen for a day."""
-        before = self._workers.get(worker.id)
-        self._workers = {
-            each.id: each for each in self._workers.values() if now - each.seen_at <= FORGOTTEN_AFTER
-        }
+        before = self._workers.pop(worker.id, None)
+        leaving = [each for each in self._workers.values() if now - each.seen_at > FORGOTTEN_AFTER]
+        for each in leaving:
+            del self._workers[each.id]
+        if before is not None:
+            dropped = tuple(queue for queue in before.queues if queue not in worker.queues)
+            leaving.append(replace(before, queues=dropped))
+        self._leave(leaving, now)
         self._workers[worker.id] = WorkerRecord(
             id=worker.id,
             host=worker.host,
@@ -94,14 +109,32 @@ class Controls:
             seen_at=now,
         )
 
-    def sign_off(self, worker_id: str) -> None:
+    def sign_off(self, worker_id: str, now: datetime) -> None:
         """Forget this worker."""
-        self._workers.pop(worker_id, None)
+        worker = self._workers.pop(worker_id, None)
+        self._leave([] if worker is None else [worker], now)
 
     def workers(self, now: datetime) -> list[WorkerRecord]:
         """Those seen within the last day."""
         seen = (each for each in self._workers.values() if now - each.seen_at <= FORGOTTEN_AFTER)
         return sorted(seen, key=lambda each: (each.host, each.pid, each.id))
+
+    def last_consumers(self, now: datetime) -> dict[str, LastConsumer]:
+        """Who consumed each queue last."""
+        return self._with(self._workers.values(), now)
+
+    def _leave(self, workers: Iterable[WorkerRecord], now: datetime) -> None:
+        """These no longer consume these queues."""
+        self._consumers = self._with(workers, now)
+
+    def _with(self, workers: Iterable[WorkerRecord], now: datetime) -> dict[str, LastConsumer]:
+        left = (((queue,), consumer) for queue, consumer in self._consumers.items())
+        latest = latest_of_each([*left, *map(consumption, workers)])
+        return {
+            queue: consumer
+            for queue, consumer in latest.items()
+            if now - consumer.seen_at <= CONSUMERS_KEPT_FOR
+        }
 
     def _in_force(self, key: tuple[str, str | None, bool], now: datetime) -> Pause | None:
         pause = self._pauses.get(key)

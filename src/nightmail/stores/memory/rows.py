@@ -58,6 +58,7 @@ class Row:
     claimed_at: datetime | None = None
     superseded: bool = False
     stop_requested_by: str | None = None
+    last_error: str | None = None
 
     @classmethod
     def of(cls, message: Message, id_: int, now: datetime) -> Row:
@@ -138,7 +139,7 @@ class Row:
     def start_afresh(self) -> None:
         """Reset the counters."""
         self.attempts = self.deliveries = 0
-        self.first_attempt_at = self.last_attempt_at = None
+        self.first_attempt_at = self.last_attempt_at = self.last_error = None
 
     def lease(self, token: UUID, until: datetime, now: datetime) -> None:
         """Set the lease, and hold the ordering key from now on."""
@@ -215,6 +216,7 @@ class Row:
             running=self.running(now),
             first_attempt_at=self.first_attempt_at,
             last_attempt_at=self.last_attempt_at,
+            last_error=self.last_error,
         )
 
     def delivered(self, now: datetime) -> Delivered:

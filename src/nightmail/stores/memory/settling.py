@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from nightmail.describing import last_error
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.letters import Letter
@@ -21,6 +22,8 @@ def settle(changes: Changes, row: Row, outcome: Outcome, now: datetime, *, keep_
         case Retry() | Postpone() | Release():
             with changes.editing(row):
                 delay = _bring_back(row, outcome)
+                if isinstance(outcome, Retry):
+                    row.last_error = last_error(outcome)
                 if delay is not None:
                     # A superseded message is redelivered only to be dropped: the sooner the better.
                     row.due_at = now if row.superseded else after(now, delay)

@@ -121,7 +121,7 @@ class MemoryStore(MemoryControl):
         """There are no tables to create."""
         return "-- Messages in memory need no tables."
 
-    async def check(self) -> None:
+    async def check(self, *, adopt: bool = True) -> None:
         """There are no tables that could differ."""
 
     async def publish(

@@ -36,8 +36,8 @@ _WIDTH: Final = re.compile(r"^(tinyint|int|bigint)\(\d+\)")
 _CHECK: Final = "check"
 
 
-async def check(link: Link, names: TableNames, sql: Queries) -> None:
-    """Raise unless the tables are what this version makes and we may use them."""
+async def check(link: Link, names: TableNames, sql: Queries, *, adopt: bool) -> None:
+    """Raise unless the tables are what this version makes and we may use them. See `Store.check`."""
     found = await version(link, names)
     if found is not None and (problem := found.problem(VERSION)):
         raise problem
@@ -50,7 +50,7 @@ async def check(link: Link, names: TableNames, sql: Queries) -> None:
     told = [difference async for difference in _differences(link, names, sql)]
     if told:
         raise SchemaDrift(told)
-    if found is None:
+    if found is None and adopt:
         # Alembic makes tables, not rows.
         await note_version(link, names)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from nightmail.clock import Clock
 from nightmail.controls import (
+    CONSUMERS_KEPT_FOR,
     FORGOTTEN_AFTER,
     MOST_AHEAD,
+    Consumption,
+    LastConsumer,
     LeasedMessage,
     MessageFacts,
     Pause,
     WorkerRecord,
     WorkerReport,
+    consumption,
+    latest_of_each,
     worker_of,
 )
 from nightmail.message import Due
@@ -27,10 +32,11 @@ from nightmail.stores.mysql.requests import SERVER, Answer, Server
 from nightmail.stores.mysql.text import Queries, Sql, Value, literal, several, union
 from nightmail.stores.mysql.times import aware, aware_if_any, due, microseconds, now, shown
 from nightmail.stores.shared.marks import LEVELS, Range
-from nightmail.stores.sql.controls import WHOLE_QUEUE, stored_key, worker_record, worker_values
+from nightmail.stores.sql.controls import WHOLE_QUEUE, Leaver, stored_key, worker_record, worker_values
 from nightmail.stores.sql.verbs import Change, Verb
 
 _FORGOTTEN_AFTER: Final = microseconds(FORGOTTEN_AFTER)
+_KEPT_FOR: Final = microseconds(CONSUMERS_KEPT_FOR)
 _WORKER: Final = ("id", "host", "pid", "version", "queues", "state")
 
 
@@ -107,22 +113,53 @@ class Controlling:
         """See `Control.report`. Those to be forgotten are found without a lock: reports do not wait for each other."""
         moment = now(self._clock)
         values = worker_values(worker) | {"id": worker.id.encode(), "now": moment}
-        unseen, _ = yield (
-            self._sql("unseen", now=moment, longest=_FORGOTTEN_AFTER),
+        found, _ = yield (
+            self._sql("leaving", id=worker.id.encode(), now=moment, longest=_FORGOTTEN_AFTER),
             self._sql("report", **values),
         )
-        if unseen.rows:
-            ids = [row[0] for row in unseen.rows]
-            yield self._sql("forget_unseen", ids=ids, now=moment, longest=_FORGOTTEN_AFTER)
+        leaving = [_leaver(row) for row in found.rows]
+        unseen = [each.id.encode() for each in leaving if each.id != worker.id]
+        left = latest_of_each(
+            each.consumption(but_for=worker.queues if each.id == worker.id else ()) for each in leaving
+        )
+        if left or unseen:
+            forget = self._sql("forget_unseen", ids=unseen, now=moment, longest=_FORGOTTEN_AFTER)
+            yield from self._leave(left, forget)
 
     def sign_off(self, worker_id: str) -> Verb[None]:
         """See `Control.sign_off`."""
-        yield self._sql("sign_off", id=worker_id.encode())
+        id_ = worker_id.encode()
+        found: Answer = yield self._sql("leaver", id=id_)
+        left = latest_of_each(_leaver(row).consumption() for row in found.rows)
+        yield from self._leave(left, self._sql("sign_off", id=id_))
+
+    def _leave(self, left: Mapping[str, LastConsumer], forget: Sql) -> Verb[None]:
+        """Note who consumed these queues last, and then forget them as workers: an interrupted one is repeated."""
+        age: dict[str, Value] = {"now": now(self._clock), "longest": _KEPT_FOR}
+        notes = [
+            self._sql(
+                "note_consumer",
+                queue=queue.encode(),
+                seen_at=each.seen_at,
+                host=each.host,
+                pid=each.pid,
+            )
+            for queue, each in sorted(left.items())
+        ]
+        *_, outdated = yield (*notes, forget, self._sql("outdated_consumers", **age))
+        if outdated.rows:
+            yield self._sql("forget_consumers", queues=[row[0] for row in outdated.rows], **age)
 
     def workers(self) -> Verb[list[WorkerRecord]]:
         """See `Control.workers`."""
         found: Answer = yield self._sql("workers", now=now(self._clock), longest=_FORGOTTEN_AFTER)
         return [_worker(row) for row in found.rows]
+
+    def last_consumers(self) -> Verb[dict[str, LastConsumer]]:
+        """See `Control.last_consumers`. Workers are read first: one that leaves in between is read twice."""
+        age: dict[str, Value] = {"now": now(self._clock), "longest": _KEPT_FOR}
+        reported, left = yield (self._sql("workers", **age), self._sql("last_consumers", **age))
+        return latest_of_each([*map(_left, left.rows), *(consumption(_worker(row)) for row in reported.rows)])
 
     def leases(self, limit: int) -> Verb[list[LeasedMessage]]:
         """See `Control.leases`."""
@@ -137,21 +174,25 @@ class Controlling:
     def facts(self, id_: int) -> Verb[MessageFacts]:
         """See `Control.facts`. In two round trips, three where another message of its ordering key is to be read."""
         asked = now(self._clock)
-        clock, found, letter, delivered = yield (
-            self._sql("moment", now=asked),
-            self._sql("find", ids=[id_], now=asked),
-            self._sql("newest_letter", id=id_),
-            self._sql("delivered_at", id=id_),
-        )
+        if id_ < 1:
+            # No message has such an id. What is left, the clock, may be read by every account.
+            (clock,) = yield (self._sql("moment", now=asked),)
+            return MessageFacts(now=aware(clock.rows[0][0]), message=None)
+        clock, found = yield (self._sql("moment", now=asked), self._sql("find", ids=[id_], now=asked))
         moment = aware(clock.rows[0][0])
-        if not found.rows:
-            return MessageFacts(
-                now=moment,
-                message=None,
-                letter=rows.dead_letter(letter.rows[0]) if letter.rows else None,
-                delivered_at=shown(delivered.rows[0][0]) if delivered.rows else None,
-            )
-        return (yield from self._held_back(rows.stored(found.rows[0]), moment))
+        if found.rows:
+            return (yield from self._held_back(rows.stored(found.rows[0]), moment))
+        return (yield from self._gone(id_, moment))
+
+    def _gone(self, id_: int, moment: datetime) -> Verb[MessageFacts]:
+        # Only now: a worker that keeps no history may not read it, and may ask what holds a message back.
+        letter, delivered = yield (self._sql("newest_letter", id=id_), self._sql("delivered_at", id=id_))
+        return MessageFacts(
+            now=moment,
+            message=None,
+            letter=rows.dead_letter(letter.rows[0]) if letter.rows else None,
+            delivered_at=shown(delivered.rows[0][0]) if delivered.rows else None,
+        )
 
     def _held_back(self, message: StoredMessage, moment: datetime) -> Verb[MessageFacts]:
         server: Server = yield SERVER
@@ -231,6 +272,16 @@ def _worker(row: Sequence[Any]) -> WorkerRecord:
     *said, started_at, seen_at = row
     values = dict(zip(_WORKER, said, strict=True))
     return worker_record(values | {"id": rows.text(values["id"])}, aware(started_at), aware(seen_at))
+
+
+def _leaver(row: Sequence[Any]) -> Leaver:
+    id_, queues, host, pid, seen_at = row
+    return Leaver(rows.text(id_), queues, host, pid, aware(seen_at))
+
+
+def _left(row: Sequence[Any]) -> Consumption:
+    queue, host, pid, seen_at = row
+    return (rows.text(queue),), LastConsumer(host=host, pid=pid, seen_at=aware(seen_at))
 
 
 def _leased(row: Sequence[Any]) -> LeasedMessage:

@@ -86,13 +86,39 @@ values (:id, :host, :pid, :version, :queues, :state, :now, :now)
 on duplicate key update
     host = :host, pid = :pid, version = :version, queues = :queues, state = :state, seen_at = :now;
 
--- name: unseen
--- Workers that were not seen for so long, not locked: there are none, as a rule.
-select w.id from nightmail_workers as w where w.seen_at < :now - interval :longest microsecond;
+-- name: leaving
+-- This worker, and those that were not seen for so long, not locked: there are none, as a rule.
+select w.id, w.queues, w.host, w.pid, w.seen_at from nightmail_workers as w
+where w.id = :id or w.seen_at < :now - interval :longest microsecond;
 
 -- name: forget_unseen
 -- Forget them, unless they have reported meanwhile.
 delete from nightmail_workers where id in :ids and seen_at < :now - interval :longest microsecond;
+
+-- name: leaver
+-- What a worker that signs off consumed.
+select w.id, w.queues, w.host, w.pid, w.seen_at from nightmail_workers as w where w.id = :id;
+
+-- name: note_consumer
+-- Note who consumed a queue last, unless another was seen there later. The time last: the others compare it.
+insert into nightmail_consumers (queue, seen_at, host, pid) values (:queue, :seen_at, :host, :pid)
+on duplicate key update
+    host = case when seen_at < :seen_at then :host else host end,
+    pid = case when seen_at < :seen_at then :pid else pid end,
+    seen_at = greatest(seen_at, :seen_at);
+
+-- name: outdated_consumers
+-- Queues whose last consumer was not seen for so long, not locked.
+select c.queue from nightmail_consumers as c where c.seen_at < :now - interval :longest microsecond;
+
+-- name: forget_consumers
+-- Forget those, unless they were consumed meanwhile.
+delete from nightmail_consumers where queue in :queues and seen_at < :now - interval :longest microsecond;
+
+-- name: last_consumers
+-- Who consumed each queue last, within so long, of those that no longer do.
+select c.queue, c.host, c.pid, c.seen_at from nightmail_consumers as c
+where c.seen_at >= :now - interval :longest microsecond;
 
 -- name: sign_off
 -- Forget a worker.

@@ -11,11 +11,11 @@ from nightmail.stores.mysql.errors import is_denied, is_undefined
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.migrate import VERSION
 from nightmail.stores.mysql.text import Queries
+from nightmail.stores.shared.connections import Connections
 from nightmail.stores.shared.meta import TablesVersion
-from nightmail.wording import count, length, several
+from nightmail.wording import length, several
 
 LONG: Final = timedelta(minutes=10)
-CONNECTION_SHARE: Final = 0.8
 _USUAL: Final = frozenset({"READ-COMMITTED", "REPEATABLE-READ"})
 
 
@@ -42,7 +42,7 @@ async def examine(link: Link, sql: Queries, *, processes: int, each: int) -> lis
         *_durability(settings),
         *_isolation(settings.get("transaction_isolation") or settings.get("tx_isolation", "REPEATABLE-READ")),
         *_replication(settings, await ask("replicas")),
-        *_connections(settings, await ask("connections"), processes, each),
+        *_connections(settings, await ask("connections")).findings(processes=processes, each=each),
         *_long_transaction(await ask("long_transaction")),
     ]
 
@@ -112,36 +112,16 @@ def _replication(settings: Mapping[str, str], found: Sequence[Any]) -> Iterator[
         )
 
 
-def _connections(
-    settings: Mapping[str, str], found: Sequence[Any], processes: int, each: int
-) -> Iterator[Finding]:
-    most = int(settings.get("max_connections", "0"))
-    used = int(found[0][1]) if found else 0
-    remedy = (
-        "`select user, host, count(*) from information_schema.processlist group by 1, 2` shows who has them; raise "
-        "max_connections, or let other software use a pool"
+def _connections(settings: Mapping[str, str], found: Sequence[Any]) -> Connections:
+    return Connections(
+        most=int(settings.get("max_connections", "0")),
+        used=int(found[0][1]) if found else 0,
+        code=Code.MYSQL_CONNECTIONS,
+        remedy=(
+            "`select user, host, count(*) from information_schema.processlist group by 1, 2` shows who has them; raise "
+            "max_connections, or let other software use a pool"
+        ),
     )
-    if most and processes * each > most:
-        yield Finding(
-            code=Code.MYSQL_CONNECTIONS,
-            severity=Severity.WARNING,
-            what="the workers may need more connections than this server has",
-            evidence=(
-                f"{count(processes)} processes with up to {each} each need up to {count(processes * each)}; there are "
-                f"{count(most)}, of which {count(used)} are in use"
-            ),
-            consequence="some workers cannot connect when all are busy, and try again until others let go",
-            remedy=f"{remedy}; or run fewer processes with more `max_workers` each",
-        )
-    elif most and used >= CONNECTION_SHARE * most:
-        yield Finding(
-            code=Code.MYSQL_CONNECTIONS,
-            severity=Severity.WARNING,
-            what="this server is running out of connections",
-            evidence=f"{count(used)} of {count(most)} are in use",
-            consequence=f"a new process needs up to {each}, and cannot start without them",
-            remedy=remedy,
-        )
 
 
 def _long_transaction(found: Sequence[Any]) -> Iterator[Finding]:

@@ -47,7 +47,7 @@ order by found.due_at, found.id;
 -- The messages with these ids, whatever their state.
 select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
        m.attempts, m.body, m.headers, m.deliveries, m.superseded, m.claimed_at, m.lease_until,
-       coalesce(m.lease_until > :now, false), m.first_attempt_at, m.last_attempt_at
+       coalesce(m.lease_until > :now, false), m.first_attempt_at, m.last_attempt_at, m.last_error
 from nightmail_messages as m force index (primary)
 where m.id in :ids
 order by m.id;

@@ -75,7 +75,7 @@ update nightmail_messages
 set head_key = case when ordering_key <=> :ordering_key then head_key end,
     parked = 0, ordering_key = :ordering_key, priority = :priority, due_at = :due, published_at = :now, expires_at = :expires_at,
     headers = :headers, body = :body, attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
-    token = null, lease_until = null, claimed_at = null, stop_requested_by = null
+    last_error = null, token = null, lease_until = null, claimed_at = null, stop_requested_by = null
 where id = :id;
 
 -- name: window

@@ -144,6 +144,7 @@ def stored(row: Sequence[Any]) -> StoredMessage:
         running=bool(row[15]),
         first_attempt_at=shown_if_any(row[16]),
         last_attempt_at=shown_if_any(row[17]),
+        last_error=_text_if_any(row[18]),
     )
 
 

@@ -85,6 +85,12 @@ class Runtime:
             *(lane.close() for lane in (self.claim_lane, self.publish_lane, self.settle_lane)),
         )
 
+    def terminate(self) -> None:
+        """See `shared.server_store.Runtime.terminate`."""
+        self.listener.terminate()
+        for lane in (self.claim_lane, self.publish_lane, self.settle_lane):
+            lane.terminate()
+
     # --------------------------------------------------------------------------------- see `sql.store.Runtime`
 
     async def publish_one(self, message: Message) -> int:

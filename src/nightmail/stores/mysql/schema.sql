@@ -33,6 +33,8 @@ create table if not exists nightmail_messages (
     ordering_key     varbinary(1020),
     -- Who asked for it to be stopped: its holder is told when it extends the lease.
     stop_requested_by varbinary(1020),
+    -- Why the last attempt failed, for operators.
+    last_error       varbinary(1020),
     -- What must be unique: the queue and the key, separated by the NUL that neither can contain. Each is one column,
     -- null as a whole: Galera treats rows whose key is null only in part as the same row, and refuses to commit them
     -- concurrently.
@@ -160,6 +162,15 @@ create table if not exists nightmail_workers (
     started_at datetime(6) not null,
     seen_at    datetime(6) not null,
     primary key (id)
+) engine = InnoDB row_format = dynamic;
+
+-- Who consumed each queue last, of those that no longer do: written when a worker leaves, not while it works.
+create table if not exists nightmail_consumers (
+    queue   varbinary(1020) not null,
+    seen_at datetime(6) not null,
+    host    longtext character set utf8mb4 collate utf8mb4_bin not null,
+    pid     int not null,
+    primary key (queue)
 ) engine = InnoDB row_format = dynamic;
 
 -- One row, written last: what every process that uses these tables must agree on.

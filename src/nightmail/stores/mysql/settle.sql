@@ -28,15 +28,18 @@ select m.id, m.published_at, m.due_at, :now, m.attempts, m.deliveries, m.priorit
 from nightmail_messages as m force index (primary) where :leases;
 
 -- name: bring_back
--- Return these messages to the queue: a list of ids, kinds (which decide the counters), and delays in microseconds.
+-- Return these messages to the queue: a list of ids, kinds (which decide the counters), delays in microseconds, and
+-- errors.
 -- No assignment reads what an earlier one wrote: whether it would see the old or the new value is not defined.
 update json_table(:returned, '$[*]' columns (
-    id bigint path '$[0]', kind varchar(10) path '$[1]', after_us bigint path '$[2]'
+    id bigint path '$[0]', kind varchar(10) path '$[1]', after_us bigint path '$[2]',
+    error varchar(255) character set utf8mb4 path '$[3]'
 )) as back
 straight_join nightmail_messages as m force index (primary) on m.id = back.id
 set m.first_attempt_at = case back.kind
         when 'retry' then coalesce(m.first_attempt_at, m.claimed_at) when 'release' then m.first_attempt_at end,
     m.last_attempt_at = case back.kind when 'retry' then m.claimed_at when 'release' then m.last_attempt_at end,
+    m.last_error = case back.kind when 'retry' then cast(back.error as binary) when 'release' then m.last_error end,
     m.attempts = case back.kind when 'retry' then least(m.attempts, 2147483646) + 1 when 'postpone' then 0 else m.attempts end,
     m.deliveries = case back.kind when 'release' then greatest(m.deliveries - 1, 0) else 0 end,
     m.due_at = case when back.kind = 'release' then m.due_at when m.superseded then :now

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
 
 from nightmail.clock import Clock
+from nightmail.describing import last_error
 from nightmail.errors import LeaseLost
 from nightmail.json_log import about
 from nightmail.message import Delivery
@@ -234,7 +235,10 @@ class Settling:
     def _bring_back(
         self, leased: Mapping[UUID, Iterable[int]], outcomes: Iterable[tuple[int, Outcome]], begun: Sql
     ) -> Sql:
-        returned = [[id_, kind(outcome), microseconds(after(outcome))] for id_, outcome in outcomes]
+        returned = [
+            [id_, kind(outcome), microseconds(after(outcome)), last_error(outcome)]
+            for id_, outcome in outcomes
+        ]
         return self._sql(
             "bring_back", leases=fenced(leased, begun), now=now(self._clock), returned=json.dumps(returned)
         )

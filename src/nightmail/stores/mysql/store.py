@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from nightmail.clock import Clock, StoreClock
+from nightmail.errors import SchemaMissing
 from nightmail.findings import Finding
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import Capabilities
@@ -129,10 +130,15 @@ class MySQLStore(ServerStore[Runtime], SQLStore):
             await lane.close()
         await self._joining.learn()
 
-    async def check(self) -> None:
+    async def check(self, *, adopt: bool = True) -> None:
         """See `Store.check`. Also raises `NotAllowed` when the database user lacks a privilege."""
-        await self._runtime.publish_lane.run(lambda link: check(link, self._names, self._sql))
-        await self._joining.learn()
+        await self._runtime.publish_lane.run(lambda link: check(link, self._names, self._sql, adopt=adopt))
+        try:
+            await self._joining.learn()
+        except SchemaMissing:
+            # Tables that were not adopted have no identity yet.
+            if adopt:
+                raise
 
     async def examine(self, *, processes: int = 0) -> list[Finding]:
         """See `Examined.examine`."""

@@ -96,6 +96,10 @@ class WakeupPoller(ListeningBells):
         await super().close()
         await self._lane.close()
 
+    def terminate(self) -> None:
+        """Drop the connection at once, for good."""
+        self._lane.terminate()
+
     async def _listen(self) -> None:
         pause = ASK_SECONDS
         while True:

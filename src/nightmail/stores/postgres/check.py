@@ -40,9 +40,11 @@ _CASTS: Final = re.compile(r"::\w+( precision)?|[()']")
 _BETWEEN: Final = re.compile(r"(\w+) between (\S+) and (\S+)")
 
 
-async def check(link: Link, names: TableNames, statements: Mapping[str, Statement], place: Place) -> None:
-    """Raise unless the tables are those of this version, and this account may publish or work."""
-    tables = await version(link, names)
+async def check(
+    link: Link, names: TableNames, statements: Mapping[str, Statement], place: Place, *, adopt: bool
+) -> None:
+    """Raise unless the tables are those of this version, and this account may publish or work. See `Store.check`."""
+    tables = await version(link, names, adopt=adopt)
     if tables is None:
         raise SchemaMissing
     if problem := tables.problem(VERSION):

@@ -7,8 +7,10 @@ from typing import Any
 
 from nightmail.clock import Clock
 from nightmail.controls import (
+    CONSUMERS_KEPT_FOR,
     FORGOTTEN_AFTER,
     MOST_AHEAD,
+    LastConsumer,
     LeasedMessage,
     MessageFacts,
     Pause,
@@ -70,16 +72,25 @@ class Controlling:
 
     def report(self, worker: WorkerReport) -> Verb[None]:
         """See `Control.report`."""
-        yield self._ask("report", {**worker_values(worker), "forgotten_after": FORGOTTEN_AFTER})
+        lengths = {"forgotten_after": FORGOTTEN_AFTER, "kept_for": CONSUMERS_KEPT_FOR}
+        yield self._ask("report", worker_values(worker) | lengths)
 
     def sign_off(self, worker_id: str) -> Verb[None]:
         """See `Control.sign_off`."""
-        yield self._ask("sign_off", {"id": worker_id})
+        yield self._ask("sign_off", {"id": worker_id, "kept_for": CONSUMERS_KEPT_FOR})
 
     def workers(self) -> Verb[list[WorkerRecord]]:
         """See `Control.workers`."""
         found = yield self._ask("workers", {"forgotten_after": FORGOTTEN_AFTER})
         return [worker_record(row, row["started_at"], row["seen_at"]) for row in found]
+
+    def last_consumers(self) -> Verb[dict[str, LastConsumer]]:
+        """See `Control.last_consumers`."""
+        found = yield self._ask("last_consumers", {"kept_for": CONSUMERS_KEPT_FOR})
+        return {
+            row["queue"]: LastConsumer(host=row["host"], pid=row["pid"], seen_at=row["seen_at"])
+            for row in found
+        }
 
     def leases(self, limit: int) -> Verb[list[LeasedMessage]]:
         """See `Control.leases`."""
@@ -88,6 +99,10 @@ class Controlling:
 
     def facts(self, id_: int) -> Verb[MessageFacts]:
         """See `Control.facts`."""
+        if id_ < 1:
+            # No message has such an id. What is left, the clock, may be read by every account.
+            (row,) = yield self._ask("moment", {})
+            return MessageFacts(now=row["looked_at"], message=None)
         found = yield self._ask("facts", {"id": id_, "most": MOST_AHEAD})
         if not found:
             return (yield from self._gone(id_))

@@ -84,7 +84,8 @@ returning m.id;
 
 -- name: report
 -- Note what a worker says about itself, and forget those that were not seen for :forgotten_after. Other workers may be
--- forgetting the same ones: they are not waited for.
+-- forgetting the same ones: they are not waited for. The queues of those, and the queues that this worker no longer
+-- consumes, keep a record of who consumed them last, for :kept_for. Where there is none to write, none is read.
 with moment as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ), forgotten as (
@@ -92,6 +93,31 @@ with moment as materialized (
     where w.id = any(array(
         select w.id from nightmail_workers as w
         where w.id <> :id and w.seen_at < (select now from moment) - :forgotten_after::interval
+        for update skip locked))
+    returning w.queues, w.host, w.pid, w.seen_at, '[]' as still
+), leaving as materialized (
+    select distinct on (q.queue) q.queue, l.seen_at, l.host, l.pid
+    from (
+        select f.queues, f.host, f.pid, f.seen_at, f.still from forgotten as f
+        union all
+        select w.queues, w.host, w.pid, w.seen_at, :queues::text from nightmail_workers as w
+        where w.id = :id and w.queues <> :queues
+    ) as l
+    cross join lateral json_array_elements_text(l.queues::json) as q(queue)
+    where l.seen_at >= (select now from moment) - :kept_for::interval
+      and q.queue not in (select s.queue from json_array_elements_text(l.still::json) as s(queue))
+    order by q.queue, l.seen_at desc
+), noted as (
+    insert into nightmail_consumers as c (queue, seen_at, host, pid)
+    select l.queue, l.seen_at, l.host, l.pid from leaving as l order by l.queue
+    on conflict (queue) do update set seen_at = excluded.seen_at, host = excluded.host, pid = excluded.pid
+    where c.seen_at < excluded.seen_at
+), outdated as (
+    delete from nightmail_consumers as c
+    where exists (select from leaving)
+      and c.queue = any(array(
+        select c.queue from nightmail_consumers as c
+        where c.seen_at < (select now from moment) - :kept_for and c.queue not in (select l.queue from leaving as l)
         for update skip locked))
 )
 insert into nightmail_workers as w (id, host, pid, version, queues, state, started_at, seen_at)
@@ -101,7 +127,26 @@ on conflict (id) do update set
     state = excluded.state, seen_at = excluded.seen_at;
 
 -- name: sign_off
-delete from nightmail_workers where id = :id;
+-- Forget a worker. Its queues keep a record of it, as in `report`.
+with moment as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+), gone as (
+    delete from nightmail_workers where id = :id returning queues, host, pid, seen_at
+), leaving as materialized (
+    select distinct q.queue, g.seen_at, g.host, g.pid
+    from gone as g cross join lateral json_array_elements_text(g.queues::json) as q(queue)
+    where g.seen_at >= (select now from moment) - :kept_for::interval
+), noted as (
+    insert into nightmail_consumers as c (queue, seen_at, host, pid)
+    select l.queue, l.seen_at, l.host, l.pid from leaving as l order by l.queue
+    on conflict (queue) do update set seen_at = excluded.seen_at, host = excluded.host, pid = excluded.pid
+    where c.seen_at < excluded.seen_at
+)
+delete from nightmail_consumers as c
+where c.queue = any(array(
+    select c.queue from nightmail_consumers as c
+    where c.seen_at < (select now from moment) - :kept_for and c.queue not in (select l.queue from leaving as l)
+    for update skip locked));
 
 -- name: workers
 -- Those seen within :forgotten_after.
@@ -109,6 +154,18 @@ select w.id, w.host, w.pid, w.version, w.queues, w.state, w.started_at, w.seen_a
 from nightmail_workers as w
 where w.seen_at >= coalesce(:now::timestamptz, statement_timestamp()) - :forgotten_after::interval
 order by w.host collate "C", w.pid, w.id;
+
+-- name: last_consumers
+-- Who consumed each queue last within :kept_for: of those that no longer do, and of the workers that reported.
+select distinct on (found.queue) found.queue, found.host, found.pid, found.seen_at
+from (
+    select c.queue, c.host, c.pid, c.seen_at from nightmail_consumers as c
+    union all
+    select q.queue, w.host, w.pid, w.seen_at
+    from nightmail_workers as w cross join lateral json_array_elements_text(w.queues::json) as q(queue)
+) as found
+where found.seen_at >= coalesce(:now::timestamptz, statement_timestamp()) - :kept_for::interval
+order by found.queue, found.seen_at desc;
 
 -- name: leases
 -- Running messages, the longest running first. No index has leases: that would make every claim and every renewal
@@ -165,7 +222,7 @@ with moment as materialized (
 select moment.now, m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
        m.attempts, m.body, m.headers, m.deliveries, m.superseded, m.claimed_at, m.lease_until,
        coalesce(m.lease_until > moment.now, false) as running, m.first_attempt_at, m.last_attempt_at,
-       m.token, m.stop_requested_by,
+       m.last_error, m.token, m.stop_requested_by,
        (select o.id from nightmail_messages as o, asked
         where asked.superseded and o.queue = asked.queue and o.timer_key = asked.timer_id limit 1) as superseded_by,
        (select count(*)

@@ -10,6 +10,7 @@ from nightmail.findings import Code, Finding, Severity
 from nightmail.stores.postgres.link import Link
 from nightmail.stores.postgres.migrate import VERSION
 from nightmail.stores.postgres.place import Place
+from nightmail.stores.shared.connections import Connections
 from nightmail.stores.shared.meta import TablesVersion
 from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sql.verbs import Ask
@@ -23,7 +24,6 @@ SLOT_BYTES: Final = 1_000_000_000
 SLOT_TRANSACTIONS: Final = 100_000
 """How far the reader of a replication slot may be behind: in bytes of the log, and in transactions."""
 QUEUE_SHARE: Final = 0.1
-CONNECTION_SHARE: Final = 0.8
 WAKEUP_SECONDS: Final = 5.0
 """How long a first wake-up may take: to connect, and to hear an echo."""
 _TABLES: Final = ("messages", "dead")
@@ -63,9 +63,10 @@ async def examine(
         *_durability(settings),
         *_isolation(settings.get("default_transaction_isolation", "read committed")),
         *_standbys((await ask("standbys"))[0]),
-        *_connections((await ask("connections"))[0], processes, each),
+        *_connections((await ask("connections"))[0]).findings(processes=processes, each=each),
     ]
-    return Examination(found, has_tables and not writable["standby"], link.pooled)
+    # Without a version there is no channel either: the tables were not adopted yet.
+    return Examination(found, bool(versions) and not writable["standby"], link.pooled)
 
 
 def no_wakeups(*, pooled: bool) -> Finding:
@@ -252,29 +253,14 @@ def _standbys(row: Any) -> Iterator[Finding]:
         )
 
 
-def _connections(row: Any, processes: int, each: int) -> Iterator[Finding]:
-    remedy = (
-        "`select application_name, count(*) from pg_stat_activity group by 1 order by 2 desc` shows who has them; "
-        "raise max_connections, or let other software use a pool"
+def _connections(row: Any) -> Connections:
+    return Connections(
+        most=row["most"],
+        used=row["used"],
+        others=row["others"],
+        code=Code.POSTGRES_CONNECTIONS,
+        remedy=(
+            "`select application_name, count(*) from pg_stat_activity group by 1 order by 2 desc` shows who has them; "
+            "raise max_connections, or let other software use a pool"
+        ),
     )
-    if processes * each + row["others"] > row["most"]:
-        yield Finding(
-            code=Code.POSTGRES_CONNECTIONS,
-            severity=Severity.WARNING,
-            what="the workers may need more connections than this server has",
-            evidence=(
-                f"{count(processes)} processes with up to {each} each need up to {count(processes * each)}, other "
-                f"software has {count(row['others'])}; there are {count(row['most'])}"
-            ),
-            consequence="some workers cannot connect when all are busy, and try again until others let go",
-            remedy=f"{remedy}; or run fewer processes with more `max_workers` each",
-        )
-    elif row["used"] >= CONNECTION_SHARE * row["most"]:
-        yield Finding(
-            code=Code.POSTGRES_CONNECTIONS,
-            severity=Severity.WARNING,
-            what="this server is running out of connections",
-            evidence=f"{count(row['used'])} of {count(row['most'])} are in use",
-            consequence=f"a new process needs up to {each}, and cannot start without them",
-            remedy=remedy,
-        )

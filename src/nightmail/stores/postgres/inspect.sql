@@ -79,7 +79,7 @@ limit :limit::integer;
 select m.id, m.queue, m.timer_id, m.ordering_key, m.priority, m.due_at, m.published_at, m.expires_at,
        m.attempts, m.body, m.headers, m.deliveries, m.superseded, m.claimed_at, m.lease_until,
        coalesce(m.lease_until > coalesce(:now::timestamptz, statement_timestamp()), false) as running,
-       m.first_attempt_at, m.last_attempt_at
+       m.first_attempt_at, m.last_attempt_at, m.last_error
 from nightmail_messages as m
 where m.id = any(:ids::bigint[])
 order by m.id;

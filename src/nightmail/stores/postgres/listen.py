@@ -78,11 +78,14 @@ class Listener(ListeningBells):
         """Stop listening for good, and close the connection."""
         # Taken from the task, which would drop it without closing it properly.
         connection, self._connection = self._connection, None
-        await super().close()
-        if connection is not None:
-            with suppress(Exception):
-                async with asyncio.timeout(Lane.closing_seconds):
-                    await connection.close()
+        try:
+            await super().close()
+            if connection is not None:
+                with suppress(Exception):
+                    async with asyncio.timeout(Lane.closing_seconds):
+                        await connection.close()
+        finally:
+            if connection is not None:
                 connection.terminate()
 
     async def _listen(self) -> None:

@@ -27,21 +27,22 @@ TURN_SECONDS: Final = 0.1
 _NEW_INDEX: Final = re.compile(r'create (?:unique )?index concurrently if not exists ("\w+")')
 
 
-async def version(link: Link, names: TableNames) -> TablesVersion | None:
-    """The version of the tables; `None` when there are none."""
+async def version(link: Link, names: TableNames, *, adopt: bool = True) -> TablesVersion | None:
+    """The version of the tables; `None` when there are none.
+
+    Tables created by other tools, such as Alembic, have none recorded. They are taken for this version, which `check`
+    verifies; to `adopt` them is to record it.
+    """
     query = f"select array[version, serves] from {names.quoted('meta')}"  # noqa: S608 - our own names
     try:
         found = await link.fetchval(query)
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return None
-    return await _adopt(link, names) if found is None else TablesVersion(*found)
-
-
-async def _adopt(link: Link, names: TableNames) -> TablesVersion:
-    """Record this version for tables created by other tools, such as Alembic: `check` verifies them."""
-    await link.execute(
-        f"insert into {names.quoted('meta')} (version) values ({VERSION}) on conflict do nothing"  # noqa: S608
-    )
+    if found is not None:
+        return TablesVersion(*found)
+    if adopt:
+        record = f"insert into {names.quoted('meta')} (version) values ({VERSION})"  # noqa: S608 - our own names
+        await link.execute(f"{record} on conflict do nothing")
     return TablesVersion(VERSION, VERSION)
 
 

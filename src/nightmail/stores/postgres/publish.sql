@@ -214,7 +214,7 @@ with meta as materialized (
         priority = excluded.priority, ordering_key = excluded.ordering_key,
         -- It is at the head of its key's line; with another key it joins another line.
         head_key = case when m.ordering_key = excluded.ordering_key then m.head_key end,
-        attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null,
+        attempts = 0, deliveries = 0, first_attempt_at = null, last_attempt_at = null, last_error = null,
         token = null, lease_until = null, claimed_at = null, stop_requested_by = null
     where (m.token is null or m.lease_until <= (select asked from moment)) and (
         :policy::text = 'replace'

@@ -86,6 +86,7 @@ def stored(row: Any) -> StoredMessage:
         running=row["running"],
         first_attempt_at=row["first_attempt_at"],
         last_attempt_at=row["last_attempt_at"],
+        last_error=row["last_error"],
     )
 
 

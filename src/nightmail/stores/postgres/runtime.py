@@ -87,6 +87,11 @@ class Runtime:
             self.listener.close(), self.keeper.close(), *(lane.close() for lane in self.lanes)
         )
 
+    def terminate(self) -> None:
+        """See `shared.server_store.Runtime.terminate`."""
+        for lane in self.lanes:
+            lane.terminate()
+
     async def learn_identity(self) -> UUID:
         """Read the identity of our tables."""
         return await self.lanes.publish.run(self._tables.learn)

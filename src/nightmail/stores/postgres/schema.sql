@@ -39,6 +39,8 @@ create table nightmail_messages (
     timer_key        text collate "C",
     -- Who asked for it to be stopped. It stays with the message.
     stop_requested_by text,
+    -- Why the last attempt failed, for operators.
+    last_error       text,
     -- Not written again, except by a publish that replaces the message.
     queue            text collate "C" not null,
     timer_id         text collate "C",
@@ -191,6 +193,15 @@ create table nightmail_workers (
     started_at timestamptz not null,
     seen_at    timestamptz not null,
     primary key (id)
+);
+
+-- Who consumed each queue last, of those that no longer do: written when a worker leaves, not while it works.
+create table nightmail_consumers (
+    queue   text collate "C" not null,
+    seen_at timestamptz not null,
+    host    text not null,
+    pid     integer not null,
+    primary key (queue)
 );
 
 insert into nightmail_meta (version) values (1);

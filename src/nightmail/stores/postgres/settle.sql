@@ -59,6 +59,9 @@ with moment as materialized (
             when 'retry' then coalesce(m.first_attempt_at, m.claimed_at) when 'release' then m.first_attempt_at end,
         last_attempt_at = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
             when 'retry' then m.claimed_at when 'release' then m.last_attempt_at end,
+        last_error = case (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])]
+            when 'retry' then (:back_errors::text[])[width_bucket(m.id, :back_ids::bigint[])]
+            when 'release' then m.last_error end,
         due_at = case
             when (:back_kinds::text[])[width_bucket(m.id, :back_ids::bigint[])] = 'release' then m.due_at
             when m.superseded then (select now from moment) else (

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nightmail.clock import Clock
+from nightmail.describing import last_error
 from nightmail.outcome import ENDS, Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.store import Settlement
 from nightmail.stores.postgres.leases import UnderLease, lease_values
@@ -48,6 +49,7 @@ class Settling(UnderLease):
             "errors": [None if dead is None else dead.error for dead in given_up],
             "ran": [dead is not None and dead.ran for dead in given_up],
             **brought_back(back),
+            "back_errors": [last_error(settlement.outcome) for settlement in back],
         }
 
     def _ack_values(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from nightmail.clock import Clock, StoreClock
+from nightmail.errors import SchemaMissing
 from nightmail.findings import Finding
 from nightmail.limits import MAX_BODY_BYTES
 from nightmail.store import Capabilities
@@ -132,12 +133,17 @@ class PostgresStore(ServerStore[Runtime], SQLStore):
         finally:
             await lane.close()
 
-    async def check(self) -> None:
+    async def check(self, *, adopt: bool = True) -> None:
         """See `Store.check`."""
 
         async def work(link: Link) -> None:
-            await check(link, self._names, self._statements, self._tables.place)
-            await self._tables.learn(link)
+            await check(link, self._names, self._statements, self._tables.place, adopt=adopt)
+            try:
+                await self._tables.learn(link)
+            except SchemaMissing:
+                # Tables that were not adopted have no identity yet.
+                if adopt:
+                    raise
 
         await self._runtime.lanes.publish.run(work)
 

@@ -247,7 +247,7 @@ local function bury_too_large(q, id, s, found)
   redis.call('ZREM', q.superseded, id)
   local into = q.letter .. new_letter(q, true)
   redis.call('RENAME', q.message .. id, into)
-  redis.call('HDEL', into, 'token', 'fingerprint')
+  redis.call('HDEL', into, 'token', 'fingerprint', 'last_error')
   redis.call('HSET', into, 'message', id, 'reason', 'too_large', 'died', string.format('%.0f', now), 'lease', GIVEN_UP,
     'error', #found[1] > largest and string.format('the body has %d bytes, and at most %d are read', #found[1], largest)
       or string.format('the headers have %d bytes, and at most %d are read', #found[3], largest_headers))

@@ -2,7 +2,7 @@
 --
 -- KEYS are tags, one for each queue: B = {prefix:queue}. Every key of the queue begins with its tag, so that all are
 -- in one slot of a cluster:
---   B:m:<id>      hash  a message: body, state; headers, timer, key, token where it has them
+--   B:m:<id>      hash  a message: body, state; headers, timer, key, token, last_error where it has them
 --   B:due:<0..9>  zset  by priority, id by due time: may be claimed once it is due
 --   B:later       zset  id by due time: has an ordering key, was never claimed, and is in no line yet
 --   B:waits       zset  key, NUL, due time, id: the same messages, by key
@@ -338,10 +338,14 @@ local function leave(q, id, s, key)
   end
 end
 
--- Clear the lease, and put the message where it now belongs.
-local function bring_back(q, id, s, key)
+-- Clear the lease, and put the message where it now belongs. `error`: its last error from now on, if that changes.
+local function bring_back(q, id, s, key, error)
   s.claimed = 0
-  redis.call('HSET', q.message .. id, 'state', pack_state(s), 'token', '')
+  if error then
+    redis.call('HSET', q.message .. id, 'state', pack_state(s), 'token', '', 'last_error', error)
+  else
+    redis.call('HSET', q.message .. id, 'state', pack_state(s), 'token', '')
+  end
   enter(q, id, s, key)
   ring_if_soon(q, s.due)
 end
@@ -392,7 +396,7 @@ function bury_unreadable(q, id)
   if kind == 'hash' then
     release_timer(q, id, redis.call('HGET', from, 'timer'))
     redis.call('RENAME', from, into)
-    redis.call('HDEL', into, 'token')
+    redis.call('HDEL', into, 'token', 'last_error')
     error = 'its hash lacks the body, or its state is not what this version writes'
   elseif kind == 'none' then
     error = 'its hash is gone'

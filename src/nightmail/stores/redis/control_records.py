@@ -9,7 +9,15 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from nightmail.controls import LeasedMessage, Pause, WorkerRecord, WorkerReport, worker_of
+from nightmail.controls import (
+    Consumption,
+    LastConsumer,
+    LeasedMessage,
+    Pause,
+    WorkerRecord,
+    WorkerReport,
+    worker_of,
+)
 from nightmail.stores.redis.records import text
 from nightmail.stores.redis.requests import Argument
 from nightmail.stores.redis.times import micros, time_micros, time_of, time_or_none
@@ -92,6 +100,16 @@ def worker_records(reply: Sequence[bytes]) -> list[WorkerRecord]:
         (worker for worker in found if worker is not None),
         key=lambda worker: (worker.host, worker.pid, worker.id),
     )
+
+
+def consumers_left(reply: Sequence[bytes]) -> Iterator[Consumption]:
+    """Who consumed each queue last, of those that no longer do."""
+    for queue, kept in zip(reply[::2], reply[1::2], strict=True):
+        seen, pid, host = kept.split(b" ", 2)
+        yield (
+            (text(queue),),
+            LastConsumer(host=text(host), pid=int(pid), seen_at=time_of(float(seen))),
+        )
 
 
 def _worker(id_: bytes, seen: bytes, kept: bytes) -> WorkerRecord | None:

@@ -8,17 +8,22 @@ from operator import attrgetter
 from uuid import UUID
 
 from nightmail.controls import (
+    CONSUMERS_KEPT_FOR,
     FORGOTTEN_AFTER,
     MOST_AHEAD,
+    LastConsumer,
     LeasedMessage,
     MessageFacts,
     Pause,
     WorkerRecord,
     WorkerReport,
+    consumption,
+    latest_of_each,
     worker_of,
 )
 from nightmail.records import DeadLetter
 from nightmail.stores.redis.control_records import (
+    consumers_left,
     encoded_report,
     end_arguments,
     leased_messages,
@@ -85,17 +90,22 @@ class Controlling:
     async def report(self, worker: WorkerReport) -> None:
         """See `Control.report`."""
         said = encoded_report(worker)
-        await self._one("report", self._calls.keys.registry_tag, worker.id, said, micros(FORGOTTEN_AFTER))
+        lengths = micros(FORGOTTEN_AFTER), micros(CONSUMERS_KEPT_FOR)
+        await self._one("report", self._calls.keys.registry_tag, worker.id, said, *lengths)
 
     async def sign_off(self, worker_id: str) -> None:
         """See `Control.sign_off`."""
-        await self._one("sign_off", self._calls.keys.registry_tag, worker_id)
+        await self._one("sign_off", self._calls.keys.registry_tag, worker_id, micros(CONSUMERS_KEPT_FOR))
 
     async def workers(self) -> list[WorkerRecord]:
         """See `Control.workers`."""
-        return worker_records(
-            await self._one("workers", self._calls.keys.registry_tag, micros(FORGOTTEN_AFTER))
-        )
+        return await self._seen_within(FORGOTTEN_AFTER)
+
+    async def last_consumers(self) -> dict[str, LastConsumer]:
+        """See `Control.last_consumers`. Workers are read first: one that leaves in between is read twice."""
+        reported = await self._seen_within(CONSUMERS_KEPT_FOR)
+        left = await self._one("last_consumers", self._calls.keys.registry_tag, micros(CONSUMERS_KEPT_FOR))
+        return latest_of_each([*consumers_left(left), *map(consumption, reported)])
 
     async def leases(self, limit: int) -> list[LeasedMessage]:
         """See `Control.leases`."""
@@ -110,22 +120,25 @@ class Controlling:
 
     async def facts(self, id_: int) -> MessageFacts:
         """See `Control.facts`. Dead letters are searched only for a message that is gone."""
-        replies = await self._each("facts", None, digits(id_), MOST_AHEAD)
+        # No message has the id 0: what is asked for is the clock, and no queue need be asked.
+        replies = await self._each("facts", None if id_ > 0 else [], digits(id_), MOST_AHEAD)
         for name, found in replies:
             if found[2]:
                 return _facts(name, found)
         if not replies:
-            # There are no queues, but there is a time.
+            # Without a queue there is a time, too.
             tag = self._calls.keys.registry_tag
             replies = [("", await self._one("facts", tag, digits(id_), MOST_AHEAD))]
         delivered = [time_of(float(found[1])) for _, found in replies if found[1]]
         return MessageFacts(
             now=time_of(float(replies[0][1][0])),
             message=None,
-            # No message has this id: what is asked for is the store's clock.
             letter=await self._letter(id_) if id_ > 0 else None,
             delivered_at=max(delivered, default=None),
         )
+
+    async def _seen_within(self, length: timedelta) -> list[WorkerRecord]:
+        return worker_records(await self._one("workers", self._calls.keys.registry_tag, micros(length)))
 
     async def _letter(self, id_: int) -> DeadLetter | None:
         """The newest dead letter of this message. In steps of a thousand, so that no script runs for long."""

@@ -9,11 +9,11 @@ from nightmail.findings import Code, Finding, Severity
 from nightmail.stores.redis.connect import Address
 from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.server import facts_of
-from nightmail.wording import count, several
+from nightmail.stores.shared.connections import Connections
+from nightmail.wording import several
 
 MEMORY_SHARE: Final = 0.8
 FULL_SHARE: Final = 0.95
-CONNECTION_SHARE: Final = 0.8
 _SETTINGS: Final = (
     "maxmemory-policy",
     "appendonly",
@@ -49,7 +49,7 @@ async def examine(
         *_persistence(settings, facts, where),
         *_replicas(settings, facts, where, waits=waits),
         *_memory(facts, where),
-        *_connections(int(settings["maxclients"]), facts, where, processes, each),
+        *_connections(int(settings["maxclients"]), facts, where).findings(processes=processes, each=each),
     ]
 
 
@@ -148,37 +148,18 @@ def _memory(facts: Mapping[str, str], where: str) -> Iterator[Finding]:
         )
 
 
-def _connections(
-    most: int, facts: Mapping[str, str], where: str, processes: int, each: int
-) -> Iterator[Finding]:
-    used = int(facts.get("connected_clients", "0"))
-    remedy = (
-        "`CLIENT LIST` shows who has them; `CONFIG SET maxclients` to more, and in redis.conf, or let other software "
-        "use a pool"
+def _connections(most: int, facts: Mapping[str, str], where: str) -> Connections:
+    return Connections(
+        most=most,
+        used=int(facts.get("connected_clients", "0")),
+        code=Code.REDIS_CONNECTIONS,
+        remedy=(
+            "`CLIENT LIST` shows who has them; `CONFIG SET maxclients` to more, and in redis.conf, or let other "
+            "software use a pool"
+        ),
+        where=where,
+        subject=(where,),
     )
-    if most and processes * each > most:
-        yield Finding(
-            code=Code.REDIS_CONNECTIONS,
-            severity=Severity.WARNING,
-            what=f"the workers may need more connections than {where} has",
-            evidence=(
-                f"{count(processes)} processes with up to {each} each need up to {count(processes * each)}; there are "
-                f"{count(most)}, of which {count(used)} are in use"
-            ),
-            consequence="some workers cannot connect when all are busy, and try again until others let go",
-            remedy=f"{remedy}; or run fewer processes with more `max_workers` each",
-            subject=(where,),
-        )
-    elif most and used >= CONNECTION_SHARE * most:
-        yield Finding(
-            code=Code.REDIS_CONNECTIONS,
-            severity=Severity.WARNING,
-            what=f"{where} is running out of connections",
-            evidence=f"{count(used)} of {count(most)} are in use",
-            consequence=f"a new process needs up to {each}, and cannot start without them",
-            remedy=remedy,
-            subject=(where,),
-        )
 
 
 def _megabytes(number: int) -> str:

@@ -48,6 +48,10 @@ class Lane(Protocol):
         """Finish what has begun, within a time limit, and close for good."""
         ...
 
+    def terminate(self) -> None:
+        """Drop every connection at once, for good."""
+        ...
+
 
 class ServerLane(lane.Lane[Link]):
     """One connection to one server."""

@@ -21,8 +21,8 @@ _FACTS: Final = Struct(">16sHBBBdddHH")
 _POLICIES: Final = {"skip": 0, "raise": 0, "replace": 1, "earliest": 2, "latest": 3}
 # As in common.lua: queue, id, the state, sizes of timer id, ordering key, headers and body.
 _RECORD: Final = Struct(">H16s6dIIBBBIIII")
-# As in find.lua: when the lease ends, whether it runs.
-_LEASE: Final = Struct(">dB")
+# As in stored.lua: when the lease ends, whether it runs, the size of the last error.
+_LEASE: Final = Struct(">dBI")
 
 
 def facts(message: Message, id_: int, place: int) -> bytes:
@@ -93,12 +93,13 @@ class Record(NamedTuple):
 
 
 def stored_messages(reply: bytes, queue: str) -> Iterator[StoredMessage]:
-    """The messages of a reply, each followed by its lease, as an operator sees them."""
+    """The messages of a reply, each followed by its lease and its last error, as an operator sees them."""
     at = 0
     while at < len(reply):
         record, at = read_record(reply, at)
-        until, running = _LEASE.unpack_from(reply, at)
-        at += _LEASE.size
+        until, running, size = _LEASE.unpack_from(reply, at)
+        error_at = at + _LEASE.size
+        at = error_at + size
         yield StoredMessage(
             id=record.id,
             queue=queue,
@@ -118,6 +119,7 @@ def stored_messages(reply: bytes, queue: str) -> Iterator[StoredMessage]:
             running=bool(running),
             first_attempt_at=time_or_none(record.first),
             last_attempt_at=time_or_none(record.last),
+            last_error=text(reply[error_at:at]) if size else None,
         )
 
 

@@ -24,7 +24,7 @@ VERBS: Final = {
     "inspect": ["peek", "find", "dead", "dead_errors", "stats"],
     "redrive": ["redrive"],
     "pause, and ask for a stop": ["pause", "resume", "list_pauses", "request_stop"],
-    "keep the list of workers": ["report", "sign_off", "workers"],
+    "keep the list of workers": ["report", "sign_off", "workers", "last_consumers"],
     "explain": ["leases", "facts", "find_letter"],
     "purge and sweep": ["purge", "purge_find", "sweep", "strike_off"],
 }

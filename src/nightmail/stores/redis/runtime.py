@@ -92,6 +92,11 @@ class Runtime:
         await asyncio.gather(self.to_the_end.close(), self.listener.close(), self.keeper.close())
         await asyncio.gather(self.claim.close(), self.publish.close(), self.settle.close())
 
+    def terminate(self) -> None:
+        """See `shared.server_store.Runtime.terminate`."""
+        for lane in (self.claim, self.publish, self.settle):
+            lane.terminate()
+
 
 def lane_of(role: str, connector: Connector, nodes: Nodes) -> Lane:
     """The connections for this role."""

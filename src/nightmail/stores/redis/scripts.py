@@ -14,6 +14,7 @@ COMMON: Final = "common.lua"
 _COMMANDS: Final = re.compile(r"(?:redis\.p?call|in_parts)\('([A-Z]+)'")
 _SHARED: Final = {
     "fingerprint.lua": {"dead_errors", "settle"},
+    "leaving.lua": {"report", "sign_off"},
     "letters.lua": {
         "claim_dead",
         "cross_end",

@@ -4,6 +4,7 @@
 -- ARGV[5]  1: done messages go into the delivered history
 -- ARGV[6]  the settlements, concatenated: the place of the queue, how it ended, a delay, the id, the token
 -- then for each that is dead: its reason, and its error with a byte in front of it if there is one
+-- and for each that is to be retried, in the same order: its error, or nothing
 --
 -- Answers a byte for each: h for held, l for lost.
 
@@ -20,7 +21,7 @@ end
 
 local function keep(q, id)
   redis.call('RENAME', q.message .. id, q.kept .. id)
-  redis.call('HDEL', q.kept .. id, 'token')
+  redis.call('HDEL', q.kept .. id, 'token', 'last_error')
   redis.call('ZADD', q.delivered, now, id)
 end
 
@@ -38,7 +39,7 @@ local function bury(q, id, s, ran, reason, error)
   end
   local into = q.letter .. new_letter(q)
   redis.call('RENAME', q.message .. id, into)
-  redis.call('HDEL', into, 'token', 'fingerprint')
+  redis.call('HDEL', into, 'token', 'fingerprint', 'last_error')
   redis.call('HSET', into, 'state', pack_state(s), 'message', id, 'reason', reason,
     'died', string.format('%.0f', now))
   if error ~= '' then
@@ -47,7 +48,11 @@ local function bury(q, id, s, ran, reason, error)
   end
 end
 
-local function try_later(q, id, s, key, kind, delay)
+local function try_later(q, id, s, key, kind, delay, error)
+  if error == '' then
+    -- There is an error to forget only after an attempt that failed.
+    error = s.last > 0 and '' or nil
+  end
   if kind == RETRY then
     count_attempt(s)
     s.deliveries = 0
@@ -55,13 +60,15 @@ local function try_later(q, id, s, key, kind, delay)
     s.attempts, s.deliveries, s.first, s.last = 0, 0, 0, 0
   end
   s.due = superseded(q, id) == 1 and now or after(delay)
-  bring_back(q, id, s, key)
+  bring_back(q, id, s, key, error)
 end
 
 local function settle(q, kind, delay, id, token)
-  local reason, error
+  local reason, error = nil, ''
   if kind >= DEAD then
     reason, error, text = ARGV[text], ARGV[text + 1], text + 2
+  elseif kind == RETRY then
+    error, text = ARGV[text], text + 1
   end
   q.done = q.done or {}
   q.gone = q.gone or {}
@@ -89,7 +96,7 @@ local function settle(q, kind, delay, id, token)
   elseif kind == RELEASE then
     hand_back(q, id, s, key)
   else
-    try_later(q, id, s, key, kind, delay)
+    try_later(q, id, s, key, kind, delay, error)
   end
   return 'h'
 end

@@ -7,6 +7,7 @@ from datetime import timedelta
 from struct import Struct
 from typing import Final
 
+from nightmail.describing import last_error
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
@@ -21,6 +22,7 @@ from nightmail.stores.redis.times import micros
 # As in settle.lua: queue, kind, delay, id, token; and in extend.lua and held.lua: queue, id, token.
 _SETTLEMENT: Final = Struct(">HBd16s16s")
 _LEASE: Final = Struct(">H16s16s")
+_DONE: Final = 0
 _RESULTS: Final = {ord("h"): WriteResult.WRITTEN, ord("s"): WriteResult.STOP, ord("l"): WriteResult.LOST}
 
 
@@ -49,15 +51,21 @@ class Settling:
         tags, places = self.tags([settlement.delivery for settlement in batch])
         texts: list[Argument] = []
         parts: list[bytes] = []
+        letters = 0
         for place, settlement in zip(places, batch, strict=True):
             delivery, outcome = settlement.delivery, settlement.outcome
             kind, delay = _kind(outcome)
             parts.append(_SETTLEMENT.pack(place, kind, delay, digits(delivery.id), delivery.token.bytes))
+            if kind == _DONE:
+                continue  # The common case, which has no texts.
             if isinstance(outcome, Dead):
+                letters += 1
                 texts += [outcome.reason, "" if outcome.error is None else f"!{outcome.error}"]
+            elif isinstance(outcome, Retry):
+                texts.append(last_error(outcome) or "")
         if isinstance(batch[0].delivery, DeadDelivery):
             return self._calls.call("settle_dead", tags, b"".join(parts))
-        letter = ids.next(len(texts) // 2 + 1)
+        letter = ids.next(letters + 1)
         return self._calls.call(
             "settle", tags, int(self._keep_delivered), b"".join(parts), *texts, letter=letter
         )
@@ -103,7 +111,7 @@ def _leases(places: Sequence[int], deliveries: Sequence[Delivery]) -> bytes:
 def _kind(outcome: Outcome) -> tuple[int, int]:
     match outcome:
         case Done():
-            return 0, 0
+            return _DONE, 0
         case Retry(delay):
             return 1, micros(delay)
         case Postpone(delay):

@@ -22,6 +22,7 @@ from uuid import UUID
 from nightmail.bell import Bell
 from nightmail.clock import Clock, StoreClock
 from nightmail.controls import (
+    LastConsumer,
     LeasedMessage,
     MessageFacts,
     Pause,
@@ -143,7 +144,7 @@ class RedisStore(ServerStore[Runtime]):
         await self._check_servers()
         await schema.migrate(self._runtime.publish, self._calls, self._runtime.registry)
 
-    async def check(self) -> None:
+    async def check(self, *, adopt: bool = True) -> None:
         """See `Store.check`. Also refuses a server that may lose messages, and an account without rights."""
         await self._check_servers()
         await schema.check(self._runtime.publish, self._keys)
@@ -408,6 +409,10 @@ class RedisStore(ServerStore[Runtime]):
     async def workers(self) -> list[WorkerRecord]:
         """See `Control.workers`."""
         return await self._runtime.controlling.workers()
+
+    async def last_consumers(self) -> dict[str, LastConsumer]:
+        """See `Control.last_consumers`."""
+        return await self._runtime.controlling.last_consumers()
 
     async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
         """See `Control.leases`."""

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
 from nightmail.store import Extend, Lingers
-
-T = TypeVar("T")
 
 LAST_SECONDS: Final = 0.5
 
@@ -35,59 +33,117 @@ class Line(Protocol):
 L = TypeVar("L", bound=Line)
 
 
+class _Work:
+    """Work that runs on a thread's event loop, and how it ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[None]]) -> None:
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+        self._lingers = False
+        self._ended = _unstoppable()
+        loop.call_soon_threadsafe(self._start)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more."""
+        return self._ended.done()
+
+    @property
+    def lingers(self) -> bool:
+        """Whether it was left to end by itself, and has not."""
+        return self._lingers and not self.has_ended
+
+    def cancel(self) -> None:
+        """Cancel it."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def linger(self) -> None:
+        """Let it run until it ends by itself."""
+        self._lingers = True
+
+    async def ended(self) -> None:
+        """Wait until it has ended; raises its error."""
+        await asyncio.wrap_future(self._ended)
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._end)
+
+    async def _run(self) -> None:
+        await self._work()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+
 class _Thread(Generic[L]):
-    """An event loop on a thread, and a connection that only this thread uses."""
+    """An event loop on a thread, and a connection that only this thread uses.
+
+    It is told what to do without waiting for it, and then does it by itself: whether those who wait for it give up, and
+    even if their event loop ends. A thread and a connection that only they could end would be left behind.
+    """
 
     def __init__(self, line: L) -> None:
         self.line = line
         self._loop = asyncio.new_event_loop()
-        self._lingering: set[asyncio.Task[None]] = set()
+        self._works: list[_Work] = []
+        self._stopping: asyncio.Task[None] | None = None
+        self._ended = _unstoppable()
         # A daemon: a program that forgets to close the store must still be able to exit.
         self._thread = threading.Thread(target=self._serve, name="nightmail-keeper", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this on the thread, to its end, even if the caller is cancelled."""
-        return await asyncio.shield(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop)))
+    @property
+    def lingers(self) -> bool:
+        """Whether it goes on for work that was left to end by itself."""
+        return any(work.lingers for work in self._works)
 
-    def leave(self, task: asyncio.Task[None]) -> None:
-        """Let this task run until it ends by itself."""
-        self._lingering.add(task)
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone."""
+        return self._ended.done()
 
-    async def stop(self) -> None:
-        """Close the connection, the loop and the thread; if a task lingers, once that has ended."""
-        if not all(task.done() for task in self._lingering):
-            asyncio.run_coroutine_threadsafe(self._stop_later(), self._loop)
-            return
-        await self.run(self.line.close())
-        await self.run(_end_the_rest())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join)
+    def start(self, work: Callable[[], Awaitable[None]]) -> _Work:
+        """Run this on the thread."""
+        started = _Work(self._loop, work)
+        self._works = [*(each for each in self._works if not each.has_ended), started]
+        return started
+
+    def stop(self) -> None:
+        """Once all work has ended, close the connection, the loop and the thread."""
+        self._loop.call_soon_threadsafe(self._begin_to_stop)
+
+    async def ended(self) -> None:
+        """Wait until the thread is gone."""
+        await asyncio.wrap_future(self._ended)
+        self._thread.join()
 
     def _serve(self) -> None:
         self._loop.run_forever()
         self._loop.close()
+        self._ended.set_result(None)
 
-    async def _stop_later(self) -> None:
-        await asyncio.wait(self._lingering)
+    def _begin_to_stop(self) -> None:
+        self._stopping = self._loop.create_task(self._stop())
+        # Even if closing fails.
+        self._stopping.add_done_callback(lambda _: self._loop.stop())
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(work.ended() for work in self._works), return_exceptions=True)
         await self.line.close()
-        self._loop.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class _Running(Generic[L]):
-    """A task, and the thread it runs on."""
-
-    thread: _Thread[L]
-    task: asyncio.Task[None]
+        await _end_the_rest()
 
 
 class KeeperThread(Generic[L]):
-    """Work off the main event loop: one thread and one connection for all of it, stopped with the last task.
-
-    Starting, ending and closing happen one at a time. A thread that is stopped while a call to it is pending never
-    answers, and after `close` the thread must be gone, even if another task was already stopping it.
-    """
+    """Work off the main event loop: one thread and one connection for all of it, stopped with the last task."""
 
     def __init__(
         self,
@@ -97,8 +153,9 @@ class KeeperThread(Generic[L]):
         self._line = line
         self._extend = extend
         self._thread: _Thread[L] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
+        self._works: set[_Work] = set()
+        self._stopping: list[_Thread[L]] = []
+        """Threads that were told to stop. After `close` they must be gone, too."""
         self._closed = False
 
     @asynccontextmanager
@@ -106,68 +163,55 @@ class KeeperThread(Generic[L]):
         self, work: Callable[[Extend], Awaitable[None]], *, lingers: Lingers | None = None
     ) -> AsyncIterator[None]:
         """See `Store.run_on_keeper_thread`."""
-        beginning = asyncio.ensure_future(self._begin(work))
+        if self._closed:
+            raise StoreUnavailable("the store was closed")
+        thread = self._thread = self._thread or _Thread(self._line())
+        started = thread.start(partial(work, partial(self._extend, thread.line)))
+        self._works.add(started)
         try:
-            await asyncio.shield(beginning)
             yield
         finally:
-            await _to_its_end(self._end(beginning, lingers))
+            # If the store was closed meanwhile, that has ended this work too.
+            if self._thread is thread:
+                await self._end(thread, started, lingers)
 
     async def close(self) -> None:
-        """End all work, close the connection, stop the thread."""
-        async with self._turn:
-            self._closed = True
-            if self._thread is not None:
-                for task in self._tasks:
-                    await self._thread.run(_cancelled(task))
-                await self._stop(self._thread)
+        """End all work, close the connection, stop the thread. All of that happens, even if this is cancelled."""
+        self._closed = True
+        if self._thread is not None:
+            for work in self._works:
+                work.cancel()
+            self._stop(self._thread)
+        await asyncio.gather(*(thread.ended() for thread in self._stopping if not thread.lingers))
 
-    async def _begin(self, work: Callable[[Extend], Awaitable[None]]) -> _Running[L]:
-        async with self._turn:
-            if self._closed:
-                raise StoreUnavailable("the store was closed")
-            if self._thread is None:
-                self._thread = _Thread(self._line())
-            task = await self._thread.run(_started(work, partial(self._extend, self._thread.line)))
-            self._tasks.add(task)
-            return _Running(self._thread, task)
-
-    async def _end(self, beginning: Awaitable[_Running[L]], lingers: Lingers | None) -> None:
-        running = await beginning
-        async with self._turn:
-            if self._thread is not running.thread:
-                return  # The store was closed meanwhile, which ended this work too.
-            self._tasks.remove(running.task)
-            stays = lingers is not None and lingers()
-            try:
-                if stays:
-                    running.thread.leave(running.task)
-                else:
-                    await running.thread.run(_cancelled(running.task))
-            finally:
-                if not self._tasks:
-                    await self._stop(running.thread)
+    async def _end(self, thread: _Thread[L], work: _Work, lingers: Lingers | None) -> None:
+        # Nothing is waited for before everything is told to end: we may be cancelled while we wait.
+        stays = lingers is not None and lingers()
         if stays:
-            return
-        if not running.task.cancelled() and (error := running.task.exception()) is not None:
-            raise error
+            work.linger()
+        else:
+            work.cancel()
+        self._works.remove(work)
+        is_last = not self._works
+        if is_last:
+            self._stop(thread)
+        if is_last and not thread.lingers:
+            await thread.ended()
+        if not stays:
+            await work.ended()
 
-    async def _stop(self, thread: _Thread[L]) -> None:
+    def _stop(self, thread: _Thread[L]) -> None:
         self._thread = None
-        self._tasks.clear()
-        await thread.stop()
+        self._works.clear()
+        thread.stop()
+        self._stopping = [each for each in [*self._stopping, thread] if not each.has_ended]
 
 
-async def _started(work: Callable[[Extend], Awaitable[None]], extend: Extend) -> asyncio.Task[None]:
-    async def run() -> None:
-        await work(extend)
-
-    return asyncio.create_task(run())
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
+def _unstoppable() -> Future[None]:
+    """A future that is cancelled by none of those who wait for it."""
+    future = Future[None]()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 async def _end_the_rest() -> None:
@@ -176,13 +220,3 @@ async def _end_the_rest() -> None:
         for task in rest:
             task.cancel()
         await asyncio.wait(rest, timeout=LAST_SECONDS)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait until this is done, even if cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

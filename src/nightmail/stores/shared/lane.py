@@ -108,10 +108,17 @@ class Lane(ABC, Generic[L]):
     async def close(self) -> None:
         """Finish the current work, for a limited time, and close the connection for good."""
         self._closed = True
-        with suppress(Exception):
-            async with asyncio.timeout(self.closing_seconds), self._free:
-                if self._link is not None:
-                    await self._link.close()
+        try:
+            with suppress(Exception):
+                async with asyncio.timeout(self.closing_seconds), self._free:
+                    if self._link is not None:
+                        await self._link.close()
+        finally:
+            self._drop()
+
+    def terminate(self) -> None:
+        """Drop the connection at once, for good."""
+        self._closed = True
         self._drop()
 
     async def _run(self, work: Callable[[L], Awaitable[T]], lost: type[StoreUnavailable]) -> T:

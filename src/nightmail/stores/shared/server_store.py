@@ -31,6 +31,10 @@ class Runtime(Protocol):
         """Close every connection and the thread: soon, even if the server does not answer."""
         ...
 
+    def terminate(self) -> None:
+        """Drop the connections that `close`, which was cancelled, had not closed yet."""
+        ...
+
 
 R = TypeVar("R", bound=Runtime)
 
@@ -59,7 +63,11 @@ class ServerStore(ABC, Generic[R]):
         """See `Store.close`. An engine or a client that was given stays open."""
         opened = self._opening.end()
         if opened is not None:
-            await opened.close()
+            try:
+                await opened.close()
+            finally:
+                # A caller that gives up must not leave connections behind, which nothing would close any more.
+                opened.terminate()
 
     @property
     def _opened(self) -> R | None:

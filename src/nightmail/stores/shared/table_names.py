@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 DEFAULT_PREFIX: Final = "nightmail"
-TABLES: Final = frozenset({"messages", "dead", "delivered", "dedup", "controls", "workers", "meta"})
+TABLES: Final = frozenset(
+    {"messages", "dead", "delivered", "dedup", "controls", "workers", "consumers", "meta"}
+)
 # 40 characters leave room for the longest name we derive, in every database (63 bytes on Postgres).
 _PART: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 

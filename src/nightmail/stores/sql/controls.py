@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from nightmail.controls import WorkerRecord, WorkerReport
+from nightmail.controls import Consumption, LastConsumer, WorkerRecord, WorkerReport
 from nightmail.outcome import storable_text
 
 WHOLE_QUEUE: Final = ""
@@ -31,6 +31,22 @@ def worker_values(worker: WorkerReport) -> dict[str, Any]:
         "queues": json.dumps(worker.queues),
         "state": json.dumps(dict(worker.state)),
     }
+
+
+class Leaver(NamedTuple):
+    """What a worker leaves behind that may no longer consume its queues."""
+
+    id: str
+    queues: str
+    """JSON."""
+    host: str
+    pid: int
+    seen_at: datetime
+
+    def consumption(self, *, but_for: Collection[str] = ()) -> Consumption:
+        """What it consumed when it was last seen, other than these queues."""
+        queues = [queue for queue in json.loads(self.queues) if queue not in but_for]
+        return queues, LastConsumer(host=self.host, pid=self.pid, seen_at=self.seen_at)
 
 
 def worker_record(row: Mapping[str, Any], started_at: datetime, seen_at: datetime) -> WorkerRecord:

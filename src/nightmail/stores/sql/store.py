@@ -19,6 +19,7 @@ from uuid import UUID
 
 from nightmail.bell import Bell
 from nightmail.controls import (
+    LastConsumer,
     LeasedMessage,
     MessageFacts,
     Pause,
@@ -201,6 +202,10 @@ class Controlling(Protocol):
 
     def workers(self) -> Verb[list[WorkerRecord]]:
         """Those seen within the last day, in order."""
+        ...
+
+    def last_consumers(self) -> Verb[dict[str, LastConsumer]]:
+        """Who consumed each queue last, within 90 days."""
         ...
 
     def leases(self, limit: int) -> Verb[list[LeasedMessage]]:
@@ -578,6 +583,10 @@ class SQLStore(ABC):
     async def workers(self) -> list[WorkerRecord]:
         """See `Control.workers`."""
         return await self._runtime.read(self._verbs.controlling.workers)
+
+    async def last_consumers(self) -> dict[str, LastConsumer]:
+        """See `Control.last_consumers`."""
+        return await self._runtime.read(self._verbs.controlling.last_consumers)
 
     async def leases(self, *, limit: int = 1000) -> list[LeasedMessage]:
         """See `Control.leases`."""

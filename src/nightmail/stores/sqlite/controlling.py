@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import timedelta
 
 from nightmail.controls import (
+    CONSUMERS_KEPT_FOR,
     FORGOTTEN_AFTER,
     MOST_AHEAD,
+    LastConsumer,
     LeasedMessage,
     MessageFacts,
     Pause,
     WorkerRecord,
     WorkerReport,
+    consumption,
+    latest_of_each,
 )
 from nightmail.message import Due
 from nightmail.records import StoredMessage
@@ -28,6 +33,7 @@ from nightmail.stores.sqlite.times import (
     in_microseconds,
     moment_of,
     readable_moment,
+    stored_moment,
 )
 
 
@@ -92,17 +98,50 @@ class Controlling:
     def report(self, worker: WorkerReport) -> Verb[None]:
         """Note this worker, and forget those that were not seen for a day."""
         now = self._time.stamp()
+        a_day_ago = before(now, FORGOTTEN_AFTER)
+        found = yield self._sql("leaving", id=worker.id, before=a_day_ago)
         yield self._sql("report", now=now, **worker_values(worker))
-        yield self._sql("forget_workers", before=before(now, FORGOTTEN_AFTER))
+        leaving = [rows.leaver(row) for row in found]
+        if any(each.id != worker.id for each in leaving):
+            yield self._sql("forget_workers", before=a_day_ago)
+        left = latest_of_each(
+            each.consumption(but_for=worker.queues if each.id == worker.id else ()) for each in leaving
+        )
+        if left:
+            yield from self._leave(left, now)
 
     def sign_off(self, worker_id: str) -> Verb[None]:
         """Forget this worker."""
-        yield self._sql("sign_off", id=worker_id)
+        found = yield self._sql("sign_off", id=worker_id)
+        yield from self._leave(
+            latest_of_each(rows.leaver(row).consumption() for row in found), self._time.now()
+        )
+
+    def _leave(self, left: Mapping[str, LastConsumer], now: int) -> Verb[None]:
+        """Note who consumed these queues last, and forget what is too old."""
+        for queue, each in left.items():
+            yield self._sql(
+                "note_consumer",
+                queue=queue,
+                seen_at=stored_moment(each.seen_at),
+                host=each.host,
+                pid=each.pid,
+            )
+        yield self._sql("forget_consumers", before=before(now, CONSUMERS_KEPT_FOR))
 
     def workers(self) -> Verb[list[WorkerRecord]]:
         """Those seen within the last day, in order."""
         found = yield self._sql("workers", since=before(self._time.now(), FORGOTTEN_AFTER))
         return [rows.worker(row) for row in found]
+
+    def last_consumers(self) -> Verb[dict[str, LastConsumer]]:
+        """Who consumed each queue last, within 90 days."""
+        since = before(self._time.now(), CONSUMERS_KEPT_FOR)
+        reported = yield self._sql("workers", since=since)
+        left = yield self._sql("last_consumers", since=since)
+        return latest_of_each(
+            [*map(rows.consumption, left), *(consumption(rows.worker(row)) for row in reported)]
+        )
 
     def leases(self, limit: int) -> Verb[list[LeasedMessage]]:
         """Running messages, the longest running first."""

@@ -62,15 +62,44 @@ ON CONFLICT (id) DO UPDATE SET
     state = excluded.state,
     seen_at = excluded.seen_at;
 
+-- name: leaving
+-- This worker, and those that were last seen before this time: there are none, as a rule.
+SELECT id, queues, host, pid, seen_at
+FROM nightmail_workers
+WHERE id = :id OR seen_at < :before;
+
 -- name: forget_workers
 -- Forget the workers that were last seen before this time. They are few: no index is worth its upkeep.
 DELETE FROM nightmail_workers
 WHERE seen_at < :before;
 
+-- name: note_consumer
+-- Note who consumed this queue last, unless another was seen there later.
+INSERT INTO nightmail_consumers (queue, seen_at, host, pid)
+VALUES (:queue, :seen_at, :host, :pid)
+ON CONFLICT (queue) DO UPDATE SET
+    seen_at = excluded.seen_at,
+    host = excluded.host,
+    pid = excluded.pid
+WHERE seen_at < excluded.seen_at;
+
+-- name: forget_consumers
+-- Forget who consumed a queue last, if that was seen before this time. There is one of each queue: no index is worth
+-- its upkeep.
+DELETE FROM nightmail_consumers
+WHERE seen_at < :before;
+
+-- name: last_consumers
+-- Who consumed each queue last since this time, of those that no longer do.
+SELECT queue, host, pid, seen_at
+FROM nightmail_consumers
+WHERE seen_at >= :since;
+
 -- name: sign_off
 -- Forget this worker.
 DELETE FROM nightmail_workers
-WHERE id = :id;
+WHERE id = :id
+RETURNING id, queues, host, pid, seen_at;
 
 -- name: workers
 -- The workers seen since this time, in order.

@@ -75,7 +75,7 @@ ORDER BY due_at, id;
 SELECT
     id, queue, cast(timer_id AS TEXT), cast(ordering_key AS TEXT), priority, due_at, published_at, expires_at, attempts,
     cast(body AS BLOB), cast(headers AS TEXT), deliveries, superseded, claimed_at, lease_until,
-    coalesce(lease_until > :now, 0), first_attempt_at, last_attempt_at
+    coalesce(lease_until > :now, 0), first_attempt_at, last_attempt_at, cast(last_error AS TEXT)
 FROM nightmail_messages
 WHERE id IN (SELECT value FROM json_each(:ids))
 ORDER BY id;

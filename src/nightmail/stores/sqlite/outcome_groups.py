@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import assert_never
 
+from nightmail.describing import last_error
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry, WriteResult
 from nightmail.store import Settlement
 from nightmail.stores.sqlite.times import after
@@ -20,7 +21,7 @@ class OutcomeGroups:
         """The positions in the batch that are written."""
         self.done: list[int] = []
         self.given_up: list[tuple[int, str, str | None, int]] = []
-        self.retried: list[tuple[int, int]] = []
+        self.retried: list[tuple[int, int, str | None]] = []
         self.postponed: list[tuple[int, int]] = []
         self.handed_back: list[int] = []
         settled: set[int] = set()
@@ -42,7 +43,7 @@ class OutcomeGroups:
             case Dead(reason, error, ran):
                 self.given_up.append((id_, reason, error, int(ran)))
             case Retry(delay):
-                self.retried.append((id_, after(self.now, delay)))
+                self.retried.append((id_, after(self.now, delay), last_error(outcome)))
             case Postpone(delay):
                 self.postponed.append((id_, after(self.now, delay)))
             case Release():

@@ -54,6 +54,7 @@ SET
     body = :body,
     attempts = 0,
     deliveries = 0,
+    last_error = NULL,
     first_attempt_at = NULL,
     last_attempt_at = NULL,
     token = NULL,

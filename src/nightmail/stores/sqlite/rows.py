@@ -8,10 +8,17 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from nightmail.controls import WORKER_ID_BYTES, LeasedMessage, Pause, WorkerRecord
+from nightmail.controls import (
+    WORKER_ID_BYTES,
+    Consumption,
+    LastConsumer,
+    LeasedMessage,
+    Pause,
+    WorkerRecord,
+)
 from nightmail.message import DeadDelivery, Delivery
 from nightmail.records import DeadLetter, PendingMessage, StoredMessage
-from nightmail.stores.sql.controls import WHOLE_QUEUE, worker_record
+from nightmail.stores.sql.controls import WHOLE_QUEUE, Leaver, worker_record
 from nightmail.stores.sqlite.queries import Row
 from nightmail.stores.sqlite.times import moment_of, readable_moment
 
@@ -89,7 +96,7 @@ def stored_message(row: Row) -> StoredMessage:
     """A message, waiting or running, from the columns of `find`."""
     (
         id_, queue, timer_id, ordering_key, priority, due_at, published_at, expires_at, attempts, body, headers,
-        deliveries, superseded, claimed_at, lease_until, running, first_attempt_at, last_attempt_at,
+        deliveries, superseded, claimed_at, lease_until, running, first_attempt_at, last_attempt_at, last_error,
     ) = row  # fmt: skip
     return StoredMessage(
         id=id_,
@@ -110,6 +117,7 @@ def stored_message(row: Row) -> StoredMessage:
         running=running == 1,
         first_attempt_at=_readable(first_attempt_at),
         last_attempt_at=_readable(last_attempt_at),
+        last_error=last_error,
     )
 
 
@@ -160,6 +168,18 @@ def worker(row: Row) -> WorkerRecord:
     return worker_record(
         dict(zip(names, said, strict=True)), readable_moment(started_at), readable_moment(seen_at)
     )
+
+
+def leaver(row: Row) -> Leaver:
+    """A worker that may no longer consume its queues, from the columns of `leaving`."""
+    id_, queues, host, pid, seen_at = row
+    return Leaver(id_, queues, host, pid, readable_moment(seen_at))
+
+
+def consumption(row: Row) -> Consumption:
+    """A queue and who consumed it last, from the columns of `last_consumers`."""
+    queue, host, pid, seen_at = row
+    return (queue,), LastConsumer(host=host, pid=pid, seen_at=readable_moment(seen_at))
 
 
 def worker_id(token: bytes) -> str:

@@ -83,9 +83,12 @@ class Runtime:
         # The writer last: the last connection to close checkpoints the write-ahead log.
         try:
             await self.keeper.close()
-            await self.reader.stop(_READER_STOP_SECONDS)
         finally:
-            await self.writer.stop()
+            # Each is told to stop before it is waited for: a caller that gives up leaves none of them running.
+            try:
+                await self.reader.stop(_READER_STOP_SECONDS)
+            finally:
+                await self.writer.stop()
 
     # ---------------------------------------------------------------------------------- carrying out
 

@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS nightmail_messages (
     ordering_key TEXT CHECK (ordering_key IS NULL OR typeof(ordering_key) = 'text'),
     head_key TEXT CHECK (head_key IS NULL OR head_key IS ordering_key),
     stop_requested_by TEXT CHECK (stop_requested_by IS NULL OR typeof(stop_requested_by) = 'text'),
+    last_error TEXT CHECK (last_error IS NULL OR typeof(last_error) = 'text'),
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
     CONSTRAINT nightmail_messages_lease CHECK ((token IS NULL) = (lease_until IS NULL) AND (token IS NULL) = (claimed_at IS NULL))
@@ -302,6 +303,15 @@ CREATE TABLE IF NOT EXISTS nightmail_workers (
     started_at INTEGER NOT NULL CHECK (typeof(started_at) = 'integer' AND started_at BETWEEN -62135596800000000 AND 253402300799999999),
     seen_at INTEGER NOT NULL CHECK (typeof(seen_at) = 'integer' AND seen_at BETWEEN -62135596800000000 AND 253402300799999999),
     PRIMARY KEY (id)
+) WITHOUT ROWID;
+
+-- Who consumed each queue last, of those that no longer do: written when a worker leaves, not while it works.
+CREATE TABLE IF NOT EXISTS nightmail_consumers (
+    queue TEXT NOT NULL CHECK (typeof(queue) = 'text'),
+    seen_at INTEGER NOT NULL CHECK (typeof(seen_at) = 'integer' AND seen_at BETWEEN -62135596800000000 AND 253402300799999999),
+    host TEXT NOT NULL CHECK (typeof(host) = 'text'),
+    pid INTEGER NOT NULL CHECK (typeof(pid) = 'integer'),
+    PRIMARY KEY (queue)
 ) WITHOUT ROWID;
 
 -- How often a queue was rung for something other than a new message: a retry, a moved timer. SQLite tells a listener in

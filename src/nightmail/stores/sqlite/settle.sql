@@ -25,13 +25,14 @@ CROSS JOIN nightmail_messages AS m
 WHERE m.id = json_extract(lease.value, '$[0]') AND hex(m.token) = json_extract(lease.value, '$[1]');
 
 -- name: retry
--- Count an attempt and reschedule these messages: pairs of an id and a due time.
+-- Count an attempt and reschedule these messages: lists of an id, a due time and an error.
 UPDATE nightmail_messages
 SET
     attempts = min(attempts + 1, 2147483647),
     deliveries = 0,
     first_attempt_at = coalesce(first_attempt_at, claimed_at),
     last_attempt_at = claimed_at,
+    last_error = json_extract(returned.value, '$[2]'),
     due_at = CASE WHEN superseded THEN :now ELSE json_extract(returned.value, '$[1]') END,
     token = NULL,
     lease_until = NULL,
@@ -47,6 +48,7 @@ SET
     deliveries = 0,
     first_attempt_at = NULL,
     last_attempt_at = NULL,
+    last_error = NULL,
     due_at = CASE WHEN superseded THEN :now ELSE json_extract(returned.value, '$[1]') END,
     token = NULL,
     lease_until = NULL,

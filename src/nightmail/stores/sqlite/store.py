@@ -152,12 +152,14 @@ class SQLiteStore(SQLStore):
             self._schema.migrate, look=self._schema.current, patience=LOCK_SECONDS
         )
 
-    async def check(self) -> None:
+    async def check(self, *, adopt: bool = True) -> None:
         """Compare the tables with this version's schema.
 
         Tables that Alembic created are completed first: see `Schema.is_adoptable`.
         """
         if await self._runtime.reader.read(self._schema.is_adoptable):
+            if not adopt:
+                return
             await self.migrate()
         problem = await self._runtime.reader.read(self._schema.problem)
         if problem is not None:

@@ -23,7 +23,7 @@ whatever_brings_back = pytest.mark.parametrize(
     "outcome",
     [
         pytest.param(Retry(), id="retry now"),
-        pytest.param(Retry(SECOND * 10), id="retry soon"),
+        pytest.param(Retry(SECOND * 10, "TimeoutError()"), id="retry soon"),
         pytest.param(Postpone(SECOND * 10), id="postpone"),
         pytest.param(Release(), id="release"),
     ],

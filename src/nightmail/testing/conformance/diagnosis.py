@@ -53,11 +53,16 @@ class DiagnosisConformance:
         attended = await found(store, Code.NO_WORKER)
         clock.advance(MINUTE)
         (gone,) = await found(store, Code.NO_WORKER)
+        await store.report(a_report())
+        await store.sign_off(FIRST)
+        clock.advance(2 * DAY)
+        (stopped,) = [each for each in await found(store, Code.NO_WORKER) if QUEUE in each.what]
 
         assert (never.severity, never.lasting, attended) == (Severity.FATAL, False, [])
         assert QUEUE in never.what
-        assert never.evidence == "1 message ready, the oldest for 1 min; none was seen within a day"
-        assert gone.evidence.endswith("the last one, host-1/77, was seen 1 min ago")
+        assert never.evidence == "1 message ready, the oldest for 1 min; none has been seen within 90 days"
+        assert gone.evidence.endswith("the last one was seen 1 min ago, host-1/77")
+        assert stopped.evidence.endswith("the last one was seen 2 d ago, host-1/77")
 
     async def test_a_silent_worker_that_holds_messages_is_found_until_it_reports(
         self, store: FullStore, clock: ManualClock
@@ -90,12 +95,13 @@ class DiagnosisConformance:
             "1 message ready, the oldest for 2 min; all 10 handlers in 1 process are busy; a handler takes 3 s on "
             "average"
         )
+        assert {"nightmail workers", "nightmail stop ID"} <= set(found_busy.remedy.split("`"))
         assert await found(store, Code.WORKERS_BUSY) == []
 
     async def test_one_who_looks_after_dead_letters_consumes_no_messages(self, store: FullStore) -> None:
         await store.publish(message())
         letters = {"queues": [QUEUE], "dead_letters": True}
-        await store.report(a_report(state={"subscribers": [letters]}))
+        await store.report(a_report(queues=(), state={"subscribers": [letters]}))
 
         assert len(await found(store, Code.NO_WORKER)) == 1
         await store.report(
@@ -297,6 +303,54 @@ class DiagnosisConformance:
         assert re.fullmatch("this machine's clock is .+ behind the store's", behind.what)
         assert re.fullmatch("this machine's clock is .+ ahead of the store's", ahead.what)
         assert await found(store, Code.CLOCK_SKEW, an_hour) == []
+
+    async def test_hosts_whose_clocks_differ_from_the_stores_are_found_until_they_are_set_right(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        async def report(number: int, host: str, said: object) -> None:
+            shown = (clock.now() + said).isoformat() if isinstance(said, timedelta) else said
+            await store.report(a_report(f"{number:016x}", host=host, pid=number, state={"clock": shown}))
+
+        async def hosts() -> list[Finding]:
+            # The clock of this machine is not that of these tests: that is told, too.
+            return [each for each in await found(store, Code.CLOCK_SKEW, Thresholds()) if each.subject]
+
+        for number, odd in enumerate((7, "soon", "2026-11-18T05:00:00", "0001-01-01T00:00:00+14:00"), 10):
+            await report(number, "odd", odd)
+        # Too little, or what a slow report explains.
+        await report(1, "in-order", 4 * SECOND)
+        await report(2, "slow", -14 * SECOND)
+        assert await hosts() == []
+        at = clock.now()
+        await report(3, "fast", 6 * SECOND)
+        (one,) = await hosts()
+        await report(4, "late", -MINUTE)
+        (both,) = await hosts()
+        # The slower of two reports says nothing about their host.
+        await report(5, "late", SECOND)
+        (again,) = await hosts()
+        await report(3, "fast", 0 * SECOND)
+
+        assert (one.severity, one.lasting, one.subject) == (Severity.WARNING, False, ("fast",))
+        assert one.what == "the clock of fast is 6 s ahead of the store's"
+        assert one.evidence == (
+            f"worker fast/3 reported at {moment(at + 6 * SECOND)} by its own clock, and at {moment(at)} by the store's"
+        )
+        assert both.subject == ("fast", "late")
+        assert both.what == "clocks differ from the store's: late (1 min behind), fast (6 s ahead)"
+        assert again.subject == ("fast",)
+        assert await hosts() == []
+
+    async def test_the_clock_of_a_worker_that_is_gone_is_not_told(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.report(a_report(state={"clock": (clock.now() + HOUR).isoformat()}))
+        before = await found(store, Code.CLOCK_SKEW, Thresholds())
+        clock.advance(MINUTE)
+
+        after = await found(store, Code.CLOCK_SKEW, Thresholds())
+        assert [each.subject for each in before if each.subject] == [("host-1",)]
+        assert [each.subject for each in after if each.subject] == []
 
     async def test_a_store_in_order_gives_no_warning(self, store: FullStore) -> None:
         await store.report(a_report())

@@ -73,13 +73,16 @@ class FactsConformance:
         first = await stored(store, message(ordering_key="a"))
         behind = await stored(store, message(ordering_key="a"))
         other = await stored(store, message(ordering_key="b"))
-        await settle_one(store, (await claim_all(store, limit=1))[0], Retry(MINUTE))
+        await settle_one(store, (await claim_all(store, limit=1))[0], Retry(MINUTE, "TimeoutError()"))
 
         facts = await store.facts(behind)
 
         assert facts.key_held_by is not None
         assert (facts.key_held_by.id, facts.key_held_by.attempts) == (first, 1)
         assert facts.key_held_by.due_at == facts.now + MINUTE
+        assert facts.key_held_by.last_error == "TimeoutError()"
+        assert facts.message is not None
+        assert facts.message.last_error is None
         assert (await store.facts(first)).key_held_by is None
         assert (await store.facts(other)).key_held_by is None
 

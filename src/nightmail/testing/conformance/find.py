@@ -66,7 +66,7 @@ class FindConformance:
         assert (found.published_at, found.due_at, found.expires_at) == (now, now + MINUTE, now + HOUR)
         assert (found.attempts, found.deliveries, found.superseded, found.running) == (0, 0, False, False)
         assert (found.claimed_at, found.lease_until) == (None, None)
-        assert (found.first_attempt_at, found.last_attempt_at) == (None, None)
+        assert (found.first_attempt_at, found.last_attempt_at, found.last_error) == (None, None, None)
 
     async def test_finding_shows_the_lease_of_a_running_message_and_whether_it_holds(
         self, store: FullStore, clock: ManualClock
@@ -90,13 +90,14 @@ class FindConformance:
     ) -> None:
         id_ = await stored(store, message())
         claimed_at = clock.now()
-        await settle_one(store, await claim_one(store), Retry(MINUTE))
+        await settle_one(store, await claim_one(store), Retry(MINUTE, "TimeoutError()"))
 
         (found,) = await store.find([id_])
 
         assert (found.attempts, found.deliveries, found.running) == (1, 0, False)
         assert (found.claimed_at, found.lease_until) == (None, None)
         assert (found.first_attempt_at, found.last_attempt_at) == (claimed_at, claimed_at)
+        assert found.last_error == "TimeoutError()"
         assert found.due_at == claimed_at + MINUTE
 
     async def test_finding_shows_a_superseded_message_and_the_one_that_replaced_it(

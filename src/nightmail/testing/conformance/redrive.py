@@ -63,7 +63,7 @@ class RedriveConformance:
         self, store: FullStore, clock: ManualClock
     ) -> None:
         await store.publish(timer("reminder", b"\x00again", priority=4, ordering_key="k", expires_in=HOUR))
-        for outcome in (Retry(), Retry(), Dead("rejected")):
+        for outcome in (Retry(), Retry(error="TimeoutError()"), Dead("rejected")):
             clock.advance(SECOND)
             await settle_one(store, await claim_one(store), outcome)
         (letter,) = await store.dead(EVERYTHING)
@@ -72,6 +72,10 @@ class RedriveConformance:
 
         (id_,) = await store.redrive([letter])
 
+        assert letter.error is None
+        assert id_ is not None
+        (fresh,) = await store.find([id_])
+        assert fresh.last_error is None
         clock.advance(SECOND)
         delivery = await claim_one(store)
         assert delivery.id == id_ != letter.message_id

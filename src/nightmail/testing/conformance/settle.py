@@ -335,6 +335,115 @@ class SettleConformance:
         assert await store.publish(timer("reminder", b"second")) is None
         assert await claim_bodies(store) == [b"first"]
 
+    # ---------------------------------------------------------------------------------- the last error
+
+    async def test_a_retried_message_shows_its_last_error_until_the_next_retry(
+        self, store: FullStore
+    ) -> None:
+        id_ = await stored(store, message())
+        fresh = await last_error(store, id_)
+
+        seen = []
+        for error in ("ConnectionError('refused')", "TimeoutError()", None):
+            delivery = await claim_one(store)
+            await settle_one(store, delivery, Retry(error=error))
+            seen.append(await last_error(store, id_))
+
+        assert fresh is None
+        assert seen == ["ConnectionError('refused')", "TimeoutError()", None]
+
+    async def test_a_last_error_is_shown_while_the_message_runs_and_after_its_lease_expired(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        id_ = await stored(store, message())
+        await settle_one(store, await claim_one(store), Retry(error="TimeoutError()"))
+
+        await claim_one(store, lease=LEASE)
+        running = await last_error(store, id_)
+        clock.advance(LEASE)
+        expired = await last_error(store, id_)
+
+        assert (running, expired) == ("TimeoutError()", "TimeoutError()")
+
+    @pytest.mark.parametrize(
+        ("error", "kept"),
+        [
+            pytest.param("x" * 256, "x" * 254 + "…", id="too long"),
+            pytest.param("😀" * 255, "😀" * 255, id="as long as it may be"),
+            pytest.param("first\nsecond\x1b[2J", "first\\nsecond\\x1b[2J", id="more than one line"),
+            pytest.param("a\x00b\ud800c", "a\\x00b\\ud800c", id="what no store can keep"),
+            pytest.param("\x00" * 300, "\\x00" * 63 + "\\x…", id="too long once it is spelled out"),
+            pytest.param("", None, id="empty"),
+        ],
+    )
+    async def test_a_last_error_is_one_line_of_at_most_255_characters(
+        self, store: FullStore, error: str, kept: str | None
+    ) -> None:
+        id_ = await stored(store, message())
+
+        assert await settle_one(store, await claim_one(store), Retry(error=error)) is WriteResult.WRITTEN
+
+        assert await last_error(store, id_) == kept
+
+    async def test_a_postponed_message_forgets_its_last_error(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        id_ = await stored(store, message())
+        await settle_one(store, await claim_one(store), Retry(error="TimeoutError()"))
+
+        await settle_one(store, await claim_one(store), Postpone(SECOND))
+
+        assert await last_error(store, id_) is None
+
+    async def test_a_message_that_is_handed_back_keeps_its_last_error(self, store: FullStore) -> None:
+        id_ = await stored(store, message())
+        await settle_one(store, await claim_one(store), Retry(error="TimeoutError()"))
+
+        delivery = await claim_one(store)
+        await settle_one(store, delivery, Release())
+        released = await last_error(store, id_)
+        delivery = await claim_one(store)
+        await store.recall([QUEUE], delivery.token)
+        recalled = await last_error(store, id_)
+
+        assert (released, recalled) == ("TimeoutError()", "TimeoutError()")
+
+    async def test_each_message_of_a_batch_has_its_own_last_error(self, store: FullStore) -> None:
+        await store.publish_batch([message(b"%d" % number) for number in range(6)])
+        first, done, dead, plain, held, last = await claim_all(store)
+        await store.settle([Settlement(held, Retry(error="of held"))])
+        (held,) = await claim_all(store)
+
+        await store.settle(
+            [
+                Settlement(last, Retry(error="of last")),
+                Settlement(dead, Dead("rejected", "of dead")),
+                Settlement(plain, Retry()),
+                Settlement(done, Done()),
+                Settlement(held, Release()),
+                Settlement(first, Retry(error="of first")),
+            ]
+        )
+
+        found = await store.find([each.id for each in (first, plain, held, last)])
+        assert {each.body: each.last_error for each in found} == {
+            b"0": "of first",
+            b"3": None,
+            b"4": "of held",
+            b"5": "of last",
+        }
+        assert [letter.error for letter in await store.dead(DeadFilter())] == ["of dead"]
+
+    async def test_a_lost_lease_writes_no_last_error(self, store: FullStore, clock: ManualClock) -> None:
+        id_ = await stored(store, message())
+        late = await claim_one(store, lease=LEASE)
+        clock.advance(LEASE)
+        await claim_one(store)
+
+        assert await settle_one(store, late, Retry(error="too late")) is WriteResult.LOST
+
+        assert await last_error(store, id_) is None
+
     # ------------------------------------------------------------------------------------ the timer id
 
     @pytest.mark.parametrize(
@@ -351,3 +460,9 @@ class SettleConformance:
 
         assert await store.publish(timer("reminder", b"second")) is not None
         assert await claim_bodies(store) == [b"second"]
+
+
+async def last_error(store: FullStore, id_: int) -> str | None:
+    """The last error of this message, as an operator sees it."""
+    (found,) = await store.find([id_])
+    return found.last_error

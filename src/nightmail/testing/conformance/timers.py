@@ -172,12 +172,14 @@ class TimersConformance:
 
     async def test_replace_starts_both_counters_afresh(self, store: FullStore, clock: ManualClock) -> None:
         first = await running_timer(store)
-        await settle_one(store, first, Retry())
+        await settle_one(store, first, Retry(error="TimeoutError()"))
         await claim_one(store)
         clock.advance(LEASE)
 
         await store.publish(timer("reminder", b"new", on_conflict="replace"))
 
+        (fresh,) = await store.find([first.id])
+        assert fresh.last_error is None
         delivery = await claim_one(store)
         assert (delivery.id, delivery.body) == (first.id, b"new")
         assert (delivery.attempts, delivery.deliveries) == (0, 1)

@@ -27,6 +27,7 @@ from nightmail.outcome import Dead, Done, Retry
 from nightmail.store import FullStore
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
+    DAY,
     HOUR,
     LEASE,
     MINUTE,
@@ -41,7 +42,7 @@ from nightmail.testing.conformance.build import (
     timer,
 )
 from nightmail.testing.conformance.harness import Harness
-from nightmail.testing.conformance.workers import FIRST, a_report, token_of
+from nightmail.testing.conformance.workers import FIRST, SECOND_ID, a_report, token_of
 
 
 class WhyConformance:
@@ -58,13 +59,20 @@ class WhyConformance:
     ) -> None:
         fresh = await stored(attended, message(due=3 * HOUR))
         failed = await stored(attended, message())
-        await settle_one(attended, await claim_one(attended), Retry(MINUTE))
+        await settle_one(attended, await claim_one(attended), Retry(MINUTE, "TimeoutError('10 s')"))
 
         assert await why(attended, fresh) == [
             DueLater(due_at=clock.now() + 3 * HOUR, due_in=3 * HOUR, attempts=0)
         ]
         (again,) = await why(attended, failed)
-        assert again.text.startswith("due in 1 min, after 1 failed attempt (20")
+        assert again == DueLater(
+            due_at=clock.now() + MINUTE, due_in=MINUTE, attempts=1, last_error="TimeoutError('10 s')"
+        )
+        assert again.text.startswith("attempt 2 is due in 1 min (20")
+        assert again.text.endswith("Z), last error TimeoutError('10 s')")
+        await attended.report(a_report(state={"subscribers": [{"queues": [QUEUE], "max_attempts": 10}]}))
+        (told,) = await why(attended, failed)
+        assert told.text.startswith("attempt 2 of 10 is due in 1 min (20")
 
     async def test_why_a_message_of_a_paused_queue_does_not_run(
         self, attended: FullStore, clock: ManualClock
@@ -131,7 +139,7 @@ class WhyConformance:
             0
         ]
         running = await why(attended, behind)
-        await settle_one(attended, delivery, Retry(MINUTE))
+        await settle_one(attended, delivery, Retry(MINUTE, "ConnectionError('refused')"))
         failed = await why(attended, behind)
 
         at_once = timedelta(0)
@@ -142,12 +150,20 @@ class WhyConformance:
             KeyHeld(ordering_key="acct-7", message_id=first, running=True, attempts=0, due_in=at_once)
         ]
         assert failed == [
-            KeyHeld(ordering_key="acct-7", message_id=first, running=False, attempts=1, due_in=MINUTE)
+            KeyHeld(
+                ordering_key="acct-7",
+                message_id=first,
+                running=False,
+                attempts=1,
+                due_in=MINUTE,
+                last_error="ConnectionError('refused')",
+            )
         ]
-        assert f"message {first} goes first; its attempt 2 is due in 1 min" in failed[0].text
+        told = "its attempt 2 is due in 1 min, last error ConnectionError('refused') (`nightmail why"
+        assert f"message {first} goes first; {told}" in failed[0].text
         await attended.report(a_report(state={"subscribers": [{"queues": [QUEUE], "max_attempts": 10}]}))
-        (told,) = await why(attended, behind)
-        assert f"message {first} goes first; its attempt 2 of 10 is due in 1 min" in told.text
+        (counted,) = await why(attended, behind)
+        assert f"message {first} goes first; its attempt 2 of 10 is due in 1 min, last error" in counted.text
 
     async def test_why_a_message_that_runs_does_not_run_again(
         self, attended: FullStore, clock: ManualClock
@@ -207,6 +223,26 @@ class WhyConformance:
         assert [type(each) for each in await why(store, id_)] == [Available]
         clock.advance(SECOND)
         assert await why(store, id_) == [NoWorker(queue="mail", worker="host-1/77", seen_ago=31 * SECOND)]
+
+    async def test_why_a_message_whose_consumers_have_stopped_does_not_run(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        id_ = await stored(store, message(queue="mail2"))
+        (never,) = await why(store, id_)
+        await store.report(a_report(FIRST, host="host-2", queues=("mail2",)))
+        await store.sign_off(FIRST)
+        (stopped,) = await why(store, id_)
+        clock.advance(HOUR)
+        await store.report(a_report(SECOND_ID, host="host-3", queues=("mail2",)))
+        clock.advance(2 * DAY)
+        (died,) = await why(store, id_)
+        await store.report(a_report(FIRST))
+        (forgotten,) = await why(store, id_)
+
+        about = "no live worker consumes queue mail2: "
+        assert never.text == f"{about}none has been seen within 90 days"
+        assert stopped.text == f"{about}the last one was seen 0 s ago, host-2/77"
+        assert died.text == forgotten.text == f"{about}the last one was seen 2 d ago, host-3/77"
 
     async def test_why_a_superseded_message_does_not_run_again(
         self, attended: FullStore, clock: ManualClock

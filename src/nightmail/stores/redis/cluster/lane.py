@@ -77,6 +77,12 @@ class ClusterLane:
         self._closed = True
         await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
 
+    def terminate(self) -> None:
+        """See `Lane.terminate`."""
+        self._closed = True
+        for lane in self._lanes.values():
+            lane.terminate()
+
     def _to(self, address: Address | None) -> ServerLane:
         lane = self._lanes.get(address)
         if lane is None:
