@@ -42,6 +42,7 @@ _DRAINS: Final = {
     "redis": "docs/adr/0007-redis-keys-and-scripts.md#numbers",
 }
 """Where the store itself takes most of the time of a drain; elsewhere the engine and FastStream do."""
+_ENGINE: Final = "docs/adr/0002-the-engine-costs-per-message.md#numbers"
 _IDLE: Final = "docs/adr/0016-idle-workers-share-a-look.md#numbers"
 _LEASES: Final = "docs/adr/0013-how-soon-a-dead-worker-is-replaced.md#numbers"
 
@@ -147,7 +148,7 @@ def _drain(store: str, kind: str, ours: str, other: str, least: float, unit: str
         Place("drain", kind, store, other),
         at_least=least,
         unit=unit,
-        why=_DRAINS.get(store, "docs/adr/0002-the-engine-costs-per-message.md#numbers"),
+        why=_DRAINS.get(store, _ENGINE),
     )
 
 
@@ -275,6 +276,7 @@ def _all() -> list[Bound]:
                 Place("drain", drain.TWO, store, QUIET),
                 Place("drain", drain.ONE, store, QUIET),
                 at_least=1.8,
+                why=_ENGINE,
             )
             for store in ("postgres",)
         ),

@@ -75,10 +75,14 @@ async def _by_two(lab: Lab, store: str) -> None:
             return await drain(bench, "typed", 2 * bench.sizes["typed"])
 
         await lab.interleave(table, pairs, both)
+        await _processor(lab, TWO, "typed", pairs)
 
 
 async def _processor(lab: Lab, case: str, kind: str, benches: Sequence[Bench]) -> None:
-    """What a drain takes of the system's own process and of the server: why it is no faster, and what a second adds."""
+    """What a drain takes of the system's own processes and of the server: why it is no faster, and what a second adds.
+
+    Starting and stopping are included.
+    """
     if not benches:
         return
     store = benches[0].server.name
@@ -95,15 +99,20 @@ async def _processor(lab: Lab, case: str, kind: str, benches: Sequence[Bench]) -
 
 
 async def _used(table: Table, bench: Bench, kind: str) -> None:
-    count = bench.sizes[kind]
+    count = bench.sizes[kind] * len(bench.children)
     await fill(bench, count)
-    own, server = bench.child.processor_seconds(), bench.server.processor_seconds()
+    own, server = _processor_seconds(bench), bench.server.processor_seconds()
     await work_off(bench, kind, count)
-    own = bench.child.processor_seconds() - own
-    table.row(f"{bench.label}: its process").values.append(own / count * 1e6)
+    own = _processor_seconds(bench) - own
+    itself = "its process" if len(bench.children) == 1 else "its processes"
+    table.row(f"{bench.label}: {itself}").values.append(own / count * 1e6)
     if server is not None:
         used = (bench.server.processor_seconds() or 0.0) - server
         table.row(f"{bench.label}: the server").values.append(used / count * 1e6)
+
+
+def _processor_seconds(bench: Bench) -> float:
+    return sum(child.processor_seconds() for child in bench.children)
 
 
 async def _trips(lab: Lab, bench: Bench) -> float:
