@@ -48,13 +48,16 @@ end
 local function copy_letter(id, new)
   local letter = tag .. ':d:' .. new
   redis.call('COPY', tag .. ':d:' .. id, letter)
-  redis.call('HSET', letter, 'message', copied(redis.call('HGET', letter, 'message')))
+  local message = copied(redis.call('HGET', letter, 'message'))
+  redis.call('HSET', letter, 'message', message)
+  redis.call('HSET', tag .. ':dead:letters', message, new)
   local error = redis.call('HGET', letter, 'error')
   if error then
     redis.call('HSET', letter, 'error', (error:gsub('@', number)))
   end
   redis.call('ZADD', tag .. ':dead', 0, new)
   repeat_score(tag .. ':died', id, new)
+  repeat_score(tag .. ':dead:group:' .. redis.call('HGET', letter, 'group'), id, new)
   repeat_score(tag .. ':dead:due', id, new)
 end
 

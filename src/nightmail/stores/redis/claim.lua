@@ -245,12 +245,15 @@ local function bury_too_large(q, id, s, found)
   local key = found[5] or nil
   leave(q, id, s, key)
   redis.call('ZREM', q.superseded, id)
-  local into = q.letter .. new_letter(q, true)
+  local error = #found[1] > largest
+    and string.format('the body has %d bytes, and at most %d are read', #found[1], largest)
+    or string.format('the headers have %d bytes, and at most %d are read', #found[3], largest_headers)
+  local new, group = new_letter(q, id, 'too_large', (error:gsub('%d+', '#')), true)
+  local into = q.letter .. new
   redis.call('RENAME', q.message .. id, into)
-  redis.call('HDEL', into, 'token', 'fingerprint', 'last_error')
-  redis.call('HSET', into, 'message', id, 'reason', 'too_large', 'died', string.format('%.0f', now), 'lease', GIVEN_UP,
-    'error', #found[1] > largest and string.format('the body has %d bytes, and at most %d are read', #found[1], largest)
-      or string.format('the headers have %d bytes, and at most %d are read', #found[3], largest_headers))
+  redis.call('HDEL', into, 'token', 'last_error')
+  redis.call('HSET', into, 'message', id, 'reason', 'too_large', 'error', error, 'group', group,
+    'died', string.format('%.0f', now), 'lease', GIVEN_UP)
   release_timer(q, id, found[4] or nil)
   free(q, id, key)
 end

@@ -18,12 +18,15 @@
 --   B:controls    hash  pauses, see pauses.lua
 --   B:stops       hash  id to who asked for it to be stopped; a sweep removes those of messages that are gone
 --   B:last        the highest id
---   B:d:<id>      hash  a dead letter: a message, and why it died; lease, token once it has been claimed
+--   B:d:<id>      hash  a dead letter: a message, why it died, its group; lease, token once it has been claimed
 --   B:dead        zset  id of a dead letter
 --   B:died        zset  the same, by when it died
 --   B:dead:due    zset  id of a dead letter by when it may be claimed; one that was given up is not there
 --   B:dead:run    zset  id of a dead letter by the end of the lease on it
 --   B:dead:expired  zset  the same, for expired leases whose dead letters are in B:dead:due again
+--   B:dead:letters  hash  id of a message to that of its dead letter
+--   B:dead:groups   hash  digest of a reason and a fingerprint to both: the groups that dead letters are counted in
+--   B:dead:group:<digest>  zset  id of a dead letter of this group by when it died
 --   B:moved       zset  what came from the dead letters of another slot, see cross_store.lua
 --   B:delivered   zset  id by the time it was done; B:v:<id>  hash  the message
 -- Ids are sixteen hexadecimal digits: thirteen for microseconds, three for the process that made them.
@@ -68,7 +71,7 @@ if not redis.acl_check_cmd then
     HSET = { '-', '-' }, SET = { '-', 'XX' }, RENAME = { KEYS[1] .. ':none:2' }, ZRANGE = { 0, 0 },
     ZREVRANGE = { 0, 0 }, ZRANGEBYSCORE = { 0, 0 }, ZRANGEBYLEX = { '-', '+' }, ZREVRANGEBYLEX = { '+', '-' },
     ZREMRANGEBYLEX = { '-', '+' }, ZREMRANGEBYRANK = { 0, -1 }, ZCOUNT = { 0, 0 }, UNLINK = {}, DEL = {}, TYPE = {},
-    HEXISTS = { '-' }, GET = {}, HGETALL = {}, ZCARD = {}, HLEN = {}, EXISTS = {},
+    HEXISTS = { '-' }, HSCAN = { 0 }, GET = {}, HGETALL = {}, ZCARD = {}, HLEN = {}, EXISTS = {},
   }
 end
 
@@ -109,7 +112,8 @@ for place, tag in ipairs(KEYS) do
     superseded = tag .. ':superseded', claims = tag .. ':claims', controls = tag .. ':controls',
     stops = tag .. ':stops', last = tag .. ':last', dead = tag .. ':dead',
     died = tag .. ':died', dead_due = tag .. ':dead:due', dead_run = tag .. ':dead:run',
-    dead_expired = tag .. ':dead:expired',
+    dead_expired = tag .. ':dead:expired', letters = tag .. ':dead:letters', groups = tag .. ':dead:groups',
+    group = tag .. ':dead:group:',
     moved = tag .. ':moved', delivered = tag .. ':delivered', bell = tag .. ARGV[3],
   }
 end
@@ -125,7 +129,7 @@ end
 -- The same for whatever a message with an ordering key may move, and for burying unreadable messages.
 local FOR_LINES = {
   'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'HGETALL', 'ZADD', 'ZREM', 'ZSCORE', 'ZREVRANGE', 'ZRANGEBYLEX', 'RENAME',
-  'TYPE', 'GET', 'UNLINK', 'EXISTS',
+  'TYPE', 'GET', 'UNLINK', 'EXISTS', 'HEXISTS',
 }
 local needed_for_lines = false
 
@@ -135,8 +139,9 @@ local function guard_lines(q)
     needed_for_lines = true
   end
   guard_due(q)
-  redis.call('HLEN', q.heads)
-  redis.call('HLEN', q.timers)
+  for _, key in ipairs({ q.heads, q.timers, q.letters, q.groups }) do
+    redis.call('HLEN', key)
+  end
   for _, key in ipairs({ q.run, q.expired, q.later, q.waits, q.lines, q.blocked, q.dead, q.died, q.dead_due }) do
     redis.call('ZCARD', key)
   end
@@ -247,8 +252,25 @@ local letter = ARGV[4]
 -- The lease record of a dead letter that was given up.
 local GIVEN_UP = struct.pack('>ddI4I4', 0, 0, 0, 0)
 
--- The id of a new dead letter. It may be claimed at once, unless it is given up.
-local function new_letter(q, given_up)
+-- Count a dead letter in the group of its reason and its fingerprint (nothing: it has no error); the group's digest.
+local function enter_group(q, id, reason, fingerprint)
+  local name = #reason .. ':' .. reason .. (fingerprint and '!' .. fingerprint or '')
+  q.entered = q.entered or {}
+  local digest = q.entered[name]
+  if not digest then
+    digest = redis.sha1hex(name):sub(1, 16)
+    q.entered[name] = digest
+    if redis.call('HEXISTS', q.groups, digest) == 0 then
+      redis.call('HSET', q.groups, digest, name)
+    end
+  end
+  -- No guard knows this key. If a foreign one is in its place, dead_groups.lua notices that letters are missing.
+  redis.pcall('ZADD', q.group .. digest, now, id)
+  return digest
+end
+
+-- The id and the group of a new dead letter of a message. It may be claimed at once, unless it is given up.
+local function new_letter(q, message, reason, fingerprint, given_up)
   local id = next_id(letter, own_id(redis.call('ZREVRANGE', q.dead, 0, 0)[1]))
   -- No dead letter is ever overwritten.
   while redis.call('EXISTS', q.letter .. id) == 1 do
@@ -261,7 +283,8 @@ local function new_letter(q, given_up)
     redis.call('ZADD', q.dead_due, now, id)
   end
   q.rung = true
-  return id
+  redis.call('HSET', q.letters, message, id)
+  return id, enter_group(q, id, reason, fingerprint)
 end
 
 local function running(q, id)
@@ -382,6 +405,12 @@ local function free(q, id, key)
   end
 end
 
+local WHY_UNREADABLE = {
+  hash = 'its hash lacks the body, or its state is not what this version writes',
+  none = 'its hash is gone',
+  string = 'a string was in the place of its hash: it is the body of this letter',
+}
+
 -- Move a message that other software has changed to the dead letters: as much of it as is left.
 function bury_unreadable(q, id)
   for _, place in ipairs({ q.run, q.expired, q.later, q.blocked, q.superseded }) do
@@ -390,22 +419,19 @@ function bury_unreadable(q, id)
   for level = 0, 9 do
     redis.call('ZREM', q.due .. level, id)
   end
-  local from, into = q.message .. id, q.letter .. new_letter(q, true)
+  local from = q.message .. id
   local kind = redis.call('TYPE', from).ok
-  local error
+  local error = WHY_UNREADABLE[kind] or 'a ' .. kind .. ' is in the place of its hash, and was left there'
+  -- Without a digit in it, such an error is its own fingerprint.
+  local new, group = new_letter(q, id, 'unreadable', error, true)
+  local into = q.letter .. new
   if kind == 'hash' then
     release_timer(q, id, redis.call('HGET', from, 'timer'))
     redis.call('RENAME', from, into)
     redis.call('HDEL', into, 'token', 'last_error')
-    error = 'its hash lacks the body, or its state is not what this version writes'
-  elseif kind == 'none' then
-    error = 'its hash is gone'
   elseif kind == 'string' then
     redis.call('HSET', into, 'body', redis.call('GET', from))
     redis.call('DEL', from)
-    error = 'a string was in the place of its hash: it is the body of this letter'
-  else
-    error = 'a ' .. kind .. ' is in the place of its hash, and was left there'
   end
   if not unpack_state(redis.call('HGET', into, 'state')) then
     redis.call('HSET', into, 'state', pack_state({
@@ -413,7 +439,7 @@ function bury_unreadable(q, id)
       attempts = 0, deliveries = 0, priority = 0, superseded = 0, started = 0,
     }))
   end
-  redis.call('HSET', into, 'message', id, 'reason', 'unreadable', 'error', error,
+  redis.call('HSET', into, 'message', id, 'reason', 'unreadable', 'error', error, 'group', group,
     'died', string.format('%.0f', now), 'lease', GIVEN_UP)
   -- Its hash cannot be trusted to say which ordering key it held. Read once per call: whatever is offered meanwhile is
   -- readable.

@@ -21,7 +21,6 @@ from nightmail.controls import (
     latest_of_each,
     worker_of,
 )
-from nightmail.records import DeadLetter
 from nightmail.stores.redis.control_records import (
     consumers_left,
     encoded_report,
@@ -119,7 +118,7 @@ class Controlling:
         return nsmallest(limit, held, key=attrgetter("claimed_at", "id"))
 
     async def facts(self, id_: int) -> MessageFacts:
-        """See `Control.facts`. Dead letters are searched only for a message that is gone."""
+        """See `Control.facts`. The dead letter is of interest only for a message that is gone."""
         # No message has the id 0: what is asked for is the clock, and no queue need be asked.
         replies = await self._each("facts", None if id_ > 0 else [], digits(id_), MOST_AHEAD)
         for name, found in replies:
@@ -129,27 +128,17 @@ class Controlling:
             # Without a queue there is a time, too.
             tag = self._calls.keys.registry_tag
             replies = [("", await self._one("facts", tag, digits(id_), MOST_AHEAD))]
+        letters = [record.letter(name) for name, found in replies for record in letter_records(found[3])]
         delivered = [time_of(float(found[1])) for _, found in replies if found[1]]
         return MessageFacts(
             now=time_of(float(replies[0][1][0])),
             message=None,
-            letter=await self._letter(id_) if id_ > 0 else None,
+            letter=max(letters, key=attrgetter("id"), default=None),
             delivered_at=max(delivered, default=None),
         )
 
     async def _seen_within(self, length: timedelta) -> list[WorkerRecord]:
         return worker_records(await self._one("workers", self._calls.keys.registry_tag, micros(length)))
-
-    async def _letter(self, id_: int) -> DeadLetter | None:
-        """The newest dead letter of this message. In steps of a thousand, so that no script runs for long."""
-        found: list[DeadLetter] = []
-        for name in await self._registry.queues():
-            below: bytes | None = b""
-            while below is not None:
-                below, letter = await self._one("find_letter", self._calls.keys.tag(name), digits(id_), below)
-                found += [record.letter(name) for record in letter_records(letter)]
-                below = below or None
-        return max(found, key=attrgetter("id"), default=None)
 
     async def _one(self, script: str, tag: str, *arguments: Argument) -> Reply:
         (answer,) = await self._lane.run(self._calls.call(script, [tag], *arguments))

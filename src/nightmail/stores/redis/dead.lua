@@ -7,8 +7,8 @@
 -- ARGV[10] how many bytes of bodies and headers; the first dead letter always fits
 -- then ids, newest first, to consider only these
 --
--- Answers where to go on (nothing: that was all), the dead letters, and 1 if it stopped at the byte limit. Looks at a
--- thousand at most, unless ids are given.
+-- Answers where to go on (nothing: that was all), the dead letters, and 1 if it stopped at the byte limit. Looks at
+-- a portion at most, unless ids are given: see letters.lua.
 
 need({ 'HMGET', 'HGET' })
 local q, room = queues[1], tonumber(ARGV[5])
@@ -25,16 +25,19 @@ if #ARGV > 10 then
   end
 else
   local from = ARGV[6] ~= '' and '(' .. ARGV[6] or '+'
-  ids = redis.call('ZREVRANGEBYLEX', q.dead, from, '-', 'LIMIT', 0, MANY)
-  go_on = ids[MANY] or ''
+  ids = redis.call('ZREVRANGEBYLEX', q.dead, from, '-', 'LIMIT', 0, MOST_LOOKED_AT)
+  go_on = ids[MOST_LOOKED_AT] or ''
 end
 
+local id_before = ''
 for _, id in ipairs(ids) do
-  if #records == room then
+  if #records == room or #records == MOST_READ then
+    go_on = id_before
     break
   end
-  local l = read_letter(q, id)
-  if l and is_meant(l, ARGV[7], ARGV[8], ARGV[9]) then
+  id_before = id
+  local l = is_meant(q, id, ARGV[7], ARGV[8], ARGV[9]) and read_letter(q, id)
+  if l then
     local body = body_of(q, id)
     if not fits(l, body) then
       return { '', table.concat(records), 1 }

@@ -3,12 +3,12 @@
 -- KEYS     the queue's tag
 -- ARGV[5]  its id; ARGV[6] count at most so many messages ahead of it
 --
--- Answers the time now, when it was delivered (nothing: it was not), and the message as find.lua does; nothing more if
--- it is not here. Else its token while it runs; who wants it stopped; the message of its ordering key that goes before
+-- Answers the time now, when it was delivered (nothing: it was not), and the message as find.lua does. If it is not here,
+-- its dead letter without the body, and nothing more. Else its token while it runs; who wants it stopped; the message of its ordering key that goes before
 -- it; the id of the message that owns its timer id now, if it is superseded; how many are ahead of it; and the pauses
 -- of its queue and its key, as list_pauses.lua does. Each may be nothing.
 
-need({ 'HMGET' })
+need({ 'HMGET', 'HGET' })
 local q, id = queues[1], ARGV[5]
 q.replaced = redis.call('ZCARD', q.superseded)
 
@@ -54,9 +54,17 @@ local function ahead_of(s)
   return math.min(math.max(count, 0), most)
 end
 
+local function letter_of(message)
+  local its = redis.call('HGET', q.letters, message)
+  local l = its and redis.call('ZSCORE', q.dead, its) and read_letter(q, its)
+  -- Other software may have put another there.
+  return l and l.message == message and letter_record(1, its, l, '') or ''
+end
+
 local message, s, key, timer = stored_record(q, id)
 local answer = { string.format('%.0f', now), redis.call('ZSCORE', q.delivered, id) or '', message or '' }
 if not message then
+  answer[4] = letter_of(id)
   return answer
 end
 local runs = running(q, id)

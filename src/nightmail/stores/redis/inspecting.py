@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from heapq import nlargest, nsmallest
+from typing import Any
 
 from nightmail.limits import ByteBudget
 from nightmail.records import (
@@ -21,7 +22,7 @@ from nightmail.stores.redis.letter_records import letter_records
 from nightmail.stores.redis.nodes import Nodes
 from nightmail.stores.redis.records import records, stored_messages, text
 from nightmail.stores.redis.registry import Registry
-from nightmail.stores.redis.requests import Argument
+from nightmail.stores.redis.requests import Argument, Call
 from nightmail.stores.redis.script_calls import ScriptCalls
 from nightmail.stores.redis.times import micros, time_micros, time_of
 from nightmail.stores.shared.dead_groups import DeadGroups
@@ -119,12 +120,40 @@ class Inspecting:
                 return found, False
 
     async def summarize_dead(self, which: DeadFilter, *, limit: int) -> DeadSummary:
-        """See `Inspection.summarize_dead`. In steps of a thousand, so that no script runs for long."""
+        """See `Inspection.summarize_dead`.
+
+        The groups are kept with the dead letters. These are read only where groups do not tell: which of them have a text
+        in their errors, or ids that were given; or where other software has changed them.
+        """
         groups = DeadGroups(time_of)
-        if which.ids != ():
-            for name in await self._queues(which.queue):
-                await self._group_errors(name, which, groups)
+        if which.ids == ():
+            return groups.summary(limit)
+        names = await self._queues(which.queue)
+        if which.error is None and which.ids is None:
+            names = await self._add_groups(names, which, groups)
+        for name in names:
+            await self._group_errors(name, which, groups)
         return groups.summary(limit)
+
+    async def _add_groups(self, names: Sequence[str], which: DeadFilter, groups: DeadGroups) -> list[str]:
+        """Add the groups of these queues; which of the queues have dead letters that are in no group, and were left out."""
+        age, reason, _ = _filters(which)
+
+        def call(name: str, cursor: bytes) -> Call:
+            return self._calls.call("dead_groups", [self._calls.keys.tag(name)], cursor, age, reason)
+
+        left_out: list[str] = []
+        replies = await call_each(self._lane, self._nodes, [call(name, b"0") for name in names])
+        for name, reply in zip(names, replies, strict=True):
+            cursor, incomplete, *found = reply
+            if incomplete:
+                left_out.append(name)
+                continue
+            seen = _add_new(groups, name, found, set())
+            while cursor != b"0":
+                ((cursor, _, *found),) = await self._lane.run(call(name, cursor))
+                _add_new(groups, name, found, seen)
+        return left_out
 
     async def _group_errors(self, queue: str, which: DeadFilter, groups: DeadGroups) -> None:
         below: bytes | None = b""
@@ -138,9 +167,7 @@ class Inspecting:
             )
             ((go_on, *found),) = await self._lane.run(call)
             for at in range(0, len(found), 6):
-                reason, error, count, first, last, newest = found[at : at + 6]
-                why = text(error[1:]) if error else None
-                groups.add(queue, text(reason), why, int(count), float(first), float(last), int(newest, 16))
+                _add(groups, queue, *found[at : at + 6])
             below = go_on or None
 
     async def stats(self) -> dict[str, QueueStats]:
@@ -162,6 +189,29 @@ class Inspecting:
 
     async def _queues(self, queue: str | None) -> Sequence[str]:
         return await self._registry.queues() if queue is None else [queue]
+
+
+def _add_new(groups: DeadGroups, queue: str, found: Sequence[Any], seen: set[bytes]) -> set[bytes]:
+    """Add those groups of a reply that have not been seen; those that have been seen now."""
+    for at in range(0, len(found), 7):
+        if found[at] not in seen:
+            seen.add(found[at])
+            _add(groups, queue, *found[at + 1 : at + 7])
+    return seen
+
+
+def _add(
+    groups: DeadGroups,
+    queue: str,
+    reason: bytes,
+    mark: bytes,
+    count: int,
+    first: bytes,
+    last: bytes,
+    newest: bytes,
+) -> None:
+    why = text(mark[1:]) if mark else None
+    groups.add(queue, text(reason), why, count, float(first), float(last), int(newest, 16))
 
 
 def _filters(which: DeadFilter) -> tuple[Argument, ...]:

@@ -7,7 +7,7 @@ local OF_A_LETTER = {
   'token', 'state', 'headers', 'timer', 'key', 'reason', 'error', 'died', 'message', 'lease', 'moving',
 }
 
-local FOR_LETTERS = { 'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'ZADD', 'ZREM', 'ZSCORE', 'ZRANGE', 'ZRANGEBYSCORE', 'UNLINK' }
+local FOR_LETTERS = { 'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'ZADD', 'ZREM', 'ZSCORE', 'ZRANGE', 'ZRANGEBYSCORE', 'UNLINK', 'HSCAN' }
 local needed_for_letters = false
 
 local function guard_letters(q)
@@ -18,6 +18,8 @@ local function guard_letters(q)
   for _, key in ipairs({ q.dead, q.died, q.dead_due, q.dead_run, q.dead_expired }) do
     redis.call('ZCARD', key)
   end
+  redis.call('HLEN', q.letters)
+  redis.call('HLEN', q.groups)
 end
 
 local function a_time(number)
@@ -68,18 +70,64 @@ local function withdraw(q, id)
   redis.call('ZREM', q.dead_expired, id)
 end
 
+-- Take it out of this group; whether it was in there. A group that is empty is gone.
+local function leave_group(q, id, digest)
+  local group = q.group .. digest
+  if redis.pcall('ZREM', group, id) ~= 1 then
+    return false
+  end
+  if redis.call('ZCARD', group) == 0 then
+    redis.call('HDEL', q.groups, digest)
+    q.entered = nil
+  end
+  return true
+end
+
+-- In how many groups this call may still look for dead letters that do not say theirs.
+local groups_left = MANY
+
+-- Before its hash is gone, which says of which message and of which group it is.
 local function withdraw_for_good(q, id)
+  local found = redis.pcall('HMGET', q.letter .. id, 'group', 'message')
+  local digest, message = found[1], found[2]
+  if not (digest and leave_group(q, id, digest)) and groups_left > 0 then
+    -- Other software has changed or deleted it.
+    local groups = redis.call('HSCAN', q.groups, 0, 'COUNT', groups_left)[2]
+    for place = 1, #groups, 2 do
+      groups_left = groups_left - 1
+      if leave_group(q, id, groups[place]) then
+        break
+      end
+    end
+  end
+  if message and redis.call('HGET', q.letters, message) == id then
+    redis.call('HDEL', q.letters, message)
+  end
   withdraw(q, id)
   redis.call('ZREM', q.dead, id)
   redis.call('ZREM', q.died, id)
 end
 
+-- How many dead letters one call looks at, and how many of these it reads: a few milliseconds for either.
+local MOST_LOOKED_AT, MOST_READ = 500, 200
+
+-- A field of a dead letter; nothing if it has none, or its key has another type.
+local function field_of(q, id, name)
+  local found = redis.pcall('HGET', q.letter .. id, name)
+  return type(found) == 'string' and found or nil
+end
+
+local function says(error, text)
+  return error ~= nil and error:find(text, 1, true) ~= nil
+end
+
 -- Whether a dead letter matches every given condition. These are arguments: died more than this many microseconds ago;
--- a byte and the reason; a byte and a text that the error contains. Each may be nothing.
-local function is_meant(l, age, reason, text)
-  return (age == '' or l.died < now - tonumber(age))
-    and (reason == '' or l.reason == reason:sub(2))
-    and (text == '' or (l.error ~= nil and l.error:find(text:sub(2), 1, true) ~= nil))
+-- a byte and the reason; a byte and a text that the error contains. Each may be nothing. Reads what they ask for only: all
+-- of a dead letter takes five times as long.
+local function is_meant(q, id, age, reason, text)
+  return (age == '' or a_time(tonumber(field_of(q, id, 'died') or '')) < now - tonumber(age))
+    and (reason == '' or (field_of(q, id, 'reason') or '') == reason:sub(2))
+    and (text == '' or says(field_of(q, id, 'error'), text:sub(2)))
 end
 
 -- One dead letter for a reply: the message it was, the message's id, when it died, its lease record, and why it died.

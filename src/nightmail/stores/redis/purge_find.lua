@@ -6,7 +6,7 @@
 -- ARGV[8]  a byte and the reason, or nothing; ARGV[9] a byte and a text that the error contains, or nothing
 -- then ids, oldest first, to consider only these
 --
--- Answers where to go on (nothing: that was all), and the ids. Looks at a thousand at most, unless ids are given.
+-- Answers where to go on (nothing: that was all), and the ids. Looks at a portion at most, unless ids are given.
 
 need({ 'HMGET' })
 local q, room = queues[1], tonumber(ARGV[5])
@@ -21,8 +21,8 @@ if #ARGV > 9 then
     end
   end
 else
-  ids = redis.call('ZRANGEBYLEX', q.dead, from, '+', 'LIMIT', 0, MANY)
-  go_on = ids[MANY] or ''
+  ids = redis.call('ZRANGEBYLEX', q.dead, from, '+', 'LIMIT', 0, MOST_LOOKED_AT)
+  go_on = ids[MOST_LOOKED_AT] or ''
 end
 
 -- One that cannot be read matches no condition, and is purged only when there are none.
@@ -31,11 +31,8 @@ for _, id in ipairs(ids) do
   if #found == room then
     break
   end
-  if not is_held(q, id) then
-    local l = not anything and read_letter(q, id)
-    if anything or (l and is_meant(l, ARGV[7], ARGV[8], ARGV[9])) then
-      found[#found + 1] = id
-    end
+  if not is_held(q, id) and (anything or is_meant(q, id, ARGV[7], ARGV[8], ARGV[9]) and read_letter(q, id)) then
+    found[#found + 1] = id
   end
 end
 return { go_on, table.concat(found) }

@@ -28,7 +28,7 @@ local function move(m)
   local into = to.message .. id
   withdraw_for_good(q, m.id)
   redis.call('RENAME', q.letter .. m.id, into)
-  redis.call('HDEL', into, 'reason', 'error', 'fingerprint', 'died', 'message', 'lease', 'token', 'moving')
+  redis.call('HDEL', into, 'reason', 'error', 'group', 'died', 'message', 'lease', 'token', 'moving')
   if m.timer then
     redis.call('HSET', to.timers, m.timer, id)
   else

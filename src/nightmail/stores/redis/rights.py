@@ -21,11 +21,11 @@ VERBS: Final = {
     "claim and settle messages": ["claim", "settle", "extend", "recall", "held"],
     "look after dead letters": ["claim_dead", "settle_dead", "extend_dead", "recall_dead"],
     "cancel and reschedule": ["cancel", "cancel_all", "reschedule"],
-    "inspect": ["peek", "find", "dead", "dead_errors", "stats"],
+    "inspect": ["peek", "find", "dead", "dead_groups", "dead_errors", "stats"],
     "redrive": ["redrive"],
     "pause, and ask for a stop": ["pause", "resume", "list_pauses", "request_stop"],
     "keep the list of workers": ["report", "sign_off", "workers", "last_consumers"],
-    "explain": ["leases", "facts", "find_letter"],
+    "explain": ["leases", "facts"],
     "purge and sweep": ["purge", "purge_find", "sweep", "strike_off"],
 }
 """The scripts that each kind of work runs."""

@@ -22,7 +22,7 @@ _SHARED: Final = {
         "dead",
         "dead_errors",
         "extend_dead",
-        "find_letter",
+        "facts",
         "purge",
         "purge_find",
         "recall_dead",

@@ -37,14 +37,15 @@ local function bury(q, id, s, ran, reason, error)
   if ran then
     count_attempt(s)
   end
-  local into = q.letter .. new_letter(q)
+  local said = error ~= '' and error:sub(2) or nil
+  local new, group = new_letter(q, id, reason, said and fingerprint(said))
+  local into = q.letter .. new
   redis.call('RENAME', q.message .. id, into)
-  redis.call('HDEL', into, 'token', 'fingerprint', 'last_error')
-  redis.call('HSET', into, 'state', pack_state(s), 'message', id, 'reason', reason,
+  redis.call('HDEL', into, 'token', 'last_error')
+  redis.call('HSET', into, 'state', pack_state(s), 'message', id, 'reason', reason, 'group', group,
     'died', string.format('%.0f', now))
-  if error ~= '' then
-    local said = error:sub(2)
-    redis.call('HSET', into, 'error', said, 'fingerprint', fingerprint(said))
+  if said then
+    redis.call('HSET', into, 'error', said)
   end
 end
 

@@ -72,7 +72,8 @@ local function forget_if_idle()
   if holds() > 0 or (redis.call('GET', q.last) or '') >= ARGV[10] then
     return 0
   end
-  redis.call('UNLINK', q.last, q.claims, q.stops, q.waits, q.superseded, q.died, q.dead_due, q.dead_run, q.dead_expired)
+  redis.call('UNLINK', q.last, q.claims, q.stops, q.waits, q.superseded, q.died, q.dead_due, q.dead_run, q.dead_expired,
+    q.letters, q.groups)
   return 1
 end
 
