@@ -196,4 +196,25 @@ MUTANTS: Final = (
         instead="    if own and own.seen == seen then",
         killers=(f"{_SUITE}test_of_several_consumers_that_left_the_one_seen_last_is_known",),
     ),
+    Mutant(
+        name="redis: a dead letter that leaves stays in its group",
+        why="`dead groups` counts letters that were purged or redriven",
+        file="stores/redis/letters.lua",
+        text="  if redis.pcall('ZREM', group, id) ~= 1 then",
+        instead="  if redis.pcall('ZSCORE', group, id) then",
+        killers=(
+            f"{_STORE}/test_dead_letters.py::"
+            "test_the_groups_that_are_kept_are_those_of_the_letters_that_are_there",
+        ),
+    ),
+    Mutant(
+        name="redis: groups are believed though letters are missing in them",
+        why="`dead groups` is wrong for good where other software has deleted a group",
+        file="stores/redis/dead_groups.lua",
+        text="  answer[2] = 1",
+        instead="  answer[2] = 0",
+        killers=(
+            f"{_STORE}/test_dead_letters.py::test_where_groups_were_tampered_with_the_letters_are_read",
+        ),
+    ),
 )

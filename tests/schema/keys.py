@@ -18,7 +18,11 @@ from nightmail.testing.conformance.workers import a_report
 ELSEWHERE: Final = "elsewhere"
 """In a cluster, a queue of another slot."""
 OF_A_FIXED_SHAPE: Final = ("m:<id>", "d:<id>", "v:<id>", "meta")
-_NUMBERS: Final = {re.compile(r"(?<=:)[0-9a-f]{16}$"): "<id>", re.compile(r"(?<=^due:)\d$"): "<priority>"}
+_NUMBERS: Final = {
+    re.compile(r"(?<=:group:)[0-9a-f]{16}$"): "<digest>",
+    re.compile(r"(?<=:)[0-9a-f]{16}$"): "<id>",
+    re.compile(r"(?<=^due:)\d$"): "<priority>",
+}
 
 
 async def fill(store: RedisStore, clock: ManualClock) -> None:

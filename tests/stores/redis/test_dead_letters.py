@@ -14,8 +14,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from nightmail.errors import LeaseLost, SchemaDrift, StoreUnavailable
 from nightmail.outcome import Dead, Done, Release, Retry, WriteResult
-from nightmail.records import DeadFilter, Swept
+from nightmail.records import DeadFilter, DeadLetter, DeadSummary, Swept
 from nightmail.store import Extend, Settlement
+from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.link import Link
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import HOUR, LEASE, MINUTE, QUEUE, SECOND, claim_letters, message
@@ -285,7 +286,7 @@ async def test_a_letter_that_was_tampered_with_does_not_hold_up_its_neighbours(
         assert (await store.stats())[QUEUE].dead == 2
 
 
-@pytest.mark.parametrize("field", ["lease", "died", "message", "token", "moving", "error", "reason"])
+@pytest.mark.parametrize("field", ["lease", "died", "message", "token", "moving", "error", "reason", "group"])
 async def test_a_field_of_a_letter_that_was_tampered_with_fails_nothing(redis_url: str, field: str) -> None:
     async with open_store(redis_url) as store, client(redis_url) as own:
         (letter,) = await bury(store, b"a")
@@ -298,7 +299,9 @@ async def test_a_field_of_a_letter_that_was_tampered_with_fails_nothing(redis_ur
         assert len(await store.redrive([letter])) == 1
 
 
-@pytest.mark.parametrize("key", ["dead", "died", "dead:due", "dead:run", "dead:expired"])
+@pytest.mark.parametrize(
+    "key", ["dead", "died", "dead:due", "dead:run", "dead:expired", "dead:groups", "dead:letters"]
+)
 async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_anything_is_written(
     redis_url: str, key: str
 ) -> None:
@@ -345,39 +348,134 @@ async def test_a_foreign_thing_in_the_place_of_a_key_is_told_before_a_sweep_dele
 
 # ------------------------------------------------------------------------------------ what letters have in common
 
+ERRORS = (None, "host 1 is down\nTraceback", "host 2 is down", "no such customer", "")
 
-async def test_a_fingerprint_is_stored_with_its_letter_and_one_without_is_counted_with_the_others(
-    redis_url: str,
+
+async def some_of_each(store: RedisStore, clock: ManualClock, queue: str = QUEUE) -> list[DeadLetter]:
+    """Two dead letters for each error and each of two reasons, a second apart; the newest first."""
+    for reason in ("rejected", "failed"):
+        for error in ERRORS * 2:
+            await store.publish(message(queue=queue))
+            (delivery,) = await claim(store, limit=1, queue=queue)
+            await store.settle([Settlement(delivery, Dead(reason, error))])
+            clock.advance(SECOND)
+    return await store.dead(DeadFilter(queue=queue), limit=99)
+
+
+async def read_one_by_one(store: RedisStore, **conditions: Any) -> DeadSummary:
+    """The groups of all dead letters: with ids, each of them is read."""
+    ids = [letter.id for letter in await store.dead(DeadFilter(), limit=99)]
+    return await store.summarize_dead(DeadFilter(ids=tuple(ids), **conditions), limit=99)
+
+
+@pytest.mark.parametrize(
+    "conditions", [{}, {"reason": "failed"}, {"older_than": 5 * SECOND}, {"queue": QUEUE}], ids=str
+)
+async def test_the_groups_that_are_kept_are_those_of_the_letters_that_are_there(
+    redis_url: str, conditions: dict[str, Any]
 ) -> None:
-    async with open_store(redis_url) as store, client(redis_url) as own:
-        for number in range(3):
-            await store.publish(message())
-            (delivery,) = await claim(store, limit=1)
-            await store.settle([Settlement(delivery, Dead("failed", f"host {number} is down\nTraceback"))])
-        first, *others = await own.keys(f"{TAG}:d:*")
-        assert [await own.hget(key, "fingerprint") for key in others] == [b"host # is down"] * 2
+    clock = ManualClock()
+    async with open_store(redis_url, clock=clock) as store:
+        letters = await some_of_each(store, clock)
+        await some_of_each(store, clock, "other")
+        # Some leave in each way that there is, others change and stay.
+        await store.redrive(letters[:3])
+        await store.purge(DeadFilter(ids=tuple(each.id for each in letters[3:6])), limit=9)
+        one, two, three = await claim_letters(store, limit=3)
+        await store.settle(
+            [Settlement(one, Done()), Settlement(two, Retry()), Settlement(three, Dead("hopeless"))]
+        )
+        await store.sweep(older_than=33 * SECOND, limit=2)
 
-        # As an earlier version stored it.
-        await own.hdel(first, "fingerprint")
-        (group,) = (await store.summarize_dead(DeadFilter(), limit=9)).groups
-        (chosen,) = (await store.summarize_dead(DeadFilter(error="host 1"), limit=9)).groups
-        assert (group.fingerprint, group.count, chosen.count) == ("host # is down", 3, 1)
-
-        await store.redrive(await store.dead(DeadFilter(), limit=9))
-        assert [await own.hget(key, "fingerprint") for key in await own.keys(f"{TAG}:m:*")] == [None] * 3
+        kept = await store.summarize_dead(DeadFilter(**conditions), limit=99)
+        assert kept == await read_one_by_one(store, **conditions)
+        assert len(kept.groups) > 3
 
 
-async def test_a_message_that_dies_again_without_an_error_has_no_fingerprint_of_before(
-    redis_url: str,
+async def test_groups_take_one_call_whatever_is_in_them(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_store(redis_url) as store, client(redis_url) as own:
-        await store.publish(message())
-        (key,) = await own.keys(f"{TAG}:m:*")
-        # As an earlier version leaves it, which sends a letter of ours round again.
-        await own.hset(key, "fingerprint", "host # is down")
-        (delivery,) = await claim(store, limit=1)
-        await store.settle([Settlement(delivery, Dead("unwanted"))])
+    async with open_store(redis_url) as store:
+        await store.publish_batch([message() for _ in range(1400)])
+        died = [Settlement(each, Dead("failed", "no customer")) for each in await claim(store, limit=1400)]
+        await store.settle(died)
 
-        (group,) = (await store.summarize_dead(DeadFilter(), limit=9)).groups
+        with calls(monkeypatch) as names:
+            summary = await store.summarize_dead(DeadFilter(), limit=9)
 
-    assert (group.reason, group.fingerprint) == ("unwanted", None)
+        assert [group.count for group in summary.groups] == [1400]
+        assert names == ["dead_groups"]
+
+
+async def test_many_groups_come_in_portions_and_each_of_them_once(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(redis_url) as store:
+        await store.publish_batch([message() for _ in range(1400)])
+        letters = await claim(store, limit=1400)
+        await store.settle(
+            [Settlement(each, Dead(f"reason {place % 700}")) for place, each in enumerate(letters)]
+        )
+
+        with calls(monkeypatch) as names:
+            summary = await store.summarize_dead(DeadFilter(), limit=9999)
+
+        assert (summary.count, len(summary.groups)) == (1400, 700)
+        assert {group.count for group in summary.groups} == {2}
+        assert set(names) == {"dead_groups"}
+        assert 3 < len(names) < 10
+
+
+async def without_the_list(own: Any, group: str) -> None:
+    await own.delete(f"{TAG}:dead:groups")
+
+
+async def without_a_group(own: Any, group: str) -> None:
+    await own.delete(group)
+
+
+async def with_a_string_for_a_group(own: Any, group: str) -> None:
+    await own.delete(group)
+    await own.set(group, "not ours")
+
+
+async def with_another_name(own: Any, group: str) -> None:
+    await own.hset(f"{TAG}:dead:groups", group.removeprefix(f"{TAG}:dead:group:"), "not ours")
+
+
+@pytest.mark.parametrize(
+    "tamper", [without_the_list, without_a_group, with_a_string_for_a_group, with_another_name]
+)
+async def test_where_groups_were_tampered_with_the_letters_are_read(
+    redis_url: str, tamper: Callable[[Any, str], Awaitable[None]]
+) -> None:
+    clock = ManualClock()
+    async with open_store(redis_url, clock=clock) as store, client(redis_url) as own:
+        await some_of_each(store, clock)
+        before = await store.summarize_dead(DeadFilter(), limit=99)
+        group = f"{TAG}:dead:group:{(await own.hkeys(f'{TAG}:dead:groups'))[0].decode()}"
+        await tamper(own, group)
+
+        assert await store.summarize_dead(DeadFilter(), limit=99) == before
+        # Others come, and all go.
+        await bury(store, b"a")
+        assert await store.purge(DeadFilter(), limit=99) == 21
+        assert await store.summarize_dead(DeadFilter(), limit=99) == DeadSummary(0, ())
+
+
+async def test_the_letter_of_a_message_is_found_by_one_call(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(redis_url) as store:
+        first, second = await bury(store, b"a", b"b")
+        with calls(monkeypatch) as names:
+            found = (await store.facts(first.message_id)).letter
+        assert names == ["facts"]
+        assert found is not None
+        assert found.id == first.id
+
+        await store.purge(DeadFilter(ids=(first.id,)), limit=9)
+        (moved,) = await store.redrive([second])
+        for gone_ in (first, second):
+            assert (await store.facts(gone_.message_id)).letter is None
+        assert (await store.facts(moved)).message is not None

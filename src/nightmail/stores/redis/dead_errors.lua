@@ -1,5 +1,5 @@
--- Dead letters of a queue that match every given condition, counted by reason and fingerprint: where their groups do not
--- say enough, see dead_groups.lua.
+-- Dead letters of a queue that match every given condition, counted by reason and fingerprint. For where the groups that
+-- are kept do not say enough: see dead_groups.lua.
 --
 -- KEYS     the queue's tag
 -- ARGV[5]  begin below this id, or nothing
@@ -7,8 +7,8 @@
 -- ARGV[7]  a byte and the reason, or nothing; ARGV[8] a byte and a text that the error contains, or nothing
 -- then ids, newest first, to consider only these
 --
--- Answers where to go on (nothing: that was all), then for each group: the reason, a byte and the fingerprint (or nothing,
--- if there is no error), how many, when the first and the last of them died, and the highest id.
+-- Answers where to go on (nothing: that was all), then for each group: the reason, a byte and the fingerprint (or
+-- nothing, if there is no error), how many, when the first and the last of them died, and the highest id.
 -- Looks at a portion at most: see letters.lua.
 
 need({ 'HMGET', 'HGET' })

@@ -2,11 +2,12 @@
 --
 -- KEYS     the queue's tag
 -- ARGV[5]  where to go on; 0: from the beginning
--- ARGV[6]  count those that died more than this many microseconds ago, or nothing; ARGV[7] a byte and the reason, or nothing
+-- ARGV[6]  count those that died more than this many microseconds ago, or nothing
+-- ARGV[7]  a byte and the reason, or nothing
 --
--- Answers where to go on (0: that was all), 1 if not every dead letter is in a group, then for each group: its digest, the
--- reason, a byte and the fingerprint (or nothing, if there is no error), how many, when the first and the last of them
--- died, and the highest id. A group that is there throughout comes once or more often.
+-- Answers where to go on (0: that was all), 1 if not every dead letter is in a group, then for each group: its digest,
+-- the reason, a byte and the fingerprint (or nothing, if there is no error), how many, when the first and the last of
+-- them died, and the highest id. A group that is there throughout comes once or more often.
 
 local PORTION = 200
 need({ 'HSCAN', 'ZCARD', 'ZCOUNT', 'ZRANGE' })

@@ -3,10 +3,10 @@
 -- KEYS     the queue's tag
 -- ARGV[5]  its id; ARGV[6] count at most so many messages ahead of it
 --
--- Answers the time now, when it was delivered (nothing: it was not), and the message as find.lua does. If it is not here,
--- its dead letter without the body, and nothing more. Else its token while it runs; who wants it stopped; the message of its ordering key that goes before
--- it; the id of the message that owns its timer id now, if it is superseded; how many are ahead of it; and the pauses
--- of its queue and its key, as list_pauses.lua does. Each may be nothing.
+-- Answers the time now, when it was delivered (nothing: it was not), and the message as find.lua does. If it is not
+-- here, then its dead letter without the body, and nothing more. Else its token while it runs; who wants it stopped; the
+-- message of its ordering key that goes before it; the id of the message that owns its timer id now, if it is superseded;
+-- how many are ahead of it; and the pauses of its queue and its key, as list_pauses.lua does. Each may be nothing.
 
 need({ 'HMGET', 'HGET' })
 local q, id = queues[1], ARGV[5]

@@ -122,8 +122,8 @@ class Inspecting:
     async def summarize_dead(self, which: DeadFilter, *, limit: int) -> DeadSummary:
         """See `Inspection.summarize_dead`.
 
-        The groups are kept with the dead letters. These are read only where groups do not tell: which of them have a text
-        in their errors, or ids that were given; or where other software has changed them.
+        Groups are kept with the dead letters. The letters are read only where groups do not say enough: for a text in
+        the error, for given ids, and where other software has changed the groups.
         """
         groups = DeadGroups(time_of)
         if which.ids == ():
@@ -136,7 +136,7 @@ class Inspecting:
         return groups.summary(limit)
 
     async def _add_groups(self, names: Sequence[str], which: DeadFilter, groups: DeadGroups) -> list[str]:
-        """Add the groups of these queues; which of the queues have dead letters that are in no group, and were left out."""
+        """Add the groups of these queues; returns those left out, because not every dead letter there is in a group."""
         age, reason, _ = _filters(which)
 
         def call(name: str, cursor: bytes) -> Call:

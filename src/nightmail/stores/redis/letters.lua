@@ -7,7 +7,9 @@ local OF_A_LETTER = {
   'token', 'state', 'headers', 'timer', 'key', 'reason', 'error', 'died', 'message', 'lease', 'moving',
 }
 
-local FOR_LETTERS = { 'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'ZADD', 'ZREM', 'ZSCORE', 'ZRANGE', 'ZRANGEBYSCORE', 'UNLINK', 'HSCAN' }
+local FOR_LETTERS = {
+  'DEL', 'HMGET', 'HGET', 'HSET', 'HDEL', 'HSCAN', 'ZADD', 'ZREM', 'ZSCORE', 'ZRANGE', 'ZRANGEBYSCORE', 'UNLINK',
+}
 local needed_for_letters = false
 
 local function guard_letters(q)
@@ -122,8 +124,8 @@ local function says(error, text)
 end
 
 -- Whether a dead letter matches every given condition. These are arguments: died more than this many microseconds ago;
--- a byte and the reason; a byte and a text that the error contains. Each may be nothing. Reads what they ask for only: all
--- of a dead letter takes five times as long.
+-- a byte and the reason; a byte and a text that the error contains. Each may be nothing. Reads only what they ask for:
+-- all of a dead letter takes five times as long.
 local function is_meant(q, id, age, reason, text)
   return (age == '' or a_time(tonumber(field_of(q, id, 'died') or '')) < now - tonumber(age))
     and (reason == '' or (field_of(q, id, 'reason') or '') == reason:sub(2))
