@@ -159,7 +159,7 @@ SCENARIOS: Final = [
         "operating",
         "read commands on a full store, and a drain beside them",
         operating,
-        {"postgres": 300, "redis": 420, "mariadb": 480, "sqlite": 300},
+        {"postgres": 450, "redis": 500, "mariadb": 600, "sqlite": 450},
         (),
         only_if_asked=True,
     ),

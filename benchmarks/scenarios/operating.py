@@ -17,7 +17,8 @@ from benchmarks.child import ChildFailed
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
 from benchmarks.scenarios.backlog import OTHERS, Backlog, fill
-from benchmarks.scenarios.draining import drain
+from benchmarks.scenarios.draining import drain, work_off
+from benchmarks.scenarios.draining import fill as fill_queue
 from benchmarks.systems import OURS_QUIET
 from nightmail.operations.doctor import diagnose
 from nightmail.operations.why import why
@@ -33,12 +34,8 @@ SLOWEST: Final = "the slowest"
 STARTING: Final = "--version, which asks nothing"
 ALONE, BESIDE_EMPTY, BESIDE = "alone", "beside commands on an empty store", "beside commands on this store"
 EVERY_SECONDS: Final = 2.0
-DRAIN_SECONDS: Final = 4.0
-ALONE_ROUNDS: Final = 2
-ROUNDS: Final = {"mariadb": 40}
-USUAL_ROUNDS: Final = 15
-"""A round varies by 13 % on a shared machine. So 5 % can be told from nothing only where the difference is small or the
-rounds are many: on MariaDB, which counts by reading an index, the difference is largest."""
+ALONE_ROUNDS: Final = 1
+ROUNDS: Final = 3
 PATIENCE_SECONDS: Final = 120.0
 NOTHING_THERE: Final = 6
 IN_NO_ERROR: Final = "what no error says"
@@ -186,17 +183,19 @@ async def _drains(lab: Lab, bench: Bench, empty: str, wanted: Sequence[Command],
     lab.results.tables.append(table)
     kinds = {ALONE: None, BESIDE_EMPTY: empty, BESIDE: bench.url}
     table.order(kinds)
-    # All rounds together are long enough for each command to have its turn.
     turns = {kind: cycle(wanted) for kind in kinds}
     rate = await drain(bench, "plain", lab.choose(5_000, 2_000, 1_500))
-    count = int(max(1_500, rate * lab.choose(DRAIN_SECONDS, 1.0, 0.1)))
-    for number in range(lab.choose(ROUNDS.get(bench.server.name, USUAL_ROUNDS), 1)):
+    # Long enough for each command to have its turn: some cost much more than others.
+    seconds = lab.choose(EVERY_SECONDS * len(wanted), 1.0, 0.1)
+    count = int(max(1_500, rate * seconds))
+    for number in range(lab.choose(ROUNDS, 1)):
         asked = [kind for kind in kinds if kind != ALONE or number < ALONE_ROUNDS]
         # In turn from either end: a machine that gets slower or faster does so for both.
         for kind in asked if number % 2 == 0 else reversed(asked):
             lab.say(f"drain {kind}, round {number + 1}")
+            await fill_queue(bench, count)
             async with _asking(turns[kind], kinds[kind]):
-                table.row(kind).values.append(await drain(bench, "plain", count))
+                table.row(kind).values.append(await work_off(bench, "plain", count))
 
 
 @asynccontextmanager

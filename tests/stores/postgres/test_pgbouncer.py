@@ -169,7 +169,14 @@ async def test_nothing_stays_on_the_connections_of_the_pool(
             "default_transaction_isolation",
             "search_path",
         ),
-        *("enable_seqscan", "enable_bitmapscan", "jit", "jit_above_cost", "plan_cache_mode"),
+        *(
+            "enable_seqscan",
+            "enable_bitmapscan",
+            "max_parallel_workers_per_gather",
+            "jit",
+            "jit_above_cost",
+            "plan_cache_mode",
+        ),
     )
     current = ", ".join(f"current_setting('{name}') as {name}" for name in names)
     async with connection(postgres_url) as own:

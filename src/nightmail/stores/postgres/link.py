@@ -63,6 +63,8 @@ class Role:
             # A plan made for a small table stays in use while the table grows; these keep it off the whole table.
             "enable_seqscan": "off",
             "enable_bitmapscan": "off",
+            # A look at everything takes one core from those who work, and not all of them for a little less time.
+            "max_parallel_workers_per_gather": "0",
             # The plan does not depend on the arguments, and planning costs more than most claims.
             "plan_cache_mode": "force_generic_plan",
             # Not `jit`: the driver itself sets and restores that at times.
