@@ -8,12 +8,22 @@ from typing import Any
 
 from benchmarks.registry import NO_STORE, SCENARIOS
 from benchmarks.results import Course, Results, Table
+from benchmarks.scenarios.drain import BATCH, DEFAULT, PLAIN, PROCESSOR, TRIPS
 from benchmarks.scenarios.latency import LEAST
+from benchmarks.scenarios.publish import BULK
 from benchmarks.show import number
 from benchmarks.systems import OURS, OURS_QUIET, STORES
 
 OURS_COLOR, OTHERS_COLOR, LIMIT_COLOR = "#1b6ca8", "#b8b8b8", "#e0b04c"
 FORMATS = ("png", "svg")
+OVERVIEW = "overview"
+HEADLINES = (
+    ("publish", BULK, "postgres"),
+    ("drain", DEFAULT, "postgres"),
+    ("drain", PLAIN, "postgres"),
+    ("drain", BATCH, "postgres"),
+)
+"""The tables of the overview."""
 
 
 def draw(results: Results, directory: Path) -> list[str]:
@@ -29,6 +39,10 @@ def draw(results: Results, directory: Path) -> list[str]:
     for (scenario, store), tables in _comparisons(results).items():
         names.append(picture_of(scenario, store))
         _save(_bars(tables), directory / names[-1])
+    headlines = [table for place in HEADLINES if (table := results.table(*place)) is not None]
+    if len(headlines) == len(HEADLINES):
+        names.append(OVERVIEW)
+        _save(_bars(headlines), directory / OVERVIEW)
     for course in results.courses:
         names.append(picture_of(course.scenario, course.store, course.case))
         _save(_lines(course), directory / names[-1])
@@ -37,11 +51,11 @@ def draw(results: Results, directory: Path) -> list[str]:
 
 def clear(directory: Path) -> None:
     """Remove pictures of an earlier run, and nothing else that may be there."""
-    for scenario in SCENARIOS:
-        for store in (*STORES, NO_STORE):
-            for old in directory.glob(f"{picture_of(scenario.name, store)}*"):
-                if old.suffix.removeprefix(".") in FORMATS:
-                    old.unlink()
+    names = [picture_of(scenario.name, store) for scenario in SCENARIOS for store in (*STORES, NO_STORE)]
+    for name in (*names, OVERVIEW):
+        for old in directory.glob(f"{name}*"):
+            if old.suffix.removeprefix(".") in FORMATS:
+                old.unlink()
 
 
 def picture_of(scenario: str, store: str, case: str = "") -> str:
@@ -54,16 +68,20 @@ def _comparisons(results: Results) -> dict[tuple[str, str], list[Table]]:
     """Tables in which several systems have figures, by scenario and store."""
     found: dict[tuple[str, str], list[Table]] = {}
     for table in results.tables:
-        # The earliest timer is a matter of zero or more, not of how much more.
-        if table.case != LEAST and sum(bool(row.values) for row in table.rows) > 1:
+        if _is_drawn(table) and sum(bool(row.values) for row in table.rows) > 1:
             found.setdefault((table.scenario, table.store), []).append(table)
     return found
+
+
+def _is_drawn(table: Table) -> bool:
+    """Not the earliest timer, which is a matter of zero or more, and not what explains other figures."""
+    return table.case not in (LEAST, TRIPS) and not table.case.startswith(PROCESSOR.partition("{")[0])
 
 
 def _bars(tables: Sequence[Table]) -> Any:
     import matplotlib.pyplot as plt
 
-    heights = [0.5 + 0.26 * len(table.rows) for table in tables]
+    heights = [0.6 + 0.26 * len(table.rows) for table in tables]
     figure, axes = plt.subplots(
         len(tables), 1, figsize=(7.5, sum(heights) + 0.35 * len(tables)), squeeze=False, height_ratios=heights
     )
@@ -82,9 +100,11 @@ def _bars(tables: Sequence[Table]) -> Any:
         axis.spines[["top", "right"]].set_visible(False)
         better = "less is better" if table.less_is_better else "more is better"
         axis.set_title(
-            f"{table.scenario} on {table.store}: {table.case}, {table.unit or 'count'} ({better})",
+            f"{table.scenario} on {table.store}: {table.case}\n{table.unit or 'count'}, {better}",
             fontsize=9,
             loc="left",
+            # From the left edge of the names: a long title is cut off otherwise.
+            x=-0.3,
         )
     figure.tight_layout()
     return figure

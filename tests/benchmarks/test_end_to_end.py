@@ -82,7 +82,7 @@ def test_the_readme_shows_pictures_of_the_committed_run() -> None:
     shown = re.findall(rf"!\[[^]]+\]\({re.escape(PICTURES)}([^)]+)\)", (ROOT / "README.md").read_text())
 
     assert bool(shown) == FULL.exists(), (
-        f"![Draining on Postgres]({PICTURES}drain-postgres.png) is for README.md"
+        f"![Publishing and draining on Postgres]({PICTURES}overview.png) is for README.md"
     )
     assert [name for name in shown if not (FULL.with_suffix("") / name).exists()] == []
 
