@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+import time
 from collections.abc import Iterable
 from typing import Any
 
+from benchmarks.adapters.tally import summarize
 from benchmarks.child import Child, ChildFailed
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
@@ -14,6 +18,7 @@ from benchmarks.systems import BEST, DEFAULTS, OURS, OURS_QUIET, OUTBOX_BEST, PG
 TIMERS = "timers"
 BEFORE_SECONDS = 3.0
 MEDIAN, P95, P99, LEAST = "p50", "p95", "p99", "earliest"
+MACHINE = "asyncio.sleep, no store"
 TOGETHER = "all systems at once, for lack of time"
 
 
@@ -70,7 +75,8 @@ async def lateness(lab: Lab, store: str) -> None:
     """Handler start minus due time, for timers at random moments, with a consumer that was idle for a while before.
 
     All are idle at the same time, and the timers of one fall due after those of the other: so each has the machine to
-    itself, but for what the others cost while they do nothing.
+    itself, but for what the others cost while they do nothing. While ours fall due, this process sleeps until as many
+    moments: what that is late is the machine's, and in the figures of each system.
     """
     count = lab.choose(200, 40, 10)
     after, over = lab.choose((11.0, 6.0), (4.0, 3.0), (0.5, 0.5))
@@ -89,7 +95,9 @@ async def lateness(lab: Lab, store: str) -> None:
 
         table = Table("lateness", "most", store, "ms", less_is_better=True)
         table.note = TOGETHER if lab.quick else ""
-        await lab.at_once(table, benches, late)
+        _, slept = await asyncio.gather(lab.at_once(table, benches, late), _slept(count, after, over))
+        found.add(MACHINE, slept)
+        table.row(MACHINE).values.append(slept["max"] * 1000)
 
 
 async def lateness_under_load(lab: Lab, store: str) -> None:
@@ -128,3 +136,13 @@ async def _fired(bench: Bench, publisher: Child, count: int, after: float, over:
     if late["count"] < count:
         raise ChildFailed(f"{bench.label}: {late['count']} of {count} timers came")
     return late
+
+
+async def _slept(count: int, after: float, over: float) -> dict[str, float]:
+    """How late a process without a store wakes up, at moments like those of the timers."""
+    begun = time.time()
+    late = []
+    for due in sorted(begun + after + random.random() * over for _ in range(count)):
+        await asyncio.sleep(max(0.0, due - time.time()))
+        late.append(time.time() - due)
+    return summarize(late)

@@ -58,6 +58,7 @@ LONGEST: Final = 2.0
 """Seconds after which a claim stops searching."""
 
 _AGE: Final = attrgetter("due_at", "id")
+ZERO: Final = timedelta(0)
 
 
 class Claims:
@@ -82,6 +83,18 @@ class Claims:
         # Made once, not by each attempt: what was committed before a retry must still be handed out.
         portions = Portions(queues, wanted.limit, self._shares)
         return partial(self._claim, replace(wanted, queues=queues), portions)
+
+    def look_ahead(self, queues: Sequence[str]) -> Verb[dict[str, timedelta]]:
+        """See `LooksAhead.look_ahead`. What is leased is due too: then a claim has to tell until when."""
+        # Where something is paused, only a claim knows until when.
+        expected = {queue: ZERO for queue in queues if self._pauses.are_known([queue])}
+        others = [queue for queue in queues if queue not in expected]
+        found: Answer = yield self._levels(others, now(self._clock), NEVER)
+        for place, _, first, moment, _ in found.rows:
+            # No date is a time that has come: the claim buries it.
+            next_in = max(first - moment, ZERO) if isinstance(first, datetime) else ZERO
+            expected[others[place]] = min(next_in, expected.get(others[place], next_in))
+        return expected
 
     def look_everywhere(self) -> None:
         """Make the next claim start from the oldest: a message was returned that keeps its position."""
@@ -196,13 +209,7 @@ class Claims:
     def _ask_what_is_in_use(self, look: Look) -> Verb[None]:
         """Ask at which levels of the queues something is due: of many queues, few have anything."""
         queues = look.watched
-        found: Answer = yield self._sql(
-            "levels",
-            queues=json.dumps([queue.encode().hex() for queue in queues]),
-            levels=json.dumps(LEVELS),
-            now=look.now,
-            paused=look.paused,
-        )
+        found: Answer = yield self._levels(queues, look.now, look.paused)
         look.in_use, look.paused = set(), NEVER
         for place, level, first, moment, paused in found.rows:
             look.met_pauses = bool(paused)
@@ -210,6 +217,16 @@ class Claims:
                 look.first_in = min(aware(first), look.first_in or aware(first))
             else:
                 look.in_use.add((queues[place], level))
+
+    def _levels(self, queues: Sequence[str], moment: Sql, paused: Sql) -> Sql:
+        """Asks for the first due time at each level of these queues."""
+        return self._sql(
+            "levels",
+            queues=json.dumps([queue.encode().hex() for queue in queues]),
+            levels=json.dumps(LEVELS),
+            now=moment,
+            paused=paused,
+        )
 
     def _find(self, look: Look, walks: Sequence[Walk], limit: int) -> Verb[list[list[Found]]]:
         """What is due on these walks: up to `limit` on each, in order."""

@@ -123,6 +123,10 @@ class Runtime:
         self.listener.claimed(wanted.queues, found=bool(claimed.deliveries))
         return claimed
 
+    async def look_ahead(self, queues: Sequence[str]) -> dict[str, timedelta]:
+        """See `LooksAhead.look_ahead`."""
+        return await self.claim_lane.carry_out(partial(self._claims.look_ahead, queues))
+
     async def claim_dead(self, wanted: Wanted) -> Claimed:
         """Lease dead letters."""
         claimed = await self.claim_lane.carry_out(partial(self._verbs.letters.claim, wanted))

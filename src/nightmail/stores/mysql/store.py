@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from nightmail.clock import Clock, StoreClock
@@ -139,6 +141,10 @@ class MySQLStore(ServerStore[Runtime], SQLStore):
             # Tables that were not adopted have no identity yet.
             if adopt:
                 raise
+
+    async def look_ahead(self, queues: Sequence[str]) -> dict[str, timedelta]:
+        """See `LooksAhead.look_ahead`."""
+        return await self._runtime.look_ahead(queues)
 
     async def examine(self, *, processes: int = 0) -> list[Finding]:
         """See `Examined.examine`."""
