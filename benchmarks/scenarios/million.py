@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from benchmarks.adapters.tally import MARK_EVERY
 from benchmarks.child import Child, ChildFailed
-from benchmarks.lab import Lab
+from benchmarks.lab import Bench, Lab
 from benchmarks.results import Course, Table
 from benchmarks.scenarios.draining import QUEUE, consuming
 from benchmarks.systems import OURS
 
 FIRST, LAST = "the first 100,000", "100,000 after the first million"
 MOST, GROWTH = "memory, most", "memory, growth after the first 100,000"
+PROCESSOR = "processor time for each message"
 LOOK_SECONDS = 0.5
 STORES = ("postgres", "redis", "sqlite")
 """MariaDB would take as long as the three together."""
@@ -27,7 +30,8 @@ async def million(lab: Lab, store: str) -> None:
     rates = Table("million", "throughput", store, "messages/s")
     most = Table("million", MOST, store, "MB", less_is_better=True)
     growth = Table("million", GROWTH, store, "MB", less_is_better=True)
-    for table in (rates, most, growth):
+    processor = Table("million", PROCESSOR, store, "µs", less_is_better=True)
+    for table in (rates, most, growth, processor):
         if part != 100_000:
             table.note = f"{count:,} messages instead of 1,100,000"
         lab.results.tables.append(table)
@@ -38,14 +42,19 @@ async def million(lab: Lab, store: str) -> None:
             await publisher.ask("fill", queue=QUEUE, count=count, within=1200)
             await pair.server.tidy(pair.url)
             lab.say(f"draining {count:,}")
-            marks, memory = await _drained(consumer, count)
+            marks, looks = await _drained(pair, consumer, count)
             seconds = [mark - marks[0] for mark in marks]
             index = part // MARK_EVERY
             rates.row(FIRST).values.append((part - MARK_EVERY) / (seconds[index - 1] - seconds[0]))
             rates.row(LAST).values.append(part / (seconds[-1] - seconds[-1 - index]))
-            begun = memory[0][0]
-            later = [megabytes for at, megabytes in memory if at >= marks[index - 1]] or [memory[-1][1]]
-            most.row(pair.label).values.append(max(megabytes for _, megabytes in memory))
+            # By the clock, a slow minute of the machine looks like a store that slows down.
+            for name, since, until in ((FIRST, 0, index - 1), (LAST, -1 - index, -1)):
+                used = _used(looks, marks[until]) - _used(looks, marks[since])
+                handled = (until - since) * MARK_EVERY
+                processor.row(f"{name}: its process and the server").values.append(used / handled * 1e6)
+            begun, memory = looks[0].at, [look.megabytes for look in looks]
+            later = [look.megabytes for look in looks if look.at >= marks[index - 1]] or memory[-1:]
+            most.row(pair.label).values.append(max(memory))
             growth.row(pair.label).values.append(max(later) - later[0])
             lab.results.courses.append(
                 Course(
@@ -53,19 +62,29 @@ async def million(lab: Lab, store: str) -> None:
                     "memory",
                     store,
                     "MB",
-                    [at - begun for at, _ in memory],
-                    {"resident": [m for _, m in memory]},
+                    [look.at - begun for look in looks],
+                    {"resident": memory},
                 )
             )
             lab.results.courses.append(_throughput(store, seconds))
 
 
-async def _drained(consumer: Child, count: int) -> tuple[list[float], list[tuple[float, float]]]:
-    memory: list[tuple[float, float]] = []
+class _Look(NamedTuple):
+    """What one look at the processes shows."""
+
+    at: float
+    megabytes: float
+    processor_seconds: float
+    """Of the consumer and the server together, so far."""
+
+
+async def _drained(bench: Bench, consumer: Child, count: int) -> tuple[list[float], list[_Look]]:
+    looks: list[_Look] = []
 
     async def look() -> None:
         while True:
-            memory.append((time.time(), consumer.memory_mb()))
+            server = bench.server.processor_seconds() or 0.0
+            looks.append(_Look(time.time(), consumer.memory_mb(), consumer.processor_seconds() + server))
             await asyncio.sleep(LOOK_SECONDS)
 
     async with consuming([consumer], {QUEUE: "plain"}):
@@ -77,7 +96,16 @@ async def _drained(consumer: Child, count: int) -> tuple[list[float], list[tuple
         marks = (await consumer.ask("report", queue=QUEUE))["marks"]
     if waited["count"] < count:
         raise ChildFailed(f"handled {waited['count']} of {count}")
-    return marks, memory
+    return marks, looks
+
+
+def _used(looks: Sequence[_Look], moment: float) -> float:
+    """The processor time used until then, from the looks around it."""
+    for before, after in pairwise(looks):
+        if moment <= after.at:
+            share = (moment - before.at) / (after.at - before.at)
+            return before.processor_seconds + share * (after.processor_seconds - before.processor_seconds)
+    return looks[-1].processor_seconds
 
 
 def _throughput(store: str, seconds: list[float]) -> Course:
