@@ -125,4 +125,22 @@ MUTANTS: Final = (
         instead="    seen_at = :seen_at;",
         killers=(f"{_SUITE}test_of_several_consumers_that_left_the_one_seen_last_is_known",),
     ),
+    Mutant(
+        name="mysql: idle workers put off a look at what is paused",
+        why="a queue whose pause has ended stands still for up to five seconds",
+        file="stores/mysql/claiming.py",
+        text="        expected = {queue: ZERO for queue in queues if self._pauses.are_known([queue])}",
+        instead="        expected: dict[str, timedelta] = {}",
+        killers=(f"{_STORE}/test_look_ahead.py::test_a_look_ahead_leaves_it_to_a_claim_when_a_pause_ends",),
+    ),
+    Mutant(
+        name="mysql: idle workers put off a look at the later of two due times",
+        why="a message of another priority waits for up to five seconds",
+        file="stores/mysql/claiming.py",
+        text="expected[others[place]] = min(next_in, ",
+        instead="expected[others[place]] = max(next_in, ",
+        killers=(
+            f"{_STORE}/test_look_ahead.py::test_a_look_ahead_tells_of_each_queue_when_something_is_due",
+        ),
+    ),
 )
