@@ -164,7 +164,7 @@ async def test_workers_and_publishers_of_the_version_before_go_on_during_an_upgr
                 await party.stop_worker()
                 assert await newer.stats() == {}
 
-        # Before it would be killed: Popen.kill asks for the exit code of one that has just ended, and asyncio finds none.
+        # Before the block kills it: Popen.kill takes the exit code of one that has just ended, and asyncio finds none.
         assert await old.wait() == 0
     assert sorted([*handled, *party.handled]) == sorted([*published, *party.published])
     assert set(published[-LAST:]) <= set(party.handled)
