@@ -75,7 +75,7 @@ def _comparisons(results: Results) -> dict[tuple[str, str], list[Table]]:
 
 def _is_drawn(table: Table) -> bool:
     """Not the earliest timer, which is a matter of zero or more, and not what explains other figures."""
-    return table.case not in (LEAST, TRIPS) and not table.case.startswith(PROCESSOR.partition("{")[0])
+    return table.case not in (LEAST, TRIPS) and not table.case.startswith(PROCESSOR.partition(",")[0])
 
 
 def _bars(tables: Sequence[Table]) -> Any:
