@@ -34,8 +34,11 @@ SLOWEST: Final = "the slowest"
 STARTING: Final = "--version, which asks nothing"
 ALONE, BESIDE_EMPTY, BESIDE = "alone", "beside commands on an empty store", "beside commands on this store"
 EVERY_SECONDS: Final = 2.0
-ALONE_ROUNDS: Final = 1
-ROUNDS: Final = 3
+DRAIN_SECONDS: Final = 4 * EVERY_SECONDS
+"""Short: within a minute the pace of a machine changes by more than commands cost. Two drains in a row see one pace."""
+ALONE_ROUNDS: Final = 3
+ROUNDS: Final = 9
+"""Twice the number of commands, all rounds together: some cost much more than others."""
 PATIENCE_SECONDS: Final = 120.0
 NOTHING_THERE: Final = 6
 IN_NO_ERROR: Final = "what no error says"
@@ -185,9 +188,7 @@ async def _drains(lab: Lab, bench: Bench, empty: str, wanted: Sequence[Command],
     table.order(kinds)
     turns = {kind: cycle(wanted) for kind in kinds}
     rate = await drain(bench, "plain", lab.choose(5_000, 2_000, 1_500))
-    # Long enough for each command to have its turn: some cost much more than others.
-    seconds = lab.choose(EVERY_SECONDS * len(wanted), 1.0, 0.1)
-    count = int(max(1_500, rate * seconds))
+    count = int(max(1_500, rate * lab.choose(DRAIN_SECONDS, 1.0, 0.1)))
     for number in range(lab.choose(ROUNDS, 1)):
         asked = [kind for kind in kinds if kind != ALONE or number < ALONE_ROUNDS]
         # In turn from either end: a machine that gets slower or faster does so for both.
