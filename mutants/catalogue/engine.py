@@ -316,4 +316,15 @@ MUTANTS: Final = (
             "test_a_look_that_takes_longer_than_the_interval_makes_only_those_claim_for_whom_there_is_something",
         ),
     ),
+    Mutant(
+        name="a claim beside other workers is as large as it can be",
+        why="what has become due for one subscriber waits for the claim of thousands that drains another's queue",
+        file="engine/prefetch.py",
+        text="min(room, self._most_beside_others) if beside_others else room",
+        instead="room",
+        killers=(
+            f"{_UNIT}/test_claim_and_settle_batching.py::"
+            "test_a_claim_beside_other_workers_of_the_process_is_short",
+        ),
+    ),
 )

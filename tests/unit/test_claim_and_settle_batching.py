@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from nightmail.engine import worker as worker_module
+from nightmail.engine.attempt import Batched
+from nightmail.engine.prefetch import MOST_BESIDE_OTHERS
+from nightmail.engine.presence import Presence
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import GATHER_SECONDS, SETTLE_BATCH, Worker
 from nightmail.message import Delivery
@@ -17,6 +21,11 @@ from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, at_work, publi
 
 async def quick(delivery: Delivery) -> None:
     await asyncio.sleep(0)
+
+
+async def quick_batch(deliveries: Sequence[Delivery]) -> list[None]:
+    await asyncio.sleep(0)
+    return [None] * len(deliveries)
 
 
 async def test_a_thousand_quick_messages_cost_at_most_fifty_calls(store: FaultyStore, seen: Seen) -> None:
@@ -146,6 +155,37 @@ async def test_what_ends_while_a_write_is_in_flight_goes_with_the_next(
         await seen.until_settled(31)
 
     assert store.sizes["settle"] == [1, 30]
+
+
+async def test_a_worker_alone_in_its_process_claims_all_that_it_has_room_for(
+    store: FaultyStore, seen: Seen
+) -> None:
+    handler = Handler(held=True)
+    await publish(store, 1000)
+    worker = Worker(store, handler, queues=[QUEUE], settings=WorkerSettings(max_workers=1000), observer=seen)
+    async with at_work(worker):
+        await handler.until_running(1000)
+        handler.let_go()
+        await seen.until_settled(1000)
+
+    assert store.sizes["claim"][0] == 1000
+
+
+@pytest.mark.parametrize(("batch", "most"), [(1, MOST_BESIDE_OTHERS), (400, 400)])
+async def test_a_claim_beside_other_workers_of_the_process_is_short(
+    store: FaultyStore, seen: Seen, batch: int, most: int
+) -> None:
+    """Or what has become due for one of them waits until a large claim of another is carried out and read."""
+    process = Presence()
+    await publish(store, 1200)
+    handler = Batched(quick_batch, batch) if batch > 1 else quick
+    settings = WorkerSettings(max_workers=1200 // batch)
+    worker = Worker(store, handler, queues=[QUEUE], settings=settings, observer=seen, presence=process)
+    other = Worker(store, quick, queues=["other"], observer=seen, presence=process)
+    async with at_work(other, worker):
+        await seen.until_settled(1200)
+
+    assert max(store.sizes["claim"]) == most
 
 
 async def test_a_single_write_is_bounded(store: FaultyStore, seen: Seen) -> None:

@@ -76,6 +76,11 @@ class Presence:
         """How it is called where a person reads it."""
         return f"{socket.gethostname()}/{os.getpid()}"
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether more than one worker is at work in this process."""
+        return len(self._members) > 1
+
     def new_token(self) -> UUID:
         """A token for a claim, which says who made it."""
         return UUID(bytes=self._own_id() + os.urandom(16 - WORKER_ID_BYTES))

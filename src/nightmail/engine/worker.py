@@ -133,7 +133,7 @@ class Worker:
         self._lateness = Lateness()
         self._finished = Finished()
         self._prefetch = Prefetch(self._batch)
-        self._claim_size = ClaimSize()
+        self._claim_size = ClaimSize(self._batch)
         self._alarm = Alarm()
         self._quarantined: Delivery | None = None
         self._most: int | None = None
@@ -421,7 +421,9 @@ class Worker:
         room, bytes_left = self._space(self._prefetch.ahead(sent)), self._bytes_left()
         if room <= 0 or bytes_left <= 0:
             return
-        limit = self._claim_size.limit(room if self._most is None else min(room, self._most))
+        limit = self._claim_size.limit(
+            room if self._most is None else min(room, self._most), beside_others=self._presence.is_shared
+        )
         token, until = self._presence.new_token(), sent + self._settings.lease.total_seconds()
         self._looked = True
         self._unconfirmed = token, until
