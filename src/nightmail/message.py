@@ -40,11 +40,11 @@ class Message:
     body: bytes = field(repr=False)
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     due: Due = None
-    timer_id: str | None = None
+    timer_id: str | None = field(default=None, repr=False)
     on_conflict: OnConflict = "skip"
     dedup_for: timedelta | None = None
     expires_in: timedelta | None = None
-    ordering_key: str | None = None
+    ordering_key: str | None = field(default=None, repr=False)
     priority: int = 0
     encoded_headers: str = field(init=False, repr=False, compare=False)
 
@@ -135,8 +135,8 @@ class Delivery:
     queue: str
     body: bytes = field(repr=False)
     encoded_headers: str = field(repr=False)
-    timer_id: str | None
-    ordering_key: str | None
+    timer_id: str | None = field(repr=False)
+    ordering_key: str | None = field(repr=False)
     priority: int
     due_at: datetime
     published_at: datetime

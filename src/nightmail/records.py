@@ -16,8 +16,8 @@ class PendingMessage:
 
     id: int
     queue: str
-    timer_id: str | None
-    ordering_key: str | None
+    timer_id: str | None = field(repr=False)
+    ordering_key: str | None = field(repr=False)
     priority: int
     due_at: datetime
     published_at: datetime
@@ -60,8 +60,8 @@ class DeadLetter:
     queue: str
     reason: str
     error: str | None = field(repr=False)
-    timer_id: str | None
-    ordering_key: str | None
+    timer_id: str | None = field(repr=False)
+    ordering_key: str | None = field(repr=False)
     priority: int
     attempts: int
     deliveries: int

@@ -249,6 +249,28 @@ async def test_tracebacks_are_there_for_who_asks(caplog: pytest.LogCaptureFixtur
     await deliver(broker, heard)
 
     assert caplog.text.count("Traceback") == 1
+    assert "no tea left" in caplog.text
+
+
+async def test_a_traceback_shows_causes_and_nothing_that_they_quote(
+    caplog: pytest.LogCaptureFixture, heard: Heard
+) -> None:
+    caplog.set_level(logging.DEBUG, logger=logger.name)
+    broker = OutboxBroker("memory://", logger=logger, observer=heard)
+
+    @broker.subscriber("mail")
+    async def handle(body: str) -> None:
+        try:
+            pydantic.TypeAdapter(int).validate_python(body)
+        except ValueError as error:
+            raise RuntimeError("no number") from error
+
+    await deliver(broker, heard)
+
+    assert caplog.text.count("Traceback") == 2
+    assert "no number" in caplog.text
+    assert "pydantic.TypeAdapter(int)" in caplog.text
+    assert SECRET not in caplog.text
 
 
 @pytest.fixture

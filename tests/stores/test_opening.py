@@ -55,6 +55,42 @@ def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
     assert public_url(url, open_store("memory://")) == shown
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost/shop",
+        "redis://localhost/1/2",
+        "rediss://localhost/-1",
+        "redis://localhost:x/0",
+        "postgresql://localhost:99999/shop",
+        "postgresql://localhost:x/shop",
+        "postgresql://one:5432,two:x/shop",
+        "postgresql://[::1]:x/shop",
+        "mysql://localhost:99999/shop",
+        "mysql://localhost/",
+    ],
+)
+def test_a_url_that_drivers_would_take_for_another_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="URL looks like"):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost",
+        "redis://localhost/",
+        "redis://localhost/3",
+        "postgresql:///shop",
+        "postgresql://shop:hunter2@one:5432,two/shop",
+        "postgresql://[::1]:5432/shop",
+        "postgresql://%2Fvar%2Frun/shop",
+    ],
+)
+def test_other_urls_are_taken(url: str) -> None:
+    open_store(url)
+
+
 def test_a_second_store_in_memory_is_told_to_be_another(caplog: pytest.LogCaptureFixture) -> None:
     stores._in_memory.clear()
     first = open_store("memory://")

@@ -23,6 +23,7 @@ from nightmail.broker._upstream import (
     make_logger_state,
 )
 from nightmail.broker.exceptions import PauseQueue, PostponeMessage
+from nightmail.describing import describe
 from nightmail.json_log import fields_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from nightmail.broker._upstream import ContextRepo, LoggerProto
     from nightmail.observe import Log
 
+_DEEPEST: Final = 10
+"""How many causes of causes a traceback shows."""
 _ID_WIDTH: Final = 10
 _LONGEST_ID: Final = 20
 """What is longer is cut off: no id is, and those of Redis have 16 digits and more."""
@@ -164,7 +167,7 @@ class _AccessLogMiddleware(BaseMiddleware):
             ):
                 self._say(str(exc_val))
         elif isinstance(exc_val, Exception):
-            self._say(type(exc_val).__name__, logging.DEBUG, exc_val)
+            self._say(type(exc_val).__name__, logging.DEBUG, _without_content(exc_val))
         return False
 
     def _say(self, what: str, level: int | None = None, error: Exception | None = None) -> None:
@@ -172,3 +175,16 @@ class _AccessLogMiddleware(BaseMiddleware):
             self._state.log(
                 what, level or self._level, extra=self.context.get_local("log_context", {}), exc_info=error
             )
+
+
+class HandlerFailure(Exception):
+    """Stands for an error in a traceback: the text of the error itself may quote the message."""
+
+
+def _without_content(error: BaseException, depth: int = _DEEPEST) -> HandlerFailure:
+    """The same traceback, and that of what caused it, under what may be said of each."""
+    shown = HandlerFailure(describe(error)).with_traceback(error.__traceback__)
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if earlier is not None and depth:
+        shown.__cause__ = _without_content(earlier, depth - 1)
+    return shown

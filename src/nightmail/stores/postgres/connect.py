@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Connect: TypeAlias = Callable[[], Awaitable[DriverConnection]]
 
 _SCHEMES: Final = frozenset({"postgresql", "postgres"})
+_LAST_PORT: Final = 65535
 # SQLAlchemy's URL options that the driver takes as arguments, and further down those that it does not know.
 _ARGUMENTS: Final[dict[str, Callable[[str], Any]]] = {"ssl": str, "statement_cache_size": int}
 _MODES: Final = frozenset({"disable", "allow", "prefer", "require", "verify-ca", "verify-full"})
@@ -65,9 +66,9 @@ def _from_url(url: str) -> Callable[[Mapping[str, Any]], Awaitable[DriverConnect
         parts = urlsplit(url)
     except ValueError:
         parts = urlsplit("")
-    if parts.scheme.partition("+")[0] not in _SCHEMES:
+    if parts.scheme.partition("+")[0] not in _SCHEMES or not _has_valid_ports(parts.netloc):
         # Show neither the URL nor the parser's error: both may quote the password.
-        raise ValueError("a Postgres URL looks like postgresql://user@host/database")
+        raise ValueError("a Postgres URL looks like postgresql://user@host:5432/database")
     query, given = _split_query(parts.query)
     dsn = parts._replace(scheme="postgresql", query=query).geturl()
 
@@ -76,6 +77,15 @@ def _from_url(url: str) -> Callable[[Mapping[str, Any]], Awaitable[DriverConnect
         return await asyncpg.connect(dsn, max_cached_statement_lifetime=0, **{**given, **arguments})
 
     return connect
+
+
+def _has_valid_ports(netloc: str) -> bool:
+    """Of every server: there may be several."""
+    for address in netloc.rpartition("@")[2].split(","):
+        port = address.rpartition("]")[2].partition(":")[2]
+        if port and not (port.isdecimal() and int(port) <= _LAST_PORT):
+            return False
+    return True
 
 
 def _split_query(query: str) -> tuple[str, dict[str, Any]]:

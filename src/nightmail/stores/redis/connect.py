@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,6 +21,7 @@ from nightmail.stores.redis.link import Link
 
 Address: TypeAlias = tuple[str, int]
 
+_DATABASE: Final = re.compile(r"/?|/[0-9]+")
 _SCHEMES: Final = {"redis": False, "rediss": False, "redis+cluster": True, "rediss+cluster": True}
 # Driver options that would repeat a command, time it out on their own, change the form of replies, or refer to the pool
 # from which we took only the arguments.
@@ -98,6 +100,8 @@ def _from_url(url: str) -> Connector:
         query, waiting = _split_query(parts.query)
         plain = parts._replace(scheme=parts.scheme.lower().partition("+")[0], query=query).geturl()
         pool = ConnectionPool.from_url(plain)
+        if not _DATABASE.fullmatch(parts.path):
+            raise ValueError(parts.path)  # The driver would take what is no number for database 0.
     except (KeyError, ValueError):
         # Neither the URL nor the parser's error: both may quote the password.
         raise ValueError(
