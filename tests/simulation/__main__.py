@@ -23,8 +23,9 @@ from nightmail import __version__
 from tests.simulation.history import run
 
 CHUNK = 50
+_VALUES = "bell breaker clock controls describing durations errors limits message observe outcome records retry store"
 SIMULATED = (
-    "src/nightmail/*.py",
+    *(f"src/nightmail/{name}.py" for name in _VALUES.split()),
     "src/nightmail/engine/**",
     "src/nightmail/stores/memory/**",
     "src/nightmail/stores/shared/conflicts.py",
