@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 HEAD: Final = """\
@@ -29,10 +29,16 @@ def page(results: Mapping[str, Mapping[str, Any]], today: Mapping[str, int]) -> 
         if "cannot" not in result
     ]
     missing = [f"- {name}: {result['cannot']}\n" for name, result in results.items() if "cannot" in result]
+    broken = [
+        f"- {name}: {', '.join(_names(result['broken']))}\n"
+        for name, result in results.items()
+        if result.get("broken")
+    ]
     never = [f"- {name}\n" for name in today if name not in results]
     return (
         HEAD
         + "".join(rows)
+        + ("\nWhat failed:\n\n" + "".join(broken) if broken else "")
         + (
             "\nCould not be had, or not started, where this was written:\n\n" + "".join(missing)
             if missing
@@ -45,6 +51,11 @@ def page(results: Mapping[str, Mapping[str, Any]], today: Mapping[str, int]) -> 
 def total(result: Mapping[str, Any]) -> int:
     """How many tests there were."""
     return sum(result.get(name, 0) for name in ("passed", "skipped", "failed"))
+
+
+def _names(broken: Iterable[str]) -> dict[str, None]:
+    """These tests, without what they were given, in order."""
+    return dict.fromkeys(f"`{test.rpartition('::')[2].partition('[')[0]}`" for test in broken)
 
 
 def _row(name: str, result: Mapping[str, Any], *, old: bool) -> str:

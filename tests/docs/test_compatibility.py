@@ -19,7 +19,12 @@ def test_the_page_shows_the_results_and_marks_those_of_an_older_suite() -> None:
 def test_a_row_is_old_when_the_suite_has_other_tests_by_now() -> None:
     results: dict[str, dict[str, Any]] = {
         "Postgres 18": {"version": "18.4", "passed": 9, "skipped": 1, "failed": 0, "commit": "abc1234"},
-        "Redis": {"version": "8.0", "passed": 9, "failed": 1},
+        "Redis": {
+            "version": "8.0",
+            "passed": 9,
+            "failed": 1,
+            "broken": ["tests.x.Suite::test_a[1]", "tests.x.Suite::test_a[2]"],
+        },
         "Valkey": {"cannot": "there is none"},
     }
 
@@ -28,6 +33,7 @@ def test_a_row_is_old_when_the_suite_has_other_tests_by_now() -> None:
     assert total(results["Postgres 18"]) == 10
     assert "| Postgres 18 | 18.4 | 9 | 1 | 0 | abc1234 |  |\n" in text
     assert "| Redis | 8.0 | 9 | 0 | 1 | not noted | old |\n" in text
+    assert "\nWhat failed:\n\n- Redis: `test_a`\n" in text
     assert text.endswith("written:\n\n- Valkey: there is none\n\nNot tried:\n\n- Python 3.14\n")
 
 
