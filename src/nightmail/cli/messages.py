@@ -70,7 +70,9 @@ def _cursor(typed: str | None) -> tuple[datetime, int] | None:
     at, _, id_ = typed.partition("/")
     if not id_.isdecimal():
         raise Refusal(f"--after is a moment and an id, as the page before showed it, not {safe(typed)}")
-    return time(at), int(id_)
+    last = int(id_)
+    check_id(last)
+    return time(at), last
 
 
 def _row(message: PendingMessage, now: datetime, *, body: bool) -> list[object]:
@@ -122,9 +124,9 @@ async def show(
 
 
 def check_id(id_: int) -> None:
-    """Refuse a number that no message can have."""
+    """Refuse a number that no message and no dead letter can have."""
     if not 0 <= id_ < 2**63:
-        raise Refusal(f"{id_} is no id of a message")
+        raise Refusal(f"{id_} is no id of a message or a dead letter")
 
 
 def facts_of(found: StoredMessage | DeadLetter, now: datetime, *, body: bool) -> dict[str, object]:
