@@ -33,6 +33,7 @@ def url(tmp_path: Path) -> str:
         (["list", "--after", "2026-11-17T10:00:00/5"], "no time zone"),
         (["list", "--after", f"2026-11-17T10:00:00Z/{HUGE}"], "is no id"),
         (["list", "--due-within", "soon"], "a duration looks like"),
+        (["list", "--due-within", "99999999d"], "99999999d is too long"),
         (["status", "--over", "-1s"], "a duration looks like"),
         (["tail", "--every", "0s"], "no time at all"),
         (["tail", ""], "queue must not be empty"),

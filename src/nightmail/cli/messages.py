@@ -40,7 +40,7 @@ async def list_waiting(
     if queue is not None:
         check_queue(queue)
     now = datetime.now(UTC)
-    before = None if due_within is None else now + duration(due_within)
+    before = None if due_within is None else _ahead(now, due_within)
     async with session.chosen.ready() as store:
         found = await store.peek(
             queue, timer_id=timer_id, due_before=before, limit=limit, cursor=_cursor(after)
@@ -62,6 +62,13 @@ async def list_waiting(
         session.out.note(
             f"the next page: --after {plain(last.due_at)}/{last.id}; `nightmail status` counts all"
         )
+
+
+def _ahead(now: datetime, typed: str) -> datetime:
+    try:
+        return now + duration(typed)
+    except OverflowError:
+        raise Refusal(f"{safe(typed)} is too long") from None
 
 
 def _cursor(typed: str | None) -> tuple[datetime, int] | None:
