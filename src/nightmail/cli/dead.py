@@ -288,6 +288,11 @@ async def _preview(
         )
     summary = await store.summarize_dead(which, limit=_SAMPLE)
     if not summary.count:
+        if which.ids is not None:
+            ids = ", ".join(map(str, which.ids))
+            raise Refusal(
+                f"no such dead letters: {ids}. `nightmail dead list` shows what there is", NOT_FOUND
+            )
         session.out.note(_none(which))
         return 0
     _print_groups(session, summary)
