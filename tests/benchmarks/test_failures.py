@@ -19,8 +19,8 @@ from benchmarks.child import Child, ChildFailed
 from benchmarks.environments import NoEnvironment, python_for
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Results, Table
-from benchmarks.scenarios import drain, latency, recovery
-from benchmarks.scenarios.draining import work_off
+from benchmarks.scenarios import latency, recovery
+from benchmarks.scenarios.draining import Meter, work_off
 from benchmarks.systems import OURS, STORES, System
 from testkit.servers.errors import ServerError
 from tests.benchmarks.fakes import FakeChild, bench
@@ -96,22 +96,36 @@ async def test_what_cannot_be_started_is_told_to_stop() -> None:
     assert [child.asked, second.asked] == [["start", "stop"], ["start", "stop"]]
 
 
-async def test_processor_time_of_one_system_is_measured_though_another_fails(here: Lab) -> None:
-    benches = [bench("broken", FakeChild("fill")), bench("sound", FakeChild())]
+async def test_processor_time_is_counted_between_the_first_message_and_the_last() -> None:
+    # Half a second to start, one at work on all but the first ten, and two to stop.
+    child, meter = Working(10, [0.5, 1.5, 3.5]), Meter()
 
-    await drain._processor(here, "typed handler", "typed", benches)
+    await work_off(bench("sound", child), "typed", 100, meter)
 
-    (table,) = here.results.tables
-    assert [row.system for row in table.rows if row.values] == ["sound: its process"]
-    assert [failure["what"] for failure in here.results.failures] == [
-        "drain, processor time for each message, typed handler, broken"
-    ]
+    assert meter.own == pytest.approx(1e6 / 90)
+    assert meter.server is None
 
 
-async def test_processor_time_of_no_system_is_no_table(here: Lab) -> None:
-    await drain._processor(here, "typed handler", "typed", [])
+async def test_processor_time_of_a_drain_that_is_over_at_the_first_look_is_not_measured() -> None:
+    meter = Meter()
 
-    assert here.results.tables == []
+    await work_off(bench("sound", Working(100, [0.5, 1.5])), "typed", 100, meter)
+
+    assert meter.own is None
+
+
+class Working(FakeChild):
+    """Has handled so many when the first are looked for, and has then used so much processor time."""
+
+    def __init__(self, first: int, used: list[float]) -> None:
+        super().__init__()
+        self._first, self._seconds = first, used
+
+    async def wait(self, queue: str, count: int | None, *, patience: float) -> dict[str, Any]:
+        return {**await super().wait(queue, count, patience=patience), "count": max(self._first, count or 0)}
+
+    def processor_seconds(self) -> float:
+        return self._seconds.pop(0)
 
 
 async def test_all_at_once_are_measured_though_one_fails_in_an_unforeseen_way(here: Lab) -> None:
