@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 import venv
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -203,37 +202,43 @@ def test_an_environment_whose_index_does_not_answer_is_left_out(
 
 
 class Draining(FakeChild):
-    """Has handled so much of its backlog."""
+    """Its timers are due at ten, and its backlog is over at this time, or never."""
 
-    def __init__(self, handled: int) -> None:
+    def __init__(self, over_at: float | None) -> None:
         super().__init__()
-        self._handled = handled
+        self._over_at = over_at
 
     async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         await super().ask(do)
         late = {"count": 40, "p50": 0.001, "p99": 0.001, "min": 0.0, "max": 0.002}
-        return {"late": late} if do == "report" else {}
+        return {"report": {"late": late}, "timers": {"first": 9.0, "last": 10.0}}.get(do, {})
 
     async def wait(self, queue: str, count: int | None, *, patience: float) -> dict[str, Any]:
-        now = time.time()
+        handled = 1 if self._over_at is None else 10_000
         return {
-            "count": self._handled if count is None else count,
-            "first": now,
+            "count": handled if count is None else count,
+            "first": 1.0,
             "with_first": 1,
-            "last": now + 1,
+            "last": self._over_at or 12.0,
         }
 
 
-@pytest.mark.parametrize(("handled", "rounds"), [(10, 1), (10_000, 0)])
-async def test_timers_count_as_beside_a_drain_only_if_it_was_not_over(
-    handled: int, rounds: int, here: Lab, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("over_at", "rounds"),
+    [
+        pytest.param(None, 1, id="goes on"),
+        pytest.param(11.0, 1, id="ended before late timers were handled"),
+        pytest.param(9.0, 0, id="ended before the last was due"),
+    ],
+)
+async def test_timers_count_as_beside_a_drain_only_if_it_went_on_until_the_last_was_due(
+    over_at: float | None, rounds: int, here: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     @asynccontextmanager
     async def benches(
         systems: Iterable[System], store: str, processes: int = 1
     ) -> AsyncIterator[list[Bench]]:
-        yield [bench("ours", Draining(handled), FakeChild())]
+        yield [bench("ours", Draining(over_at), Draining(over_at))]
 
     monkeypatch.setattr(here, "benches", benches)
     await latency.lateness_under_load(here, "sqlite")
