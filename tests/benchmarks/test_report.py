@@ -15,7 +15,7 @@ from benchmarks.estimate import Estimate, Left
 from benchmarks.registry import Scenario, chosen
 from benchmarks.results import Course, Results, Row, Table
 from benchmarks.run import run
-from benchmarks.scenarios import snapshot
+from benchmarks.scenarios import million, snapshot
 from benchmarks.show import summary_lines
 from benchmarks.systems import STORES
 
@@ -49,19 +49,40 @@ def test_a_figure_that_is_missed_says_where_to_read_why_and_one_that_holds_does_
     assert "[why]" not in report._summary(held)
 
 
-def test_every_reason_is_a_page_with_that_section() -> None:
-    reasons = {bound.why for bound in BOUNDS if bound.why}
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.what)
+def test_every_bound_names_the_section_that_says_why_it_is_missed(bound: Bound) -> None:
+    path, _, section = bound.why.partition("#")
 
-    assert reasons
-    for reason in reasons:
-        path, _, section = reason.partition("#")
-        text = (ROOT / path).read_text()
-        headings = [
-            line.lstrip("#").strip().lower().replace(" ", "-")
-            for line in text.splitlines()
-            if line[:1] == "#"
-        ]
-        assert section in headings
+    assert path, "it names no page"
+    headings = [
+        line.lstrip("#").strip().lower().replace(" ", "-")
+        for line in (ROOT / path).read_text().splitlines()
+        if line.startswith("#")
+    ]
+    assert section in headings
+
+
+def test_every_figure_that_the_committed_runs_miss_says_why() -> None:
+    missed = [
+        verdict
+        for results in report.committed().values()
+        for verdict in verdicts(results)
+        if verdict.holds is False
+    ]
+
+    assert [verdict.bound.what for verdict in missed if not verdict.why] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "stores"),
+    [
+        ("two processes, of one", STORES),
+        ("idle, 20 subscribers, transactions", ("postgres", "redis", "mariadb")),
+        ("throughput after the first million, of the first 100,000", million.STORES),
+    ],
+)
+def test_what_is_measured_on_several_stores_has_a_bound_on_each(what: str, stores: tuple[str, ...]) -> None:
+    assert {bound.ours.store for bound in BOUNDS if bound.what.endswith(what)} == set(stores)
 
 
 def test_a_quick_run_of_everything_names_each_bound_of_a_full_one(
