@@ -47,11 +47,12 @@ async def million(lab: Lab, store: str) -> None:
             index = part // MARK_EVERY
             rates.row(FIRST).values.append((part - MARK_EVERY) / (seconds[index - 1] - seconds[0]))
             rates.row(LAST).values.append(part / (seconds[-1] - seconds[-1 - index]))
+            whose = "its process" if pair.server.processor_seconds() is None else "its process and the server"
             # By the clock, a slow minute of the machine looks like a store that slows down.
             for name, since, until in ((FIRST, 0, index - 1), (LAST, -1 - index, -1)):
                 used = _used(looks, marks[until]) - _used(looks, marks[since])
                 handled = (until - since) * MARK_EVERY
-                processor.row(f"{name}: its process and the server").values.append(used / handled * 1e6)
+                processor.row(f"{name}: {whose}").values.append(used / handled * 1e6)
             begun, memory = looks[0].at, [look.megabytes for look in looks]
             later = [look.megabytes for look in looks if look.at >= marks[index - 1]] or memory[-1:]
             most.row(pair.label).values.append(max(memory))
