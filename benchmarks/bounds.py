@@ -256,7 +256,7 @@ def _all() -> list[Bound]:
                 unit="%",
                 why=_MILLION,
             )
-            for store in million.STORES
+            for store in STORES
         ),
         *(
             _most(
@@ -266,7 +266,7 @@ def _all() -> list[Bound]:
                 "MB",
                 _MEMORY,
             )
-            for store in million.STORES
+            for store in STORES
         ),
         *(
             _most(
@@ -276,7 +276,7 @@ def _all() -> list[Bound]:
                 "MB",
                 _MEMORY,
             )
-            for store in million.STORES
+            for store in STORES
         ),
         *(
             _most(

@@ -10,7 +10,6 @@ from benchmarks.systems import (
     DEFAULTS,
     OURS,
     OURS_QUIET,
-    OUTBOX_BEST,
     PGQUEUER_BEST,
     System,
     by_hand,
@@ -63,7 +62,7 @@ async def drain_backlog(lab: Lab, store: str) -> None:
 
 async def _by_two(lab: Lab, store: str) -> None:
     """One process and two in turn, for what the second one adds."""
-    systems = on(store, OURS_QUIET, *lab.choose([OUTBOX_BEST, PGQUEUER_BEST], []))
+    systems = on(store, OURS_QUIET, *lab.choose(BEST, ()))
     table = Table("drain", TWO, store, "messages/s")
     alone = Table("drain", ONE, store, "messages/s")
     processor = _processor_table(TWO, store)
