@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from compat.obtain import CannotBeHad, programs, python
+from compat.collected import EVERY_TEST, collected
+from compat.obtain import CannotBeHad, packages, programs, python
 from compat.table import page
 from compat.targets import TARGETS, Target
+from faults.commits import last_change
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = Path(__file__).parent / "results.json"
+PAGE: Final = ROOT / "docs" / "compatibility.md"
 
 
 def main() -> int:
@@ -28,6 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m compat", description=__doc__)
     parser.add_argument("--only", default="", help="only versions whose name contains this")
     parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--page", action="store_true", help="try nothing, only write the page again")
     parser.add_argument("pytest", nargs="*", help="more arguments for pytest, after --")
     options = parser.parse_args()
     chosen = [target for target in TARGETS if options.only.lower() in target.name.lower()]
@@ -35,12 +39,13 @@ def main() -> int:
         print("\n".join(target.name for target in chosen))
         return 0
     failed = 0
-    for target in chosen:
+    for target in () if options.page else chosen:
         print(f"{target.name}: ", end="", flush=True)
         result = _try(target, options.pytest)
         print(_said(result), flush=True)
         failed += bool(result.get("failed"))
         _keep(target.name, result)
+    PAGE.write_text(page(load(), collected(TARGETS)))
     return min(failed, 1)
 
 
@@ -48,6 +53,7 @@ def _try(target: Target, arguments: list[str]) -> dict[str, Any]:
     """What came of one version."""
     try:
         path, interpreter = programs(target.source), python(target.source)
+        besides = packages(target.packages)
     except CannotBeHad as error:
         return {"cannot": str(error)}
     search = os.pathsep.join([*map(str, path), os.environ["PATH"]])
@@ -59,19 +65,20 @@ def _try(target: Target, arguments: list[str]) -> dict[str, Any]:
             [
                 str(interpreter or sys.executable),
                 *("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", f"--junit-xml={report}"),
-                "-m=compat or not compat",
+                EVERY_TEST,
                 *target.tests,
                 *arguments,
             ],
             cwd=ROOT,
-            env={**os.environ, "CI": "1", "PATH": search},
+            env={**os.environ, "CI": "1", "PATH": search, "PYTHONPATH": os.pathsep.join(map(str, besides))},
             capture_output=True,
             text=True,
             check=False,
         )
         if not report.exists():
             return {"failed": 1, "passed": 0, "said": done.stdout[-2000:] + done.stderr[-2000:]}
-        return {"version": version, **_counts(report), "seconds": round(time.monotonic() - begun)}
+        seconds = round(time.monotonic() - begun)
+        return {"version": version, "commit": last_change(), **_counts(report), "seconds": seconds}
 
 
 def _version(program: str, search: str) -> str:
@@ -111,13 +118,17 @@ def _said(result: dict[str, Any]) -> str:
     )
 
 
-def _keep(name: str, result: dict[str, Any]) -> None:
-    """Among the results, and in the table: also when the others are not tried this time."""
+def load() -> dict[str, dict[str, Any]]:
+    """The last result of each target that was tried."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    kept[name] = result
+    return {target.name: kept[target.name] for target in TARGETS if target.name in kept}
+
+
+def _keep(name: str, result: dict[str, Any]) -> None:
+    """Among the results of those that are not tried this time."""
+    kept = load() | {name: result}
     known = {target.name: kept[target.name] for target in TARGETS if target.name in kept}
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")
-    (ROOT / "docs" / "compatibility.md").write_text(page(known))
 
 
 if __name__ == "__main__":

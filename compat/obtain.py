@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Sequence
 from functools import cache
@@ -52,6 +53,18 @@ def python(source: Source) -> Path | None:
     return place / "bin" / "python"
 
 
+def packages(names: Sequence[str]) -> list[Path]:
+    """Where these Python packages are, apart from the environment."""
+    found = []
+    for name in names:
+        place = CACHE / f"package-{name}"
+        if not (place / "done").exists():
+            _run([sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--target", str(place), name])
+            (place / "done").touch()
+        found.append(place)
+    return found
+
+
 def _interpreter(version: str) -> str:
     places = [
         os.environ.get("PATH", os.defpath),
@@ -91,6 +104,8 @@ def _from_debian(suite: str, package: str, program: str) -> Path:
     bin_.mkdir(parents=True, exist_ok=True)
     if program == "mariadbd":
         _mariadb(files, place)
+    elif program == "mysqld":
+        _mysql(files, place)
     else:
         # The kit asks for a Redis, and takes what it is given.
         _wrapper(files, program, bin_ / program.replace("valkey", "redis"))
@@ -109,6 +124,27 @@ def _mariadb(files: Path, place: Path) -> None:
     installer = place / "bin" / "mariadb-install-db"
     installer.write_text(f'#!/bin/sh\nexec sh {files}/usr/bin/mariadb-install-db "$@" --basedir={place}\n')
     installer.chmod(0o755)
+
+
+def _mysql(files: Path, place: Path) -> None:
+    """The kit asks for a MariaDB, and its options: what MySQL does not have is left out."""
+    plugins = files / "usr" / "lib" / "mysql" / "plugin"
+    share = files / "usr" / "share" / "mysql"
+    # The installed one would look for files of its own Debian in the directories of this one.
+    places = f"--basedir={place} --plugin-dir={plugins} --lc-messages-dir={share} --secure-file-priv=NULL"
+    _wrapper(files, "mysqld", place / "mysqld", f"{places} --mysqlx=OFF")
+    installer, server = place / "bin" / "mariadb-install-db", place / "bin" / "mariadbd"
+    installer.write_text(
+        f"#!/bin/sh\nfor each; do case $each in --datadir=*) exec {place}/mysqld --no-defaults --initialize-insecure"
+        " $each;; esac; done\n"
+    )
+    # root may come from localhost only, which an address is where names are resolved.
+    server.write_text(
+        "#!/bin/sh\nfor each; do shift; case $each in --skip-name-resolve) ;; --innodb-log-file-size=*) ;;"
+        f' *) set -- "$@" "$each";; esac; done\nexec {place}/mysqld "$@"\n'
+    )
+    for script in (installer, server):
+        script.chmod(0o755)
 
 
 def _wrapper(files: Path, program: str, script: Path, options: str = "") -> None:

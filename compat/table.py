@@ -11,22 +11,43 @@ HEAD: Final = """\
 <!-- Written by `make compat`. Do not edit. -->
 
 `make compat` gets other versions of servers and of Python, and runs the conformance suite of the store on each (on
-another Python the unit tests, and the suite on the memory and SQLite stores). A row is written by a run only. Postgres
-comes from npm packages that carry its programs, other servers from other suites of Debian, unpacked and not installed.
+another Python the unit tests, and the suite on the memory and SQLite stores). A row is written by a run only, and names
+the commit that had last changed the product then. It is *old* when the suite has other tests by now; after a change to
+the suite, `make compat ARGS=--page` marks such rows. Postgres comes from npm packages that carry its programs, other
+servers from other suites of Debian, unpacked and not installed.
 
-| tried | version | passed | skipped | failed |
-|---|---|---|---|---|
+| tried | version | passed | skipped | failed | at commit | |
+|---|---|---|---|---|---|---|
 """
 
 
-def page(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """All of it."""
-    rows = [_row(name, result) for name, result in results.items() if "cannot" not in result]
+def page(results: Mapping[str, Mapping[str, Any]], today: Mapping[str, int]) -> str:
+    """All of it. `today`: how many tests there are now for each target, also for those that were never tried."""
+    rows = [
+        _row(name, result, old=total(result) != today[name])
+        for name, result in results.items()
+        if "cannot" not in result
+    ]
     missing = [f"- {name}: {result['cannot']}\n" for name, result in results.items() if "cannot" in result]
-    text = HEAD + "".join(rows)
-    return text + ("\nCould not be had where this was written:\n\n" + "".join(missing) if missing else "")
+    never = [f"- {name}\n" for name in today if name not in results]
+    return (
+        HEAD
+        + "".join(rows)
+        + (
+            "\nCould not be had, or not started, where this was written:\n\n" + "".join(missing)
+            if missing
+            else ""
+        )
+        + ("\nNot tried:\n\n" + "".join(never) if never else "")
+    )
 
 
-def _row(name: str, result: Mapping[str, Any]) -> str:
-    version = result.get("version", "")
-    return f"| {name} | {version} | {result['passed']} | {result.get('skipped', 0)} | {result['failed']} |\n"
+def total(result: Mapping[str, Any]) -> int:
+    """How many tests there were."""
+    return sum(result.get(name, 0) for name in ("passed", "skipped", "failed"))
+
+
+def _row(name: str, result: Mapping[str, Any], *, old: bool) -> str:
+    counts = " | ".join(str(result.get(each, 0)) for each in ("passed", "skipped", "failed"))
+    commit = result.get("commit") or "not noted"
+    return f"| {name} | {result.get('version', '')} | {counts} | {commit} | {'old' if old else ''} |\n"

@@ -46,6 +46,8 @@ class Target:
     tests: tuple[str, ...]
     program: str
     """Says its version when it is asked for it."""
+    packages: tuple[str, ...] = ()
+    """Python packages that are needed besides those of the environment."""
 
 
 # The whole suite, by one driver each: what other drivers and callers add does not depend on the server.
@@ -92,6 +94,14 @@ TARGETS: Final = (
         tests=MARIADB,
         program="mariadbd",
     ),
+    Target(
+        name="MySQL of Debian sid",
+        source=Debian("sid", "mysql-server-core", "mysqld"),
+        tests=MARIADB,
+        program="mariadbd",
+        # The driver encrypts a password with it where there is no TLS.
+        packages=("cryptography",),
+    ),
     Target(name="Galera of three nodes, this machine's", source=Here(), tests=GALERA, program="mariadbd"),
     Target(name="Redis, this machine's", source=Here(), tests=REDIS, program="redis-server"),
     Target(
@@ -112,6 +122,7 @@ TARGETS: Final = (
         tests=REDIS,
         program="redis-server",
     ),
+    Target(name="Python 3.11", source=Interpreter("3.11"), tests=WITHOUT_SERVERS, program="python"),
     Target(name="Python 3.12", source=Interpreter("3.12"), tests=WITHOUT_SERVERS, program="python"),
     Target(name="Python 3.13", source=Interpreter("3.13"), tests=WITHOUT_SERVERS, program="python"),
     Target(name="Python 3.14", source=Interpreter("3.14"), tests=WITHOUT_SERVERS, program="python"),

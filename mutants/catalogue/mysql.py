@@ -143,4 +143,31 @@ MUTANTS: Final = (
             f"{_STORE}/test_look_ahead.py::test_a_look_ahead_tells_of_each_queue_when_something_is_due",
         ),
     ),
+    Mutant(
+        name="mysql: a claim goes by the client's clock",
+        why="a process whose clock is off delivers early or late, and takes over what others still have",
+        file="stores/mysql/times.py",
+        text="    moment = clock.now()\n",
+        instead="    moment = clock.now() or datetime.now(UTC)\n",
+        killers=(f"{_STORE}/test_clocks.py::test_what_is_due_is_due_by_the_servers_clock",),
+    ),
+    Mutant(
+        name="mysql: a claim hands out what is not committed",
+        why="two workers run one message when the commit fails",
+        file="stores/mysql/claiming.py",
+        text='            packet = [*writes, *upcoming, Sql("commit")]\n',
+        instead='            packet = [*writes, *upcoming, Sql("do 0")]\n',
+        killers=(f"{_STORE}/test_outages.py::test_a_claim_whose_commit_fails_hands_nothing_out",),
+    ),
+    Mutant(
+        name="mysql: a dead letter is moved in two transactions",
+        why="a message whose settlement is interrupted is delivered and a dead letter, too",
+        file="stores/mysql/settling.py",
+        text='            writes.append(self._sql("bury", leases=fence, now=moment, letters=letters))\n',
+        instead='            writes.append(self._sql("bury", leases=fence, now=moment, letters=letters))\n'
+        '            writes += [Sql("commit"), Sql("begin")]\n',
+        killers=(
+            f"{_STORE}/test_aborted_transactions.py::test_an_aborted_settlement_is_carried_out_whole_and_once",
+        ),
+    ),
 )

@@ -162,4 +162,39 @@ MUTANTS: Final = (
             "tests/schema/test_tables.py::test_an_account_that_may_write_nothing_checks_tables_that_alembic_made",
         ),
     ),
+    Mutant(
+        name="postgres: nothing is looked for after listening was interrupted",
+        why="what was published meanwhile waits for the next poll",
+        file="stores/postgres/listen.py",
+        text="        self._missed()\n        self.ring_all()\n        while",
+        instead="        while",
+        killers=(f"{_STORE}/test_wakeups.py::test_a_killed_listening_connection_is_reopened_and_rings",),
+    ),
+    Mutant(
+        name="postgres: a claim goes by the client's clock",
+        why="a process whose clock is off delivers early or late, and takes over what others still have",
+        file="stores/postgres/claiming.py",
+        text='            "now": self._clock.now(),\n            "heeding"',
+        instead='            "now": self._clock.now() or datetime.now(UTC),\n            "heeding"',
+        killers=(f"{_STORE}/test_clocks.py::test_what_is_due_is_due_by_the_servers_clock",),
+    ),
+    Mutant(
+        name="postgres: the index of claims has no due time",
+        why="a claim reads everything that is due later, and gets slower as the queue grows",
+        file="stores/postgres/schema.sql",
+        text="create index nightmail_claim on nightmail_messages (queue, priority, due_at, id)",
+        instead="create index nightmail_claim on nightmail_messages (queue, priority, id)",
+        killers=(
+            "tests/plans/test_postgres_plans.py::"
+            "test_what_is_read_follows_the_batch_and_not_the_backlog[never analyzed]",
+        ),
+    ),
+    Mutant(
+        name="postgres: a body too large for its reader is read",
+        why="one message that other software wrote fills the memory of every worker",
+        file="stores/postgres/claim.sql",
+        text="picked.body_bytes > :max_body_bytes::integer or ",
+        instead="",
+        killers=(f"{_STORE}/test_odd_rows.py::test_a_body_that_is_too_large_is_never_in_memory",),
+    ),
 )

@@ -214,4 +214,20 @@ MUTANTS: Final = (
             f"{_STORE}/test_dead_letters.py::test_where_groups_were_tampered_with_the_letters_are_read",
         ),
     ),
+    Mutant(
+        name="redis: a script goes by the client's clock",
+        why="a process whose clock is off delivers early or late, and takes over what others still have",
+        file="stores/redis/times.py",
+        text="    now = clock.now()\n",
+        instead="    now = clock.now() or datetime.now(UTC)\n",
+        killers=(f"{_STORE}/test_clocks.py::test_what_is_due_is_due_by_the_servers_clock",),
+    ),
+    Mutant(
+        name="redis: the driver tries again by itself",
+        why="what it repeats may be done twice, and a server that is away is noticed late",
+        file="stores/redis/connect.py",
+        text='        "retry": Retry(NoBackoff(), 0),\n',
+        instead='        "retry": Retry(NoBackoff(), 3),\n',
+        killers=(f"{_STORE}/test_connections.py::test_the_driver_tries_nothing_again",),
+    ),
 )

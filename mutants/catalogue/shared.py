@@ -7,6 +7,10 @@ from typing import Final
 from mutants.mutant import Mutant
 
 _UNIT: Final = "tests/unit"
+_CANCELLED: Final = (
+    f"{_UNIT}/test_cancelled_verbs.py::"
+    "test_the_answer_to_a_cancelled_verb_is_read_by_that_verb_and_by_no_other"
+)
 
 MUTANTS: Final = (
     Mutant(
@@ -131,6 +135,56 @@ MUTANTS: Final = (
         killers=(
             "tests/stores/redis/test_connections.py::TestConnections::"
             "test_a_close_that_is_given_up_leaves_no_connection_and_no_thread_behind",
+        ),
+    ),
+    Mutant(
+        name="no look goes behind the marks",
+        why="a message whose transaction was committed late is not delivered while its queue is busy",
+        file="stores/shared/marks.py",
+        text="        return last is None or now < last or now - last >= ",
+        instead="        return last is None or now < last or now - last >= 1e9 * ",
+        killers=(f"{_UNIT}/test_marks.py::test_once_a_second_the_look_goes_from_end_to_end",),
+    ),
+    Mutant(
+        name="a connection is used again after a cancelled verb",
+        why="a caller reads the answer to another one's question",
+        file="stores/shared/lane.py",
+        text="        task = asyncio.create_task(self._run(work, lost))\n"
+        "        task.add_done_callback(forget_error)\n"
+        "        self._task = task\n"
+        "        return await asyncio.shield(task)\n",
+        instead="        try:\n            return await work(await self._usable())\n"
+        "        finally:\n            self._free.release()\n",
+        killers=(_CANCELLED,),
+    ),
+    Mutant(
+        name="a cancelled caller cuts its verb off",
+        why="messages are leased that no worker has, and wait until their lease ends",
+        file="stores/shared/lane.py",
+        text="        return await asyncio.shield(task)\n",
+        instead="        return await task\n",
+        killers=(_CANCELLED,),
+    ),
+    Mutant(
+        name="publishes in one commit that were perhaps stored count as not stored",
+        why="the caller publishes again, and the message is there twice",
+        file="stores/shared/coalescing.py",
+        text="lost=PublishUncertain, here=True",
+        instead="lost=StoreUnavailable, here=True",
+        killers=(
+            "tests/stores/postgres/test_outages.py::TestLostReplies::"
+            "test_publishers_that_shared_a_commit_are_each_told_that_it_is_uncertain",
+        ),
+    ),
+    Mutant(
+        name="a publish that was perhaps stored counts as not stored",
+        why="the caller publishes again, and the message is there twice",
+        file="stores/sql/store.py",
+        text="None, lost=PublishUncertain, timer=True",
+        instead="None, lost=StoreUnavailable, timer=True",
+        killers=(
+            "tests/stores/postgres/test_outages.py::TestLostReplies::"
+            "test_a_publish_whose_reply_was_lost_is_uncertain_and_was_sent_once",
         ),
     ),
 )

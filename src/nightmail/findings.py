@@ -44,6 +44,7 @@ class Code(StrEnum):
     SCHEMA_DRIFT = "schema-drift"
     UNSUITABLE_SERVER = "unsuitable-server"
     RIGHTS_MISSING = "rights-missing"
+    CONNECTION_UNENCRYPTED = "connection-unencrypted"
 
     POSTGRES_DEAD_ROWS = "postgres-dead-rows"
     POSTGRES_OLD_SNAPSHOT = "postgres-old-snapshot"

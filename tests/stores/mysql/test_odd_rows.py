@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from nightmail.testing.conformance.build import message
+from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql.support import connection, execute, open_store
+from tests.stores.shared.huge_bodies import HUGE, check_that_it_is_never_in_memory
 from tests.stores.shared.odd_rows import OddRows, UnreadableRows
 
 pytestmark = pytest.mark.mysql
@@ -42,3 +46,23 @@ async def test_no_date_cannot_be_written_by_a_plain_insert(mysql_url: str) -> No
         await store.publish(message())
         with pytest.raises(Exception, match="nightmail_messages_dates"):
             await execute(own, "set statement sql_mode = '' for update nightmail_messages set due_at = 0")
+
+
+@pytest.fixture
+def generous(mariadb_server: MariaDB) -> Iterator[None]:
+    """The server sends packets of any size: else it would refuse to, instead of us."""
+    if not mariadb_server.ours:
+        pytest.skip("changes a setting of the server")
+    mariadb_server.sql("set global max_allowed_packet = 1073741824")
+    yield
+    mariadb_server.sql("set global max_allowed_packet = 16777216")
+
+
+@pytest.mark.usefixtures("generous")
+async def test_a_body_that_is_too_large_is_never_in_memory(mysql_url: str) -> None:
+    async with open_store(mysql_url) as store, connection(mysql_url) as own:
+        await store.publish_batch([message(b"huge"), message(b"small")])
+        await execute(own, HUGE.format(""))
+        await own.commit()
+
+        await check_that_it_is_never_in_memory(store)

@@ -14,6 +14,7 @@ from nightmail.records import DeadFilter
 from nightmail.store import Settlement
 from nightmail.testing.conformance.build import LEASE, QUEUE, bodies, claim_letters, message
 from tests.stores.postgres.support import connection, open_store
+from tests.stores.shared.huge_bodies import HUGE, check_that_it_is_never_in_memory
 from tests.stores.shared.odd_rows import OddRows
 from tests.stores.support import EVERYTHING, bury, claim, settle, until
 
@@ -182,3 +183,11 @@ async def test_a_released_message_is_the_next_of_a_store_that_has_gone_on(postgr
         await store.settle([Settlement(first, Release())])
 
         assert (await claim(store, limit=1))[0].body == b"0"
+
+
+async def test_a_body_that_is_too_large_is_never_in_memory(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store, connection(postgres_url) as own:
+        await store.publish_batch([message(b"huge"), message(b"small")])
+        assert await own.execute(HUGE.format("::bytea")) == "UPDATE 1"
+
+        await check_that_it_is_never_in_memory(store)

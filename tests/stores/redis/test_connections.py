@@ -13,11 +13,15 @@ from uuid import uuid4
 
 import pytest
 import redis.utils
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry as Retries
+from redis.backoff import NoBackoff
 
-from nightmail.errors import SchemaDrift
+from nightmail.errors import SchemaDrift, StoreUnavailable
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Retry, WriteResult
 from nightmail.store import Claimed, Extend, Settlement
+from nightmail.stores.redis import RedisStore
 from nightmail.stores.redis.link import Link
 from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
 from tests.stores.redis.support import client, open_store
@@ -384,3 +388,28 @@ async def test_a_publish_cancelled_before_its_turn_is_not_stored(redis_url: str)
 
         assert b"second" not in [pending.body for pending in await store.peek()]
         assert len(await store.peek()) == 2
+
+
+# ------------------------------------------------------------------------------------------ no retries
+
+
+async def test_the_driver_tries_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = 0
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncio, "open_connection", refused)
+    store = RedisStore("redis://127.0.0.1:1/0")
+    await store.open()
+    # Of a client, too, that is set to try three times.
+    other = RedisStore(Redis(retry=Retries(NoBackoff(), 3)))
+    await other.open()
+    for each in (store, other):
+        tried = 0
+        with pytest.raises(StoreUnavailable):
+            await each.ping()
+        assert tried == 1
+        await each.close()

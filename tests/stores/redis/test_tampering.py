@@ -14,9 +14,10 @@ from nightmail.limits import MAX_BODY_BYTES
 from nightmail.outcome import Retry, WriteResult
 from nightmail.records import DeadFilter
 from nightmail.store import Settlement
+from nightmail.stores.redis.keys import Keys
 from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, claim_letters, message
 from tests.stores.redis.support import client, open_store
-from tests.stores.support import bury, claim, done
+from tests.stores.support import bury, claim, done, until
 
 pytestmark = pytest.mark.redis
 
@@ -334,3 +335,29 @@ async def test_burying_many_reads_the_heads_of_all_keys_once(redis_url: str) -> 
         after = (await own.info("commandstats"))["cmdstat_hgetall"]["calls"]
         assert after - before == 1
         assert (await store.stats())[QUEUE].dead == 200
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"1", b"\x00\xff" * 500, b'{"queue": "orders"}', b"DEL", b"x" * 1_000_000]
+)
+async def test_a_forged_wakeup_makes_a_worker_look_and_nothing_else(redis_url: str, said: bytes) -> None:
+    keys = Keys("nightmail", int(redis_url.rpartition("/")[2]))
+    async with open_store(redis_url) as store, client(redis_url) as own:
+        await store.publish(message(b"later", due=HOUR))
+        with store.listen([QUEUE]) as forged, store.listen(["mail"]) as other:
+            await until(lambda: store.listening)
+            forged.clear()
+            other.clear()
+
+            for queue in (QUEUE, "no queue of this store"):
+                await own.publish(keys.channel(queue), said)
+
+            assert await forged.wait(10)
+            assert not await other.wait(0.1)
+            assert await claim(store) == []
+            assert [each.body for each in await store.peek(QUEUE)] == [b"later"]
+            # The next one that is genuine is heard.
+            forged.clear()
+            await store.publish(message(b"now"))
+            assert await forged.wait(10)
+            assert [each.body for each in await claim(store)] == [b"now"]

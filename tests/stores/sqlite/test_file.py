@@ -177,6 +177,65 @@ class TestFile:
         assert str(file) in told
         assert "mode is 0666" in told
 
+    @pytest.mark.parametrize("through_a_link", [False, True])
+    async def test_a_directory_in_which_everybody_can_replace_the_file_is_warned_about(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, through_a_link: bool
+    ) -> None:
+        directory = tmp_path / "data"
+        directory.mkdir()
+        directory.chmod(0o777)
+        file = path = directory / "shop.db"
+        if through_a_link:
+            path = tmp_path / "link.db"
+            path.symlink_to(file)
+        store = SQLiteStore(path)
+
+        # Also before there is a file: then another user can be the first to make it.
+        await store.open()
+        await store.close()
+        (before,) = caplog.messages
+        caplog.clear()
+        await store.open()
+        await store.migrate()
+        await store.close()
+        await store.open()
+        await store.close()
+
+        assert before == (
+            f"every user of this machine can replace {file}: its directory has mode 0777. "
+            f"Run: chmod o-w {directory}"
+        )
+        assert set(caplog.messages) == {before}
+
+    async def test_a_link_in_a_directory_of_everybody_is_warned_about(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shared = tmp_path / "shared"
+        shared.mkdir()
+        shared.chmod(0o777)
+        (shared / "link.db").symlink_to(tmp_path / "shop.db")
+        store = SQLiteStore(shared / "link.db")
+
+        await store.open()
+        await store.close()
+
+        (told,) = caplog.messages
+        assert f"can replace {shared / 'link.db'}: " in told
+
+    async def test_a_directory_like_tmp_is_not_warned_about(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        directory = tmp_path / "sticky"
+        directory.mkdir()
+        directory.chmod(0o1777)
+        store = SQLiteStore(directory / "shop.db")
+
+        await store.open()
+        await store.migrate()
+        await store.close()
+
+        assert caplog.messages == []
+
     @pytest.mark.skipif(
         not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
     )

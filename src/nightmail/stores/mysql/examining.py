@@ -13,6 +13,7 @@ from nightmail.stores.mysql.migrate import VERSION
 from nightmail.stores.mysql.text import Queries
 from nightmail.stores.shared.connections import Connections
 from nightmail.stores.shared.meta import TablesVersion
+from nightmail.stores.shared.unencrypted import unencrypted
 from nightmail.wording import length, several
 
 LONG: Final = timedelta(minutes=10)
@@ -44,6 +45,7 @@ async def examine(link: Link, sql: Queries, *, processes: int, each: int) -> lis
         *_replication(settings, await ask("replicas")),
         *_connections(settings, await ask("connections")).findings(processes=processes, each=each),
         *_long_transaction(await ask("long_transaction")),
+        *unencrypted(link.connection),
     ]
 
 

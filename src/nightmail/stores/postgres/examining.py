@@ -12,6 +12,7 @@ from nightmail.stores.postgres.migrate import VERSION
 from nightmail.stores.postgres.place import Place
 from nightmail.stores.shared.connections import Connections
 from nightmail.stores.shared.meta import TablesVersion
+from nightmail.stores.shared.unencrypted import unencrypted
 from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sql.verbs import Ask
 from nightmail.wording import count, length, moment
@@ -64,6 +65,7 @@ async def examine(
         *_isolation(settings.get("default_transaction_isolation", "read committed")),
         *_standbys((await ask("standbys"))[0]),
         *_connections((await ask("connections"))[0]).findings(processes=processes, each=each),
+        *unencrypted(link.driver),
     ]
     # Without a version there is no channel either: the tables were not adopted yet.
     return Examination(found, bool(versions) and not writable["standby"], link.pooled)

@@ -10,6 +10,7 @@ from nightmail.stores.redis.connect import Address
 from nightmail.stores.redis.link import Link
 from nightmail.stores.redis.server import facts_of
 from nightmail.stores.shared.connections import Connections
+from nightmail.stores.shared.unencrypted import unencrypted
 from nightmail.wording import several
 
 MEMORY_SHARE: Final = 0.8
@@ -50,6 +51,7 @@ async def examine(
         *_replicas(settings, facts, where, waits=waits),
         *_memory(facts, where),
         *_connections(int(settings["maxclients"]), facts, where).findings(processes=processes, each=each),
+        *unencrypted(link.connection, where),
     ]
 
 

@@ -58,11 +58,11 @@ def create_file(path: str) -> None:
 
 
 def look_at_file(path: str) -> bool:
-    """Whether the database file exists. Raises if it cannot, and warns if other users can write to it."""
+    """Whether the database file exists. Raises if it cannot, and warns if other users can write to it or replace it."""
     if sqlite3.sqlite_version_info < _OLDEST:
         raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old: the store needs 3.35 or later")
+    warn_about_others(path)
     if os.path.exists(path):
-        warn_about_others(path)
         return True
     if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
         raise StoreUnavailable(f"the database file {path} cannot be created: there is no such directory")

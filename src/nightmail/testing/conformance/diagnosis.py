@@ -377,5 +377,5 @@ class DiagnosisConformance:
         }
 
 
-_SERVERS = ("postgres", "mysql", "redis", "sqlite")
+_SERVERS = ("postgres", "mysql", "redis", "sqlite", "connection")
 """Findings about a server are not a matter of the contract: a test server may have some."""

@@ -1,0 +1,40 @@
+"""A server whose clock is not ours: what is due is due by the server's, and so is the end of a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from faults.clock import Clock
+from nightmail.store import FullStore
+from nightmail.testing.conformance.build import HOUR, LEASE, claim_all, message
+
+AHEAD: Final = timedelta(hours=2)
+
+
+@contextmanager
+def two_hours_ahead() -> Iterator[dict[str, str]]:
+    """The environment of such a server."""
+    # Not pytest's directory: the server has a user of its own, who must get to it.
+    with TemporaryDirectory() as directory:
+        yield Clock(Path(directory), "server", seconds=int(AHEAD.total_seconds())).environment
+
+
+async def check_that_the_servers_clock_decides(store: FullStore) -> None:
+    """By ours, the first of these messages is due in an hour."""
+    await store.publish(message(b"at a time", due=datetime.now(UTC) + HOUR))
+    await store.publish(message(b"after a time", due=HOUR))
+
+    (delivery,) = await claim_all(store)
+    again = await claim_all(store)
+    (lease,) = await store.leases()
+    (pending,) = await store.peek()
+
+    assert (delivery.body, again) == (b"at a time", [])
+    assert pending.body == b"after a time"
+    assert abs(lease.lease_until - datetime.now(UTC) - AHEAD - LEASE) < timedelta(minutes=1)
+    assert abs(pending.due_at - datetime.now(UTC) - AHEAD - HOUR) < timedelta(minutes=1)
