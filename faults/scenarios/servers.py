@@ -10,12 +10,13 @@ from typing import Final
 import asyncpg
 from redis.asyncio import Redis as Client
 
-from faults.place import EVERYSEC, on_a_small_disk, that_can_lose_power, with_movable_clock
+from faults.place import EVERYSEC, Place, on_a_small_disk, that_can_lose_power, with_movable_clock
 from faults.scenarios.network import SERVERS
 from faults.scenarios.processes import cast
 from faults.scenarios.scenario import ASYNCHRONOUS, Scenario
 from faults.stage import Stage
 from faults.workload.database import Database, SqlDatabase
+from nightmail.stores.postgres.lane import LISTEN
 from testkit.servers.postgres import Postgres
 from testkit.servers.redis import Redis
 
@@ -25,6 +26,12 @@ AGAIN_SECONDS: Final = 0.1
 STEP_SECONDS: Final = 8
 """How far the store's clock is moved at once: longer than a lease, and than any message is delayed."""
 MOST_CONNECTIONS: Final = 500
+LISTENING_SECONDS: Final = 10.0
+"""How soon somebody must listen again."""
+KILL_LISTENERS: Final = """
+    select count(pg_terminate_backend(pid)) from pg_stat_activity
+    where application_name = $1 and datname = current_database()
+"""
 
 
 async def crashes(stage: Stage) -> None:
@@ -41,20 +48,34 @@ async def crashes(stage: Stage) -> None:
 async def wakeups(stage: Stage) -> None:
     """The connections that wait for wake-ups are closed: polling must find what they would have told."""
     await cast(stage)
-    server = stage.place.server
     for number in range(stage.faults):
         await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
         begun = time.monotonic()
-        if isinstance(server, Postgres):
-            await asyncio.to_thread(
-                server.sql,
-                "select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen%'",
-            )
-        else:
-            assert isinstance(server, Redis)
-            await asyncio.to_thread(server.execute_command, "CLIENT", "KILL", "TYPE", "pubsub")
-        stage.note("wake-ups cut", None, begun)
-        stage.say(f"{number + 1} of {stage.faults} times cut")
+        killed = await _kill_listeners(stage.place)
+        # It is no excuse: nothing may run twice because of it.
+        stage.note("wake-ups cut", "those that listen", begun)
+        stage.say(f"{number + 1} of {stage.faults} times cut: {killed} connections")
+
+
+async def _kill_listeners(place: Place) -> int:
+    """How many there were: at least one, after a short while in which they may be on their way back."""
+    deadline = time.monotonic() + LISTENING_SECONDS
+    while not (killed := await _kill_those_that_listen(place)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody listened for {LISTENING_SECONDS:g} s: there was nothing to cut")
+        await asyncio.sleep(AGAIN_SECONDS)
+    return killed
+
+
+async def _kill_those_that_listen(place: Place) -> int:
+    if isinstance(place.server, Redis):
+        told = await asyncio.to_thread(place.server.execute_command, "CLIENT", "KILL", "TYPE", "pubsub")
+        return int(told.removeprefix(":"))
+    admin = await asyncpg.connect(place.url)
+    try:
+        return int(await admin.fetchval(KILL_LISTENERS, LISTEN.application_name))
+    finally:
+        await admin.close()
 
 
 async def connections(stage: Stage) -> None:
