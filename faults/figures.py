@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any, Final
 
 from faults.checker import Violation, check
@@ -122,11 +123,7 @@ def figures(
         stale_writes=by_rule["fenced"],
         overlaps=by_rule["one_lease"],
         duplicates=sum(1 for earlier, later in over if earlier.started and later.started),
-        duplicates_bound=sum(
-            touched(lease, _ended_at(lease), ledger)
-            for message in ledger.messages.values()
-            for lease in message.leases
-        ),
+        duplicates_bound=_bound(ledger),
         takeover_seconds=max((_takeover(earlier, later, ledger) for earlier, later in over), default=0.0),
         lease_seconds=max(
             (process.booted.lease for process in ledger.processes.values() if process.booted), default=0.0
@@ -169,9 +166,19 @@ def _is_before_calm(line: Line, ledger: Ledger) -> bool:
     return ledger.calm is None or line.at < ledger.calm.at
 
 
+def _bound(ledger: Ledger) -> int:
+    """How many leases faults have hit before they were known to be over."""
+    count = 0
+    for message in ledger.messages.values():
+        followed = {earlier.number: later.claimed.at for earlier, later in expired(message)}
+        for lease in message.leases:
+            count += touched(lease, followed.get(lease.number, _ended_at(lease)), ledger)
+    return count
+
+
 def _ended_at(lease: Lease) -> float:
-    ends: list[Line] = lease.settled or [line for _, line in lease.acking]
-    return ends[-1].at if ends else float("inf")
+    ends = [line for line in (*lease.settled, *lease.acked) if line.result != "busy"]
+    return max((line.at for line in ends), default=inf)
 
 
 def _takeover(earlier: Lease, later: Lease, ledger: Ledger) -> float:

@@ -21,7 +21,7 @@ What: TypeAlias = Literal[
     # publishers
     "intended", "acknowledged", "uncertain", "refused", "rolled_back",
     # workers: their calls to the store
-    "claiming", "claimed", "claim_ended", "recalled", "extended", "settling", "settled", "acking",
+    "claiming", "claimed", "claim_ended", "recalled", "extended", "settling", "settled", "acking", "acked",
     # handlers
     "started", "ended",
     # processes

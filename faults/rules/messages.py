@@ -27,20 +27,23 @@ def nothing_lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
         if message.acknowledged is not None and not removed and kept.isdisjoint(message.ids):
             yield key, f"{key} was acknowledged and is lost"
         for lease in message.leases:
-            written = lease.written
-            if written is None:
+            gone = lease.gone
+            if gone is None:
                 continue
             id_ = lease.claimed.id
-            if written.outcome == "dead" and id_ not in over.letters:
+            if gone.outcome == "dead" and id_ not in over.letters:
                 yield key, f"{key} died and is no dead letter"
-            if written.outcome in ("done", "dead") and id_ in over.waiting:
-                yield key, f"{key} is there although it is {written.outcome}"
+            if id_ in over.waiting:
+                yield key, f"{key} is there although it is {gone.outcome or 'acked'}"
 
 
 def no_phantom(ledger: Ledger) -> Iterator[tuple[str, str]]:
-    """What was rolled back, or refused with the word that it was not stored, never appears."""
+    """What was rolled back, or refused with the word that it was not stored, never appears; nor what nobody published."""
     waiting = set(ledger.over.waiting if ledger.over else ())
     for key, message in ledger.messages.items():
+        if message.intended is None:
+            yield key, f"{key} is there, and no publisher published it"
+            continue
         if message.refused is None or message.acknowledged is not None or message.is_timer:
             continue
         if message.leases or waiting & message.ids:

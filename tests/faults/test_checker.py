@@ -134,6 +134,22 @@ FINE: Final = {
         *TAKEN_OVER, about("ended", 6.1, how="ok"), *settled(6.2, result="lost"),
         *settled(6.5, token="b", process=OTHER), *end(),
     ],
+    "done was not heard, and a fault is why": [
+        *BOOTED, *published(), *a_run(1.0), about("settling", 1.2, outcome="done"), pause(1.21, 1.22),
+        *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+    ],
+    "done was heard the second time only, as unknown": [
+        *BOOTED, *published(), *a_run(1.0), about("settling", 1.2, outcome="done"), *settled(1.4, result="unknown"),
+        *end(),
+    ],
+    "a retry was not heard": [
+        *BOOTED, *published(), *a_run(1.0, "failed"), about("settling", 1.2, outcome="retry"),
+        *a_run(1.5, token="b", process=OTHER, attempts=1), *settled(1.7, token="b", process=OTHER), *end(),
+    ],
+    "a late ack is refused": [
+        *TAKEN_OVER, about("ended", 6.1, how="ok"), about("acking", 6.2), about("acked", 6.3, result="lost"),
+        *settled(6.5, token="b", process=OTHER), *end(),
+    ],
     "renewed while it runs": [
         *BOOTED, *published(), claimed(1.0), about("started", 1.0), extended(2.0), extended(3.0),
         about("ended", 5.0, how="ok"), *settled(5.1), *end(),
@@ -216,11 +232,23 @@ BROKEN: Final = {
         "acknowledged, and gone": [*BOOTED, *published(), *end()],
         "damaged": [*BOOTED, *end(how="row 1 missing from index")],
         "gone with a killed process": [*BOOTED, *published(), claimed(1.0), fault(1.1), *end()],
+        "gone, and its removal was refused": [
+            *TAKEN_OVER[:-1], fault(4.7, OTHER), about("ended", 6.1, how="ok"), *settled(6.2, result="lost"), *end(),
+        ],
+        "gone, and its ack was refused": [
+            *TAKEN_OVER[:-1], fault(4.7, OTHER), about("ended", 6.1, how="ok"), about("acking", 6.2),
+            about("acked", 6.3, result="lost"), *end(),
+        ],
+        "acked, and still there": [
+            *BOOTED, *published(), *a_run(1.0), about("acking", 1.2), about("acked", 1.3, result="written"),
+            *end(waiting=(1,)),
+        ],
         "dead, and no dead letter": [
             *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(),
         ],
     },
     "no_phantom": {
+        "nobody published it": [*BOOTED, *a_run(1.0, key="forked"), *settled(1.2, key="forked"), *end()],
         "rolled back, and delivered": [
             *BOOTED, intended(), nemesis("rolled_back", 0.1, key=KEY), *a_run(1.0), *settled(1.2), *end(),
         ],
@@ -271,6 +299,10 @@ BROKEN: Final = {
             *BOOTED, *published(), claimed(1.0), extended(3.0), pause(3.1, 9.0),
             *a_run(5.5, token="b", process=OTHER, deliveries=2), *settled(5.7, token="b", process=OTHER), *end(),
         ],
+        "of what is acked": [
+            *BOOTED, *published(), *a_run(1.0), about("acking", 1.2), about("acked", 1.3, result="written"),
+            *a_run(8.0, token="b"), *settled(8.2, token="b"), *end(),
+        ],
         "of what is done": [
             *BOOTED, *published(), *a_run(1.0), *settled(1.2), *a_run(8.0, token="b", deliveries=1),
             *settled(8.2, token="b"), *end(),
@@ -278,6 +310,10 @@ BROKEN: Final = {
     },
     "fenced": {
         "a late done": [*TAKEN_OVER, about("ended", 6.1, how="ok"), *settled(6.2), *end()],
+        "a late ack": [
+            *TAKEN_OVER, about("ended", 6.1, how="ok"), about("acking", 6.2), about("acked", 6.3, result="written"),
+            *end(),
+        ],
         "a late renewal": [*TAKEN_OVER, extended(6.1), *settled(6.5, token="b", process=OTHER), *end()],
         "the holder is refused": [
             *TAKEN_OVER, *settled(6.5, token="b", process=OTHER, result="lost"), *end(),
@@ -334,6 +370,14 @@ BROKEN: Final = {
     "no_needless_duplicate": {
         "a lease that was not renewed": [
             *BOOTED, *published(), claimed(1.0), about("started", 1.0),
+            *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+        ],
+        "done was not heard, and no fault is why": [
+            *BOOTED, *published(), *a_run(1.0), about("settling", 1.2, outcome="done"),
+            *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+        ],
+        "an ack was not heard, and no fault is why": [
+            *BOOTED, *published(), *a_run(1.0), about("acking", 1.2),
             *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
         ],
         "a fault that hit another process": [
