@@ -30,6 +30,7 @@ RULES: Final[tuple[Rule, ...]] = (
     handling.no_needless_duplicate,
     handling.poison_alone,
     handling.stops_in_time,
+    handling.ends_well,
     handling.obeys_pauses,
 )
 """Every rule. The deterministic simulation has rules of the same names over histories of its own."""

@@ -40,14 +40,16 @@ _forks: Final = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["faults.workload.worker", "faults.workload.publisher"])
 
 
+class EndedByItself(Exception):
+    """A process that a scenario counts on is gone: the rest of the scenario makes no sense."""
+
+
 @dataclass(slots=True, eq=False)
 class Actor:
     """A process of the workload."""
 
     config: Config
     process: Any
-    hit: bool = False
-    """Whether it was killed, so that its end needs no explanation."""
 
     @property
     def name(self) -> str:
@@ -228,14 +230,21 @@ class Stage:
 
         await self.until(busy, f"{actor.name} to be at work")
         if not actor.alive:
-            raise RuntimeError(
-                f"{actor.name} ended by itself with {actor.process.exitcode}; see {self.directory}"
-            )
+            raise EndedByItself(f"{actor.name}, with {actor.process.exitcode}; see {self.directory}")
 
     async def until_any_busy(self, runs: int) -> None:
         """Wait until all workers together have done so much more."""
         count = self.seen.count("started") + runs
-        await self.until(lambda: self.seen.count("started") >= count, "the workers to be at work")
+        await self.until(
+            lambda: self.seen.count("started") >= count or not self._someone_works,
+            "the workers to be at work",
+        )
+        if not self._someone_works:
+            raise EndedByItself(f"all workers; see {self.directory}")
+
+    @property
+    def _someone_works(self) -> bool:
+        return any(worker.alive for worker in self.workers)
 
     async def rest(self) -> None:
         """A little while."""
@@ -272,7 +281,6 @@ class Stage:
     async def kill(self, actor: Actor) -> None:
         """kill -9."""
         begun = time.monotonic()
-        actor.hit = True
         kind = WORKER_KILLED if actor in self.workers else "publisher killed"
         actor.signal(signal.SIGKILL)
         await self._ended(actor)
@@ -324,7 +332,7 @@ class Stage:
 
     async def _drained(self, store: FullStore) -> bool:
         deadline = time.monotonic() + RECOVERY_SECONDS
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self._someone_works:
             try:
                 stats = await store.stats()
             except StoreUnavailable:

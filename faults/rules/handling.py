@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
@@ -160,6 +161,19 @@ def _taken_over(lease: Lease, message: Message, before: float) -> bool:
         later.number > lease.number and later.claimed.id == lease.claimed.id and later.claimed.at < before
         for later in message.leases
     )
+
+
+def ends_well(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """A process ends with exit code 0, unless it was killed: no error gets out of the product unseen."""
+    for name, process in ledger.processes.items():
+        code = process.exited.code if process.exited is not None else None
+        if not code:
+            continue
+        killed = any(fault.target == name and fault.until is None for fault in ledger.faults)
+        # Before it has started, SIGTERM ends it as it ends every process.
+        unready = code == -signal.SIGTERM and process.booted is None
+        if not unready and not (code == -signal.SIGKILL and killed):
+            yield "", f"{name} ended with {code}"
 
 
 def obeys_pauses(ledger: Ledger) -> Iterator[tuple[str, str]]:

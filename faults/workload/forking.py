@@ -18,6 +18,10 @@ CHILD_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.02
 
 
+INHERITED: Final = 70
+"""The exit code of a process whose child could use its store."""
+
+
 class Inherited(Exception):
     """A child could use the store of its parent."""
 

@@ -96,6 +96,10 @@ def nemesis(what: Any, at: float, **facts: Any) -> Line:
     return Line(what=what, process="nemesis", at=at, **facts)
 
 
+def exited(code: int, at: float = 50.0, target: str = ME) -> Line:
+    return nemesis("exited", at, target=target, code=code)
+
+
 def end(at: float = 90.0, **facts: Any) -> list[Line]:
     return [nemesis("calm", at - 30), nemesis("over", at, **facts)]
 
@@ -150,6 +154,10 @@ FINE: Final = {
         *TAKEN_OVER, about("ended", 6.1, how="ok"), about("acking", 6.2), about("acked", 6.3, result="lost"),
         *settled(6.5, token="b", process=OTHER), *end(),
     ],
+    "killed, and said to be": [
+        *BOOTED, *published(), *a_run(1.0), *settled(1.2), fault(2.0), exited(-9, 2.1), exited(0, target=OTHER), *end(),
+    ],
+    "asked to stop before it was ready to be asked": [*BOOTED, exited(-15, target="publisher-2"), *end()],
     "renewed while it runs": [
         *BOOTED, *published(), claimed(1.0), about("started", 1.0), extended(2.0), extended(3.0),
         about("ended", 5.0, how="ok"), *settled(5.1), *end(),
@@ -414,6 +422,13 @@ BROKEN: Final = {
             *BOOTED, *published(), claimed(1.0), about("stopping", 1.1, key=None, id=None, token=None),
             about("stopped", 1.2, key=None, id=None, token=None), *end(waiting=(1,)),
         ],
+    },
+    "ends_well": {
+        "by an error": [*BOOTED, exited(1), *end()],
+        "by an error, before it could be killed": [*BOOTED, fault(2.0), exited(1, 2.1), *end()],
+        "by a kill of the system's": [*BOOTED, exited(-9), *end()],
+        "killed, after another was": [*BOOTED, fault(1.0, OTHER), exited(-9), *end()],
+        "by SIGTERM, and it had started": [*BOOTED, exited(-15), *end()],
     },
     "obeys_pauses": {
         "claimed before, and started too late": [
