@@ -29,7 +29,7 @@ What: TypeAlias = Literal[
     # operators
     "paused", "resuming",
     # faults, and the end
-    "fault", "calm", "left", "over",
+    "fault", "returned", "calm", "left", "over",
 ]  # fmt: skip
 
 CANCELLED: Final = "cancelled"

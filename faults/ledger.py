@@ -71,8 +71,7 @@ class Lease:
         is no end: the message is there.
         """
         return any(
-            number < before
-            and (answer == "written" or (answer is None and sent.outcome not in ENDS))
+            number < before and (answer == "written" or (answer is None and sent.outcome not in ENDS))
             for number, sent, answer in self._answers()
         )
 
@@ -184,6 +183,9 @@ class Ledger:
         self.over: Line | None = None
         self.orphans: Final[list[Line]] = []
         """Lines about a lease that was never claimed."""
+        self.returned: Final[list[Line]] = []
+        """When every server of a cluster was there again."""
+        self._claims: Final[defaultdict[tuple[str, str], list[float]]] = defaultdict(list)
         self._leases: Final[dict[tuple[int, str], Lease]] = {}
         for number, line in enumerate(self.lines):
             self._add(number, line)
@@ -214,6 +216,10 @@ class Ledger:
     def leases_of(self, process: str) -> Sequence[Lease]:
         """Every lease that this process had."""
         return self._held_by[process]
+
+    def claims_of(self, process: str, queue: str) -> Sequence[float]:
+        """When claims of this queue by this process were answered."""
+        return self._claims[process, queue]
 
     def unheard_by(self, at: float) -> int:
         """How many claims whose answer was never heard had been sent by then."""
@@ -283,7 +289,9 @@ class Ledger:
             case "claiming":
                 self.unheard[line.token or ""] = line
             case "claim_ended":
-                self.unheard.pop(line.token or "", None)
+                claim = self.unheard.pop(line.token or "", None)
+                for queue in (claim.queue or "").split(",") if claim is not None else ():
+                    self._claims[line.process, queue].append(line.at)
             case "claimed":
                 lease = Lease(line, number)
                 self._leases[line.id or 0, line.token or ""] = lease
@@ -309,6 +317,8 @@ class Ledger:
                 self._message(line)
             case "fault":
                 self.faults.append(line)
+            case "returned":
+                self.returned.append(line)
             case "calm":
                 self.calm = line
             case "over":

@@ -75,9 +75,9 @@ def fenced(ledger: Ledger) -> Iterator[tuple[str, str]]:
                         f"{earlier.process} wrote {what} for {key} after {later.process} had taken it over",
                     )
             # Of several acks the last one was heard, if any was.
-            if earlier.acking and earlier.acking[-1][0] > later.number:
-                if any(line.result == "written" for line in earlier.acked):
-                    yield key, f"{earlier.process} acked {key} after {later.process} had taken it over"
+            is_stale = bool(earlier.acking) and earlier.acking[-1][0] > later.number
+            if is_stale and any(line.result == "written" for line in earlier.acked):
+                yield key, f"{earlier.process} acked {key} after {later.process} had taken it over"
         if message.leases and _is_refused(message.leases[-1], ledger):
             last = message.leases[-1]
             yield key, f"{last.process} held the lease of {key}, and its write was refused"

@@ -39,9 +39,18 @@ def booted(process: str = ME, **facts: Any) -> Line:
 def claimed(at: float, token: str = A, process: str = ME, **facts: Any) -> Line:
     usual: dict[str, Any] = {
         "key": KEY, "id": 1, "sent": at - 0.01, "store_at": EPOCH + at, "due_at": EPOCH, "deliveries": 1,
-        "lease": LEASE,
+        "lease": LEASE, "queue": "plain",
     }  # fmt: skip
     return Line(what="claimed", process=process, at=at, token=token, **usual | facts)
+
+
+def looked(at: float, process: str = OTHER, queue: str = "plain") -> list[Line]:
+    """A claim that finds nothing."""
+    token = f"empty {at}"
+    return [
+        Line(what="claiming", process=process, at=at, token=token, queue=queue),
+        Line(what="claim_ended", process=process, at=at, token=token),
+    ]
 
 
 def about(what: Any, at: float, token: str | None = A, process: str = ME, **facts: Any) -> Line:
@@ -110,6 +119,8 @@ TAKEN_OVER: Final = [
     *a_run(4.5, token="b", process=OTHER, deliveries=2),
 ]  # fmt: skip
 """A worker freezes with a message, and another takes it over."""
+LEFT_BEHIND: Final = [*published(), claimed(1.0), about("started", 1.0), fault(1.1)]
+"""A worker is killed with a message."""
 IN_LINE: Final = [
     *BOOTED, *published(ordering_key="k"), *published("publisher-1/1", 2, 0.5, ordering_key="k"),
 ]  # fmt: skip
@@ -230,6 +241,23 @@ FINE: Final = {
         *BOOTED, *paused(0.5, 6.0), *published(), claimed(0.4), fault(0.6, until=2.2, kind="stall"),
         about("started", 2.3), about("ended", 2.4, how="ok"), *settled(2.5), *end(),
     ],
+    "taken over late, because nobody was free": [
+        *BOOTED, *LEFT_BEHIND, *published("publisher-1/1", 2),
+        claimed(3.0, "b", OTHER, key="publisher-1/1", id=2),
+        about("started", 3.0, "b", OTHER, key="publisher-1/1", id=2),
+        about("ended", 15.0, "b", OTHER, key="publisher-1/1", id=2, how="ok"),
+        *settled(15.05, token="b", process=OTHER, key="publisher-1/1", id=2),
+        *a_run(15.1, token="c", process=OTHER, deliveries=2), *settled(15.3, token="c", process=OTHER), *end(),
+    ],
+    "taken over late, because its queue was paused": [
+        *BOOTED, *LEFT_BEHIND, *paused(1.5, 15.0), *looked(8.0),
+        *a_run(15.1, token="b", process=OTHER, deliveries=2), *settled(15.3, token="b", process=OTHER), *end(),
+    ],
+    "taken over late, as a suspect": [
+        *BOOTED, *published(), claimed(0.5, "x", "worker-3"), fault(0.6, "worker-3"),
+        claimed(4.0, deliveries=2), fault(4.1),
+        *a_run(18.0, token="b", process=OTHER, deliveries=3), *settled(18.2, token="b", process=OTHER), *end(),
+    ],
     "still there, as a dead letter": [
         *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(letters=(1,)),
     ],
@@ -285,6 +313,20 @@ BROKEN: Final = {
         "claimed too late": [
             *BOOTED, fault(1.0, None, 2.0, "server killed"), *published(at=2.1), *a_run(12.5), *settled(12.7),
             *end(13.0),
+        ],
+        "one queue too late": [
+            *BOOTED, *published(), *a_run(1.0, queue="ordered"), *settled(1.2), fault(1.3, None, 2.0, "server killed"),
+            *published("publisher-1/1", 2), *a_run(2.1, token="b", key="publisher-1/1", id=2),
+            *settled(2.3, token="b", key="publisher-1/1", id=2), *published("publisher-1/2", 3),
+            *a_run(12.5, token="c", key="publisher-1/2", id=3, queue="ordered"),
+            *settled(12.7, token="c", key="publisher-1/2", id=3), *end(),
+        ],
+        "by one process too late": [
+            *BOOTED, *published(), *a_run(1.0), *settled(1.2), nemesis("returned", 2.0),
+            *published("publisher-1/1", 2), *a_run(2.1, token="b", process=OTHER, key="publisher-1/1", id=2),
+            *settled(2.3, token="b", process=OTHER, key="publisher-1/1", id=2), *published("publisher-1/2", 3),
+            *a_run(12.5, token="c", key="publisher-1/2", id=3),
+            *settled(12.7, token="c", key="publisher-1/2", id=3), *end(),
         ],
         "published too late": [
             *BOOTED, *published(), fault(1.0, None, 1.1, "server killed"), *a_run(1.2), *settled(1.3),
@@ -392,6 +434,16 @@ BROKEN: Final = {
             *BOOTED, *published(), claimed(1.0), fault(1.1, OTHER),
             *a_run(4.5, token="b", process="worker-3", deliveries=2), *settled(4.7, token="b", process="worker-3"),
             *end(),
+        ],
+    },
+    "taken_over": {
+        "late, although a worker looked": [
+            *BOOTED, *LEFT_BEHIND, *looked(8.0), *a_run(15.1, token="b", process=OTHER, deliveries=2),
+            *settled(15.3, token="b", process=OTHER), *end(),
+        ],
+        "late, although a worker had nothing to do": [
+            *BOOTED, *LEFT_BEHIND, *a_run(15.1, token="b", process=OTHER, deliveries=2),
+            *settled(15.3, token="b", process=OTHER), *end(),
         ],
     },
     "poison_alone": {
