@@ -53,10 +53,14 @@ class Handlers:
 
     def block(self) -> None:
         """Let nothing else run, in this event loop or in the whole process."""
+        begun = time.monotonic()
         if self._config.blocks == "loop":
             time.sleep(self._config.block_seconds)
+            # It is no excuse: leases are renewed by a thread of their own.
+            self._journal.write(
+                "fault", kind="loop blocked", target="an event loop", sent=begun, until=time.monotonic()
+            )
             return
-        begun = time.monotonic()
         _KEEPS_THE_GIL.usleep(int(self._config.block_seconds * 1_000_000))
         self._journal.write(
             "fault", kind="GIL kept", target=self._config.name, sent=begun, until=time.monotonic()
