@@ -27,8 +27,8 @@ measured in a run whose result line is in [faults/results](faults/results). `mak
 `make faults SCENARIO=… STORE=… SEED=…` repeats one run.
 """
 STALLS: Final = """\
-Stalls are faults of the machine: a process did not run for a while, or waited long for a renewal. Nothing injected them.
-They may cause a second run as the others may, so they are in its bound.
+Stalls are faults of the machine, which nothing injected: a process did not run for a while, or waited long for a
+renewal. They may cause a second run as the others may, so they are in its bound.
 
 """
 LIMITS: Final = """\
@@ -125,7 +125,8 @@ def _versions(runs: Sequence[Figures]) -> str:
 def _by_scenario(runs: Sequence[Figures]) -> str:
     columns = (
         "scenario", "store", "seeds", "messages", "faults", "stalls", "lost", "early", "stale writes",
-        "overlapping leases", "run again (bound)", "taken over within (bound)", f"store in use within (bound {RETURN_SECONDS:g} s)", "broken",
+        "overlapping leases", "run again (bound)", "taken over within (bound)",
+        f"store in use within (bound {RETURN_SECONDS:g} s)", "broken",
     )  # fmt: skip
     rows = []
     for scenario in SCENARIOS:
