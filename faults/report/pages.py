@@ -194,14 +194,19 @@ def _measured(runs: Sequence[Figures]) -> str:
     return MEASURED_TEXT + _table(columns, rows)
 
 
-MEASURED: Final = ("cut-off", "power-loss")
+MEASURED: Final = ("cut-off", "power-loss", "crashes")
 MEASURED_TEXT: Final = """\
 Whether an acknowledged message survives is decided by how the server is set up. Here a server is lost together with
-what is nowhere else: a master or primary whose copy was cut off for 0.3 s before, or a Redis with all that it had not
-synced to its disk. Where an acknowledgement waits for neither, this is no promise but a measurement.
+what is nowhere else: a master or primary whose copy was cut off for 0.3 s before, a Redis with all that it had not
+synced to its disk, or the memory of a server that is killed (what it gave to the system survives that, and would not
+survive a power cut). Where an acknowledgement waits for none of these, this is no promise but a measurement.
 
 """
 DURABILITY: Final = {
+    "postgres": "Postgres, `synchronous_commit on`",
+    "postgres-unsynced": "Postgres, `synchronous_commit off`",
+    "mariadb": "MariaDB, `innodb_flush_log_at_trx_commit 1`",
+    "mariadb-unsynced": "MariaDB, `innodb_flush_log_at_trx_commit 2`",
     "redis": "Redis, `appendfsync always`",
     "redis-everysec": "Redis, `appendfsync everysec`",
     "redis-cluster": "Redis Cluster, `appendfsync always`, asynchronous replicas",

@@ -13,7 +13,7 @@ import asyncpg
 from asyncmy.errors import MySQLError
 from redis.asyncio import Redis as Client
 
-from faults.place import EVERYSEC, Place, on_a_small_disk, that_can_lose_power, with_movable_clock
+from faults.place import EVERYSEC, UNSYNCED, Place, on_a_small_disk, that_can_lose_power, with_movable_clock
 from faults.scenarios.network import SERVERS
 from faults.scenarios.processes import cast
 from faults.scenarios.scenario import ASYNCHRONOUS, Scenario
@@ -273,7 +273,12 @@ SCENARIOS: Final = (
         stores=SERVERS,
     ),
     Scenario(
-        name="crashes", about="kill -9 and restart of the server", play=crashes, faults=5, stores=SERVERS
+        name="crashes",
+        about="kill -9 and restart of the server",
+        play=crashes,
+        faults=5,
+        stores=(*SERVERS, *UNSYNCED),
+        forgives=dict.fromkeys(UNSYNCED, ASYNCHRONOUS),
     ),
     Scenario(
         name="wakeups",
