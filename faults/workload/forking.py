@@ -47,6 +47,8 @@ async def refused_in_a_child(store: FullStore, seconds: float) -> None:
 
 def _in_child(store: FullStore, seconds: float) -> None:
     code = 1
+    # If its parent ends first, nothing else ends a child that hangs.
+    signal.alarm(int(2 * CHILD_SECONDS))
 
     async def try_to_publish() -> None:
         nonlocal code
