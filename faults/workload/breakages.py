@@ -30,7 +30,7 @@ SLOW_STOP_SECONDS: Final = 5.0
 _background: Final[set[asyncio.Task[object]]] = set()
 
 
-NOW_AND_THEN: Final = 0.05
+NOW_AND_THEN: Final = 0.3
 """How often what happens at times happens."""
 
 
