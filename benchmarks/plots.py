@@ -8,22 +8,29 @@ from typing import Any
 
 from benchmarks.registry import NO_STORE, SCENARIOS
 from benchmarks.results import Course, Results, Table
-from benchmarks.scenarios.drain import BATCH, DEFAULT, PLAIN, PROCESSOR, TRIPS
-from benchmarks.scenarios.latency import LEAST
-from benchmarks.scenarios.publish import BULK
+from benchmarks.scenarios import steady
+from benchmarks.scenarios.dispatch import ALONE
+from benchmarks.scenarios.drain import BATCH, DEFAULT, PLAIN, PROCESSOR, TRIPS, TYPED
+from benchmarks.scenarios.latency import LEAST, MACHINE
+from benchmarks.scenarios.parameter import STOCK
+from benchmarks.scenarios.publish import BULK, SESSION, case
 from benchmarks.show import number
-from benchmarks.systems import OURS, OURS_QUIET, STORES
+from benchmarks.systems import BEST, DEFAULTS, STORES
 
 OURS_COLOR, OTHERS_COLOR, LIMIT_COLOR = "#1b6ca8", "#b8b8b8", "#e0b04c"
 FORMATS = ("png", "svg")
 OVERVIEW = "overview"
 HEADLINES = (
+    ("publish", SESSION, "postgres"),
+    ("publish", case(SESSION, 16), "postgres"),
     ("publish", BULK, "postgres"),
     ("drain", DEFAULT, "postgres"),
+    ("drain", TYPED, "postgres"),
     ("drain", PLAIN, "postgres"),
     ("drain", BATCH, "postgres"),
 )
-"""The tables of the overview."""
+"""The tables of the overview: where we lead, and where we do not."""
+_OTHERS = (*(system.label for system in (*DEFAULTS, *BEST)), ALONE, MACHINE, STOCK)
 
 
 def draw(results: Results, directory: Path) -> list[str]:
@@ -75,7 +82,9 @@ def _comparisons(results: Results) -> dict[tuple[str, str], list[Table]]:
 
 def _is_drawn(table: Table) -> bool:
     """Not the earliest timer, which is a matter of zero or more, and not what explains other figures."""
-    return table.case not in (LEAST, TRIPS) and not table.case.startswith(PROCESSOR.partition(",")[0])
+    return table.case not in (LEAST, TRIPS, steady.WANTED, steady.BEHIND) and not table.case.startswith(
+        PROCESSOR.partition(",")[0]
+    )
 
 
 def _bars(tables: Sequence[Table]) -> Any:
@@ -86,16 +95,21 @@ def _bars(tables: Sequence[Table]) -> Any:
         len(tables), 1, figsize=(7.5, sum(heights) + 0.35 * len(tables)), squeeze=False, height_ratios=heights
     )
     for axis, table in zip(axes[:, 0], tables, strict=True):
-        rows = [(row, row.spread) for row in reversed(table.rows) if row.spread is not None]
-        for place, (row, spread) in enumerate(rows):
+        rows = list(reversed(table.rows))
+        for place, row in enumerate(rows):
+            if (spread := row.spread) is None:
+                note = f" {row.note or 'not measured'}"
+                axis.annotate(note, (0, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+                continue
             axis.barh(place, spread.median, color=_color(row.system), height=0.7)
             axis.plot([spread.low, spread.high], [place, place], color="#444444", linewidth=1)
             axis.annotate(
                 f" {number(spread.median)}", (max(spread.high, spread.median), place), va="center", fontsize=8
             )
-        axis.set_yticks(range(len(rows)), [row.system for row, _ in rows])
+        axis.set_yticks(range(len(rows)), [row.system for row in rows])
         if table.less_is_better and _wide(table):
             axis.set_xscale("log")
+        axis.set_ylim(-0.6, len(rows) - 0.4)
         axis.margins(x=0.12)
         axis.spines[["top", "right"]].set_visible(False)
         better = "less is better" if table.less_is_better else "more is better"
@@ -117,9 +131,10 @@ def _wide(table: Table) -> bool:
 
 
 def _color(system: str) -> str:
-    if system.startswith((OURS.label, OURS_QUIET.label)):
-        return OURS_COLOR
-    return LIMIT_COLOR if system == "by hand" else OTHERS_COLOR
+    """Rows that name no other system are ours, whatever they are called: a part of a million, a command."""
+    if system.startswith(_OTHERS):
+        return OTHERS_COLOR
+    return LIMIT_COLOR if system == "by hand" else OURS_COLOR
 
 
 def _lines(course: Course) -> Any:

@@ -12,7 +12,7 @@ from benchmarks.bounds import verdicts
 from benchmarks.environments import ROOT
 from benchmarks.registry import SCENARIOS, chosen, part
 from benchmarks.results import FULL, OPERATING, Results, Table
-from benchmarks.show import compared, conditions, extent, number, value
+from benchmarks.show import compared, conditions, extent, failure_line, number, value
 from benchmarks.systems import STORES
 
 PAGE: Final = ROOT / "docs" / "performance.md"
@@ -71,7 +71,7 @@ def _run(results: Results, path: Path) -> str:
             parts += _scenario(results, tables, path)
     if results.failures:
         parts.append("## What failed\n")
-        parts.append("".join(f"- {failure['what']}\n" for failure in results.failures))
+        parts.append("".join(f"- {failure_line(failure)}\n" for failure in results.failures))
     return "\n".join(parts)
 
 

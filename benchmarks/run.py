@@ -17,7 +17,7 @@ from benchmarks.estimate import Estimate, Left
 from benchmarks.lab import Lab
 from benchmarks.registry import Scenario, part
 from benchmarks.results import Results, machine
-from benchmarks.show import conditions, summary_lines, table_lines
+from benchmarks.show import conditions, failure_line, summary_lines, table_lines
 from testkit.servers.errors import ServerError
 
 _QUICK_SHARE = 0.06
@@ -125,7 +125,7 @@ def _conclude(results: Results, console: Console, path: Path) -> None:
     if results.failures:
         console.print("\n[bold]What failed[/]")
         for failure in results.failures:
-            console.print(f"  {failure['what']}: {failure['error'].splitlines()[0]}", markup=False)
+            console.print(f"  {failure_line(failure)}", markup=False)
     console.print("\n[bold]Figures and their bounds[/]")
     for line in summary_lines(verdicts(results)):
         console.print(line, markup=False)

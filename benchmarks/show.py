@@ -82,3 +82,8 @@ def conditions(results: Results) -> list[str]:
         lines.append(f"{server}: " + ", ".join(f"{name} {what}" for name, what in settings.items()))
     lines.append("peers: " + ", ".join(f"{name} {version}" for name, version in results.peers.items()))
     return lines
+
+
+def failure_line(failure: dict[str, str]) -> str:
+    """What failed, and the first line of its error: what follows is the end of a log."""
+    return f"{failure['what']}: {failure['error'].partition(chr(10))[0]}"

@@ -28,8 +28,10 @@ RULES: Final[tuple[Rule, ...]] = (
     handling.runs_once,
     handling.right_outcome,
     handling.no_needless_duplicate,
+    handling.taken_over,
     handling.poison_alone,
     handling.stops_in_time,
+    handling.ends_well,
     handling.obeys_pauses,
 )
 """Every rule. The deterministic simulation has rules of the same names over histories of its own."""

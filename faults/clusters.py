@@ -86,8 +86,8 @@ class GaleraPlace(ClusterPlace):
         return self.url.replace(f":{nodes[0].port}/", f":{nodes[process % len(nodes)].port}/")
 
     async def fail_over(self, choice: random.Random) -> None:
-        # Not the first, which the end of the run asks what is left.
-        number = choice.randrange(1, len(self.cluster.nodes))
+        # Whichever: `mend` brings it back before the end of the run asks the first what is left.
+        number = choice.randrange(len(self.cluster.nodes))
         await asyncio.to_thread(self.cluster.kill, number)
         await asyncio.to_thread(self.cluster.wait_until_it_is_missed)
 

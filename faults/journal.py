@@ -21,7 +21,7 @@ What: TypeAlias = Literal[
     # publishers
     "intended", "acknowledged", "uncertain", "refused", "rolled_back",
     # workers: their calls to the store
-    "claiming", "claimed", "claim_ended", "recalled", "extended", "settling", "settled", "acking",
+    "claiming", "claimed", "claim_ended", "recalled", "extended", "settling", "settled", "acking", "acked",
     # handlers
     "started", "ended",
     # processes
@@ -29,7 +29,7 @@ What: TypeAlias = Literal[
     # operators
     "paused", "resuming",
     # faults, and the end
-    "fault", "calm", "left", "over",
+    "fault", "returned", "calm", "left", "over",
 ]  # fmt: skip
 
 CANCELLED: Final = "cancelled"

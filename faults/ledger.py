@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
@@ -14,6 +14,8 @@ from faults.journal import Line
 
 ENDS: Final = ("done", "dead")
 """The outcomes after which a message is gone."""
+REFUSED: Final = ("lost", "busy")
+"""The answers after which nothing was written."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Lease:
     settled: list[Line] = field(default_factory=list)
     extended: list[Line] = field(default_factory=list)
     acking: list[tuple[int, Line]] = field(default_factory=list)
+    acked: list[Line] = field(default_factory=list)
+    """Acks whose transaction was heard to end: `written`, or `lost` where the store refused it."""
     skew: float = 0.0
     """How far ahead the store's clock had been moved when it was claimed."""
 
@@ -52,15 +56,47 @@ class Lease:
         """The outcome that the store has written, as far as its answer was heard."""
         return next((line for line in self.settled if line.result == "written"), None)
 
+    @property
+    def gone(self) -> Line | None:
+        """The answer after which its message was gone."""
+        written = self.written
+        if written is not None and written.outcome in ENDS:
+            return written
+        return next((line for line in self.acked if line.result == "written"), None)
+
     def may_have_ended(self, before: int) -> bool:
-        """Whether a write that ends this lease was sent before that line of the journal."""
-        return any(number < before for number, _ in (*self.settling, *self.acking))
+        """Whether a write that ends this lease, and not its message, was sent before that line of the journal.
+
+        One that was answered counts if it was written. If it was to remove the message, an answer that was not heard
+        is no end: the message is there.
+        """
+        return any(
+            number < before and (answer == "written" or (answer is None and sent.outcome not in ENDS))
+            for number, sent, answer in self._answers()
+        )
 
     @property
     def removing(self) -> float:
-        """The number of the line at which the first write was sent that removes the message; `inf`: none was."""
-        sent = (each for each in self.settling if each[1].outcome in ENDS)
-        return min((number for number, _ in (*sent, *self.acking)), default=inf)
+        """The number of the line at which the first write was sent that may have removed the message.
+
+        `inf`: none was, or each was refused.
+        """
+        settled = (
+            number
+            for number, sent, answer in self._answers()
+            if sent.outcome in ENDS and answer not in REFUSED
+        )
+        refused = sum(line.result == "lost" for line in self.acked)
+        acked = self.acking if len(self.acking) > refused else []
+        return min((*settled, *(number for number, _ in acked)), default=inf)
+
+    def _answers(self) -> Iterator[tuple[int, Line, str | None]]:
+        """Each outcome that was sent: the number of its line, the line, and the answer, if one was heard that says."""
+        answers = deque(self.settled)
+        for place, (number, sent) in enumerate(self.settling):
+            following = self.settling[place + 1][1].at if place + 1 < len(self.settling) else inf
+            heard = answers.popleft() if answers and (answers[0].sent or answers[0].at) < following else None
+            yield number, sent, heard.result if heard is not None and heard.result != "unknown" else None
 
 
 @dataclass(slots=True)
@@ -147,6 +183,9 @@ class Ledger:
         self.over: Line | None = None
         self.orphans: Final[list[Line]] = []
         """Lines about a lease that was never claimed."""
+        self.returned: Final[list[Line]] = []
+        """When every server of a cluster was there again."""
+        self._claims: Final[defaultdict[tuple[str, str], list[float]]] = defaultdict(list)
         self._leases: Final[dict[tuple[int, str], Lease]] = {}
         for number, line in enumerate(self.lines):
             self._add(number, line)
@@ -177,6 +216,10 @@ class Ledger:
     def leases_of(self, process: str) -> Sequence[Lease]:
         """Every lease that this process had."""
         return self._held_by[process]
+
+    def claims_of(self, process: str, queue: str) -> Sequence[float]:
+        """When claims of this queue by this process were answered."""
+        return self._claims[process, queue]
 
     def unheard_by(self, at: float) -> int:
         """How many claims whose answer was never heard had been sent by then."""
@@ -246,12 +289,14 @@ class Ledger:
             case "claiming":
                 self.unheard[line.token or ""] = line
             case "claim_ended":
-                self.unheard.pop(line.token or "", None)
+                claim = self.unheard.pop(line.token or "", None)
+                for queue in (claim.queue or "").split(",") if claim is not None else ():
+                    self._claims[line.process, queue].append(line.at)
             case "claimed":
                 lease = Lease(line, number)
                 self._leases[line.id or 0, line.token or ""] = lease
                 self._message(line).leases.append(lease)
-            case "started" | "ended" | "settling" | "settled" | "extended" | "acking":
+            case "started" | "ended" | "settling" | "settled" | "extended" | "acking" | "acked":
                 self._add_to_lease(number, line)
             case "booted":
                 self._process(line).booted = line
@@ -272,6 +317,8 @@ class Ledger:
                 self._message(line)
             case "fault":
                 self.faults.append(line)
+            case "returned":
+                self.returned.append(line)
             case "calm":
                 self.calm = line
             case "over":
@@ -295,5 +342,7 @@ class Ledger:
                 lease.settled.append(line)
             case "extended":
                 lease.extended.append(line)
+            case "acked":
+                lease.acked.append(line)
             case _:
                 lease.acking.append((number, line))

@@ -173,6 +173,12 @@ def with_movable_clock(store: str, directory: Path) -> Iterator[Place]:
         yield Place(store, _database(server), server, clock=clock)
 
 
+UNSYNCED: Final = ("postgres-unsynced", "mariadb-unsynced")
+"""Servers that answer a commit before it is on their disk."""
+_UNSYNCED: Final[dict[str, dict[str, Any]]] = {
+    "postgres-unsynced": {"settings": {"synchronous_commit": "off"}},
+    "mariadb-unsynced": {"settings": {"innodb-flush-log-at-trx-commit": 2}},
+}
 EVERYSEC: Final = "redis-everysec"
 """Redis that syncs its file once a second, and answers before."""
 
@@ -208,7 +214,8 @@ def on_a_small_disk(store: str, directory: Path) -> Iterator[Place]:
 @contextmanager
 def _server(store: str, *, root: Path | None = None, **options: Any) -> Iterator[Server]:
     server: Server
-    match store:
+    options |= _UNSYNCED.get(store, {})
+    match store.removesuffix("-unsynced"):
         case "postgres":
             settings: Mapping[str, Any] = options.pop("settings", {})
             server = Postgres(

@@ -13,7 +13,7 @@ from faults.journal import read
 from faults.ledger import Ledger
 from faults.place import Place
 from faults.scenarios import Scenario
-from faults.stage import Stage
+from faults.stage import EndedByItself, Stage
 
 SHOWN: Final = 3
 """How many violations are shown with their part of the journal."""
@@ -45,7 +45,10 @@ async def run(
     begun = time.monotonic()
     try:
         await stage.open()
-        await scenario.play(stage)
+        try:
+            await scenario.play(stage)
+        except EndedByItself as what:
+            say(f"ended by itself: {what}")  # And it is found: `ends_well`.
         await stage.finish()
     finally:
         await stage.clear()

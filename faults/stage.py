@@ -40,14 +40,16 @@ _forks: Final = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["faults.workload.worker", "faults.workload.publisher"])
 
 
+class EndedByItself(Exception):
+    """A process that a scenario counts on is gone: the rest of it makes no sense."""
+
+
 @dataclass(slots=True, eq=False)
 class Actor:
     """A process of the workload."""
 
     config: Config
     process: Any
-    hit: bool = False
-    """Whether it was killed, so that its end needs no explanation."""
 
     @property
     def name(self) -> str:
@@ -224,18 +226,28 @@ class Stage:
         def busy() -> bool:
             done = self.seen.count(what, actor.name)
             at_work = what == "intended" or done > self.seen.count("ended", actor.name)
-            return (done >= count and at_work) or not actor.alive
+            return (done >= count and at_work) or bool(self._gone)
 
         await self.until(busy, f"{actor.name} to be at work")
-        if not actor.alive:
-            raise RuntimeError(
-                f"{actor.name} ended by itself with {actor.process.exitcode}; see {self.directory}"
-            )
+        self._refuse_to_go_on()
 
     async def until_any_busy(self, runs: int) -> None:
         """Wait until all workers together have done so much more."""
         count = self.seen.count("started") + runs
-        await self.until(lambda: self.seen.count("started") >= count, "the workers to be at work")
+        await self.until(
+            lambda: self.seen.count("started") >= count or bool(self._gone), "the workers to be at work"
+        )
+        self._refuse_to_go_on()
+
+    @property
+    def _gone(self) -> list[Actor]:
+        """Who ended without being asked to: without what it does, others may wait for ever."""
+        return [actor for actor in (*self.workers, *self.publishers) if not actor.alive]
+
+    def _refuse_to_go_on(self) -> None:
+        if self._gone:
+            names = ", ".join(f"{actor.name} with {actor.process.exitcode}" for actor in self._gone)
+            raise EndedByItself(f"{names}; see {self.directory}")
 
     async def rest(self) -> None:
         """A little while."""
@@ -272,7 +284,6 @@ class Stage:
     async def kill(self, actor: Actor) -> None:
         """kill -9."""
         begun = time.monotonic()
-        actor.hit = True
         kind = WORKER_KILLED if actor in self.workers else "publisher killed"
         actor.signal(signal.SIGKILL)
         await self._ended(actor)
@@ -324,7 +335,7 @@ class Stage:
 
     async def _drained(self, store: FullStore) -> bool:
         deadline = time.monotonic() + RECOVERY_SECONDS
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and any(worker.alive for worker in self.workers):
             try:
                 stats = await store.stats()
             except StoreUnavailable:

@@ -53,6 +53,8 @@ class FastStreamOutbox(Adapter):
     async def publisher(self, how: str) -> AsyncIterator[Send]:
         if how == "driver":
             raise Unsupported("publishing on a bare connection")
+        if how == "own":
+            raise Unsupported("commit of its own")
         engine = create_async_engine(self._url)
         sessions = async_sessionmaker(engine, expire_on_commit=False)
 

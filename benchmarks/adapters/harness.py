@@ -3,7 +3,7 @@
     {"do": "open", "url": ..., "profile": "default"}     make the tables if need be, and connect
     {"do": "fill", "queue": ..., "count": N}             a backlog, a thousand in a transaction
     {"do": "publish", "how": ..., "publishers": N, "seconds": S}
-    {"do": "pace", "rate": R, "seconds": S}              a steady stream, each with the time it was sent
+    {"do": "pace", "rate": R, "seconds": S}              a steady stream, each with the time it was planned for
     {"do": "timers", "count": N, "after": S, "spread": S}
     {"do": "start", "handlers": {"orders": "typed"}}
     {"do": "wait", "queue": ..., "count": N, ...}        until so many were handled, or patience ends
@@ -95,15 +95,15 @@ class Harness:
             await self._adapter.publish_many([BODY] * min(BULK, count - start), queue, due)
         return {"seconds": time.time() - begun}
 
-    async def publish(self, queue: str, how: str, publishers: int, seconds: float) -> dict[str, Any]:
+    async def publish(
+        self, queue: str, how: str, publishers: int, seconds: float, timers: bool = False
+    ) -> dict[str, Any]:
         """As many as can be in so many seconds, one per transaction or, `bulk`, a thousand."""
         if how == "bulk":
             return await self._publish_bulk(queue, seconds)
-        timers = how == "timers"
         async with AsyncExitStack() as stack:
             senders = [
-                await (self._publishes_timers(stack) if timers else self._publishes(stack, how))
-                for _ in range(publishers)
+                await stack.enter_async_context(self._adapter.publisher(how)) for _ in range(publishers)
             ]
             # What is connected and prepared only once.
             await asyncio.gather(*(send(BODY, queue, None, None) for send in senders))
@@ -123,15 +123,12 @@ class Harness:
             counts = await asyncio.gather(*(one_by_one(*numbered) for numbered in enumerate(senders)))
             return {"count": sum(counts), "seconds": time.time() - begun}
 
-    async def _publishes(self, stack: AsyncExitStack, how: str) -> Send:
-        return await stack.enter_async_context(self._adapter.publisher(how))
-
-    async def _publishes_timers(self, stack: AsyncExitStack) -> Send:
-        """In an AsyncSession; a system that knows none commits by itself."""
+    async def _any_publisher(self, stack: AsyncExitStack) -> Send:
+        """By its own commit; a system that has none in an AsyncSession."""
         try:
-            return await self._publishes(stack, "session")
+            return await stack.enter_async_context(self._adapter.publisher("own"))
         except Unsupported:
-            return await self._publishes(stack, "own")
+            return await stack.enter_async_context(self._adapter.publisher("session"))
 
     async def _publish_bulk(self, queue: str, seconds: float) -> dict[str, Any]:
         count, bodies = 0, [BODY] * BULK
@@ -143,27 +140,32 @@ class Harness:
         return {"count": count, "seconds": time.time() - begun}
 
     async def pace(self, queue: str, rate: float, seconds: float, step: float) -> dict[str, Any]:
-        """`rate` messages a second in steps of so many seconds, whatever the consumer does."""
-        begun, sent, behind = time.time(), 0, 0.0
-        async with self._adapter.publisher("own") as send:
+        """`rate` messages a second in steps of so many seconds, whatever the consumer does.
+
+        Each is stamped with the time that was planned: else a publisher that is held up would hide how late those are
+        that it sends afterwards. With steps of nothing they go one by one, each with the time at which it is sent.
+        """
+        async with AsyncExitStack() as stack:
+            send = await self._any_publisher(stack)
+            begun, sent, behind = time.time(), 0, 0.0
             while (at := begun + sent / rate) < begun + seconds:
                 await asyncio.sleep(max(0.0, at - time.time()))
                 behind = max(behind, time.time() - at)
-                now = time.time()
                 if step > 0:
                     number = max(1, round(rate * step))
-                    await self._adapter.publish_many([order(0, now)] * number, queue, None)
+                    await self._adapter.publish_many([order(0, at)] * number, queue, None)
                     sent += number
                 else:
-                    await send(order(sent, now), queue, None, None)
+                    await send(order(sent, time.time()), queue, None, None)
                     sent += 1
-        return {"count": sent, "seconds": time.time() - begun, "behind": behind}
+            return {"count": sent, "seconds": time.time() - begun, "behind": behind}
 
     async def timers(self, queue: str, count: int, after: float, spread: float) -> dict[str, Any]:
         """Timers that fall due one by one, at random moments."""
         begun = time.time()
         dues = sorted(begun + after + random.random() * spread for _ in range(count))
-        async with self._adapter.publisher("own") as send:
+        async with AsyncExitStack() as stack:
+            send = await self._any_publisher(stack)
             for number, due in enumerate(dues):
                 await send(order(number, due), queue, due, None)
         if time.time() > dues[0]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from benchmarks.child import ChildFailed
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
-from benchmarks.scenarios.draining import drain, drained, fill, work_off
+from benchmarks.scenarios.draining import Meter, drain, drained, fill, work_off
 from benchmarks.systems import (
     BEST,
     DEFAULTS,
     OURS,
     OURS_QUIET,
-    OUTBOX_BEST,
     PGQUEUER_BEST,
     System,
     by_hand,
@@ -25,6 +21,8 @@ BATCH, SYNC = "batch handler of 100", "sync handler"
 ONE, TWO = "typed handler, 1 process in the same rounds", "typed handler, 2 processes"
 TRIPS = "transactions for each message"
 PROCESSOR = "processor time for each message, {case}"
+EXPLAINED = (TYPED, PLAIN, BATCH)
+"""The cases with one process whose processor time is told."""
 
 
 async def drain_backlog(lab: Lab, store: str) -> None:
@@ -42,29 +40,32 @@ async def drain_backlog(lab: Lab, store: str) -> None:
         cases, systems = {BATCH: ("batch", [OURS_QUIET, hand])}, [OURS_QUIET, hand]
     async with lab.benches(systems, store) as benches:
         for case, (kind, those) in cases.items():
+            processor = _processor_table(case, store)
 
-            async def rate(bench: Bench, kind: str = kind) -> float:
-                return await drained(lab, bench, kind)
+            async def rate(bench: Bench, kind: str = kind, processor: Table = processor) -> float:
+                meter = Meter()
+                rate = await drained(lab, bench, kind, meter)
+                _add(processor, bench, meter)
+                return rate
 
             chosen = [bench for bench in benches if bench.system in those]
             await lab.interleave(Table("drain", case, store, "messages/s"), chosen, rate)
+            if case in EXPLAINED and processor.rows:
+                lab.results.tables.append(processor)
         if store != "sqlite":
             chosen = [bench for bench in benches if bench.system in cases[TYPED][1]]
             table = Table("drain", TRIPS, store, "", less_is_better=True)
             await lab.interleave(table, chosen, lambda bench: _trips(lab, bench), rounds=1)
-        for case in (TYPED, PLAIN, BATCH):
-            if case in cases:
-                kind, those = cases[case]
-                await _processor(lab, case, kind, [bench for bench in benches if bench.system in those])
     if not lab.tiny:
         await _by_two(lab, store)
 
 
 async def _by_two(lab: Lab, store: str) -> None:
     """One process and two in turn, for what the second one adds."""
-    systems = on(store, OURS_QUIET, *lab.choose([OUTBOX_BEST, PGQUEUER_BEST], []))
+    systems = on(store, OURS_QUIET, *lab.choose(BEST, ()))
     table = Table("drain", TWO, store, "messages/s")
     alone = Table("drain", ONE, store, "messages/s")
+    processor = _processor_table(TWO, store)
     lab.results.tables.append(alone)
     async with lab.benches(systems, store, processes=2) as pairs:
 
@@ -72,47 +73,28 @@ async def _by_two(lab: Lab, store: str) -> None:
             one = Bench(bench.system, bench.server, bench.url, bench.children[:1], bench.sizes)
             rate = await drained(lab, one, "typed")
             alone.row(bench.label).values.append(rate)
-            return await drain(bench, "typed", 2 * bench.sizes["typed"])
+            meter = Meter()
+            rate = await drain(bench, "typed", 2 * bench.sizes["typed"], meter)
+            _add(processor, bench, meter)
+            return rate
 
         await lab.interleave(table, pairs, both)
-        await _processor(lab, TWO, "typed", pairs)
+        if processor.rows:
+            lab.results.tables.append(processor)
 
 
-async def _processor(lab: Lab, case: str, kind: str, benches: Sequence[Bench]) -> None:
-    """What a drain takes of the system's own processes and of the server: why it is no faster, and what a second adds.
-
-    Starting and stopping are included.
-    """
-    if not benches:
-        return
-    store = benches[0].server.name
-    table = Table("drain", PROCESSOR.format(case=case), store, "µs", less_is_better=True)
-    lab.results.tables.append(table)
-    for bench in benches:
-        if kind not in bench.sizes:
-            continue  # It has no such handler.
-        lab.say(f"{table.case}: {bench.label}")
-        try:
-            await _used(table, bench, kind)
-        except ChildFailed as error:
-            lab.failed(f"drain, {table.case}, {bench.label}", error)
+def _processor_table(case: str, store: str) -> Table:
+    """What a drain takes of the system's processes and of the server: why it is no faster, and what a second adds."""
+    return Table("drain", PROCESSOR.format(case=case), store, "µs", less_is_better=True)
 
 
-async def _used(table: Table, bench: Bench, kind: str) -> None:
-    count = bench.sizes[kind] * len(bench.children)
-    await fill(bench, count)
-    own, server = _processor_seconds(bench), bench.server.processor_seconds()
-    await work_off(bench, kind, count)
-    own = _processor_seconds(bench) - own
+def _add(table: Table, bench: Bench, meter: Meter) -> None:
+    """One round of a system."""
     itself = "its process" if len(bench.children) == 1 else "its processes"
-    table.row(f"{bench.label}: {itself}").values.append(own / count * 1e6)
-    if server is not None:
-        used = (bench.server.processor_seconds() or 0.0) - server
-        table.row(f"{bench.label}: the server").values.append(used / count * 1e6)
-
-
-def _processor_seconds(bench: Bench) -> float:
-    return sum(child.processor_seconds() for child in bench.children)
+    if meter.own is not None:
+        table.row(f"{bench.label}: {itself}").values.append(meter.own)
+    if meter.server is not None:
+        table.row(f"{bench.label}: the server").values.append(meter.server)
 
 
 async def _trips(lab: Lab, bench: Bench) -> float:

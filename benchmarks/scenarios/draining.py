@@ -20,7 +20,40 @@ PATIENCE_SECONDS = 120.0
 LOOK_SECONDS = 0.02
 
 
-async def drained(lab: Lab, bench: Bench, kind: str) -> float:
+class Meter:
+    """Processor time for each message of a drain, in µs: of the system's own processes, and of the server.
+
+    Between one of the first messages and the last: starting and stopping are left out.
+    """
+
+    def __init__(self) -> None:
+        self.own: float | None = None
+        """`None` if the drain was over too soon to say."""
+        self.server: float | None = None
+        self._handled = 0
+        self._before: tuple[float, float | None] = (0.0, None)
+
+    async def begin(self, bench: Bench) -> None:
+        """Wait until the first messages are handled, and count from there."""
+        self._handled = sum(part["count"] for part in await _handled(bench, 1))
+        self._before = _processor_seconds(bench)
+
+    def end(self, bench: Bench, count: int) -> None:
+        """All are handled, which are so many."""
+        own, server = _processor_seconds(bench)
+        messages = count - self._handled
+        if messages > 0:
+            self.own = (own - self._before[0]) / messages * 1e6
+            if server is not None and self._before[1] is not None:
+                self.server = (server - self._before[1]) / messages * 1e6
+
+
+def _processor_seconds(bench: Bench) -> tuple[float, float | None]:
+    # Its own first: to ask the server takes some milliseconds.
+    return sum(child.processor_seconds() for child in bench.children), bench.server.processor_seconds()
+
+
+async def drained(lab: Lab, bench: Bench, kind: str, meter: Meter | None = None) -> float:
     """Messages a second, from the first handler to the last.
 
     The backlog is as large as the system takes in about a second, which a small drain has found out before: a fixed
@@ -33,13 +66,13 @@ async def drained(lab: Lab, bench: Bench, kind: str) -> float:
         bench.sizes[kind] = int(
             min(max(few, rate * lab.choose(1.5, 0.5, 0.1)), lab.choose(MOST, 10_000, MANY))
         )
-    return await drain(bench, kind, bench.sizes[kind])
+    return await drain(bench, kind, bench.sizes[kind], meter)
 
 
-async def drain(bench: Bench, kind: str, count: int) -> float:
+async def drain(bench: Bench, kind: str, count: int, meter: Meter | None = None) -> float:
     """The same with so many messages, by all processes of the system together."""
     await fill(bench, count)
-    return await work_off(bench, kind, count)
+    return await work_off(bench, kind, count, meter)
 
 
 async def fill(bench: Bench, count: int) -> None:
@@ -48,10 +81,14 @@ async def fill(bench: Bench, count: int) -> None:
     await bench.server.tidy(bench.url)
 
 
-async def work_off(bench: Bench, kind: str, count: int) -> float:
+async def work_off(bench: Bench, kind: str, count: int, meter: Meter | None = None) -> float:
     """Drain a backlog that is there; messages a second."""
     async with consuming(bench.children, {QUEUE: kind}):
-        seen = await _all_handled(bench, count)
+        if meter is not None:
+            await meter.begin(bench)
+        seen = await _handled(bench, count)
+        if meter is not None:
+            meter.end(bench, count)
     first = min(seen, key=lambda part: float(part["first"]))
     seconds = max(part["last"] for part in seen) - first["first"]
     if seconds <= 0:
@@ -81,8 +118,8 @@ async def _all(questions: Iterable[Awaitable[object]]) -> None:
             raise answer
 
 
-async def _all_handled(bench: Bench, count: int) -> list[dict[str, Any]]:
-    """What each process has seen, once that is all. One that has seen nothing is left out."""
+async def _handled(bench: Bench, count: int) -> list[dict[str, Any]]:
+    """What each process has seen, once that is so many. One that has seen nothing is left out."""
     if len(bench.children) == 1:
         seen = [await bench.child.wait(QUEUE, count, patience=PATIENCE_SECONDS)]
     else:

@@ -89,7 +89,7 @@ async def lateness(lab: Lab, store: str) -> None:
 
         async def late(bench: Bench) -> float:
             async with consuming([bench.child], {TIMERS: "typed"}):
-                late = await _fired(bench, bench.child, count, after + turn[bench.label], over)
+                late, _ = await _fired(bench, bench.child, count, after + turn[bench.label], over)
             found.add(bench.label, late)
             return float(late["max"] * 1000)
 
@@ -117,10 +117,13 @@ async def lateness_under_load(lab: Lab, store: str) -> None:
             await bench.child.ask("fill", queue=QUEUE, count=backlog, within=600)
             await bench.server.tidy(bench.url)
             async with consuming([bench.child], {QUEUE: "typed", TIMERS: "typed"}):
-                late = await _fired(bench, pair.children[1], count, BEFORE_SECONDS, over)
-                handled = (await bench.child.wait(QUEUE, None, patience=0))["count"]
-            if handled >= backlog:
-                raise ChildFailed(f"{bench.label}: all {backlog} messages were drained before the last timer")
+                late, due = await _fired(bench, pair.children[1], count, BEFORE_SECONDS, over)
+                drain = await bench.child.wait(QUEUE, None, patience=0)
+            # A system may well handle its timers after all the rest: then they are late, and that is the result.
+            if drain["count"] >= backlog and drain["last"] < due:
+                raise ChildFailed(
+                    f"{bench.label}: all {backlog} messages were drained before the last timer was due"
+                )
             found.add(bench.label, late)
             return float(late["max"] * 1000)
 
@@ -128,14 +131,16 @@ async def lateness_under_load(lab: Lab, store: str) -> None:
         await lab.interleave(table, pairs, late, rounds=1)
 
 
-async def _fired(bench: Bench, publisher: Child, count: int, after: float, over: float) -> dict[str, Any]:
-    """How late so many timers were, published now."""
-    await publisher.ask("timers", queue=TIMERS, count=count, after=after, spread=over)
+async def _fired(
+    bench: Bench, publisher: Child, count: int, after: float, over: float
+) -> tuple[dict[str, Any], float]:
+    """How late so many timers were, published now; and when the last one was due."""
+    dues = await publisher.ask("timers", queue=TIMERS, count=count, after=after, spread=over)
     await bench.child.wait(TIMERS, count, patience=after + over + 30)
     late: dict[str, Any] = (await bench.child.ask("report", queue=TIMERS))["late"]
     if late["count"] < count:
         raise ChildFailed(f"{bench.label}: {late['count']} of {count} timers came")
-    return late
+    return late, float(dues["last"])
 
 
 async def _slept(count: int, after: float, over: float) -> dict[str, float]:

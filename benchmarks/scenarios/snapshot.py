@@ -17,16 +17,18 @@ from benchmarks.systems import OURS
 RATE, STEP_SECONDS = 800, 0.01
 NORMAL_SECONDS = 0.02
 SENT, DELIVERED, P99, BACK = "sent", "delivered of sent", "p99 while it is held", "seconds until normal again"
+BEHIND = "publisher behind, most"
 
 
 async def snapshot(lab: Lab, store: str) -> None:
     """Two minutes under the snapshot, with some time before it to know what is normal, and after it."""
     before, held, after = lab.choose((15.0, 120.0, 15.0), (2.0, 4.0, 2.0))
     rate = Table("snapshot", SENT, store, "messages/s")
+    behind = Table("snapshot", BEHIND, store, "ms", less_is_better=True)
     delivered = Table("snapshot", DELIVERED, store, "%")
     p99 = Table("snapshot", P99, store, "ms", less_is_better=True)
     back = Table("snapshot", BACK, store, "s", less_is_better=True)
-    for table in (rate, delivered, p99, back):
+    for table in (rate, behind, delivered, p99, back):
         if held != 120:
             table.note = f"held for {held:.0f} s instead of 120"
         lab.results.tables.append(table)
@@ -36,6 +38,7 @@ async def snapshot(lab: Lab, store: str) -> None:
             sent, report, span = await _streamed(pair, before, held, after)
             seconds = report["seconds"]
             rate.row(pair.label).values.append(sent["count"] / sent["seconds"])
+            behind.row(pair.label).values.append(1000 * sent["behind"])
             delivered.row(pair.label).values.append(100 * report["count"] / sent["count"])
             p99.row(pair.label).values.append(1000 * report["late"]["p99"])
             back.row(pair.label).values.append(_until_normal(seconds, span))

@@ -11,14 +11,17 @@ from benchmarks.systems import OURS_QUIET, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BE
 SHARE = 0.7
 STEP_SECONDS = 0.02
 FULL_SECONDS = 60.0
-CASES = ("rate", "p50", "p99")
+WANTED, RATE, BEHIND = "wanted", "rate", "publisher behind, most"
+TAILS = ("p50", "p99")
+CASES = (WANTED, RATE, BEHIND, *TAILS)
 
 
 async def steady(lab: Lab, store: str) -> None:
     """A minute for ours on Postgres and Redis, a quarter of one for the rest. The publisher is a process of its own."""
     tables = {
         case: Table(
-            "steady", case, store, "messages/s" if case == "rate" else "ms", less_is_better=case != "rate"
+            *("steady", case, store, "messages/s" if case in (WANTED, RATE) else "ms"),
+            less_is_better=case not in (WANTED, RATE),
         )
         for case in CASES
     }
@@ -46,8 +49,10 @@ async def steady(lab: Lab, store: str) -> None:
                 report = await consumer.ask("report", queue=QUEUE)
             if report["count"] < sent["count"]:
                 raise ChildFailed(f"{pair.label}: {report['count']} of {sent['count']} came")
-            tables["rate"].row(pair.label).values.append(sent["count"] / sent["seconds"])
-            for case in CASES[1:]:
+            tables[WANTED].row(pair.label).values.append(rate)
+            tables[RATE].row(pair.label).values.append(sent["count"] / sent["seconds"])
+            tables[BEHIND].row(pair.label).values.append(sent["behind"] * 1000)
+            for case in TAILS:
                 tables[case].row(pair.label).values.append(report["late"][case] * 1000)
             if seconds != FULL_SECONDS:
                 for each in (*tables.values(), most):
@@ -60,7 +65,7 @@ async def steady(lab: Lab, store: str) -> None:
                     store,
                     "ms",
                     [second["at"] - begun for second in report["seconds"]],
-                    {case: [second[case] * 1000 for second in report["seconds"]] for case in CASES[1:]},
+                    {case: [second[case] * 1000 for second in report["seconds"]] for case in TAILS},
                 )
             )
             return float(report["late"]["max"] * 1000)

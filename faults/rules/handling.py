@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
@@ -10,11 +13,17 @@ from typing import Final
 from faults.journal import CANCELLED, Line
 from faults.ledger import Lease, Ledger, Message
 from faults.rules.leases import CLOCKS
+from faults.workload.process import STALL
+from faults.workload.recorded import SLOW
 
 LAST_SECONDS: Final = 3.0
 """How long a stop may take after the grace period: `Worker.stop` promises 2.5 s."""
 SLOW_CLAIM: Final = 0.5
 """How late a claim's answer may be heard, in seconds, before its leases may end by themselves."""
+TAKEOVER_SECONDS: Final = 10.0
+"""How long after the end of its lease what a worker had is with another, if one is free."""
+BY_THE_MACHINE: Final = (STALL, SLOW)
+"""Faults that nothing injected: a busy machine."""
 PAUSED_WITHIN: Final = 1.0
 """How long after a pause the last handler of what is paused may start, in seconds."""
 ALONE_FROM: Final = 3
@@ -94,6 +103,95 @@ def expired(message: Message) -> Iterator[tuple[Lease, Lease]]:
             yield earlier, later
 
 
+def taken_over(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """What a process had that was killed, frozen or cut off goes to another within its lease and ten seconds more."""
+    for seconds, earlier, later in takeovers(ledger):
+        length = earlier.claimed.lease
+        if seconds > length + TAKEOVER_SECONDS:
+            key = later.claimed.key or ""
+            yield (
+                key,
+                f"{key} was taken over {seconds:.1f} s after {earlier.process} was hit, with a lease of {length:g} s",
+            )
+
+
+def takeovers(ledger: Ledger) -> Iterator[tuple[float, Lease, Lease]]:
+    """Each lease that a fault ended, the next one of its message, and how long that took from the fault.
+
+    Not those that had to wait: suspects, which run alone, what was paused, what is behind another of its ordering key,
+    and where every worker was busy, or hit itself.
+    """
+    held_keys: defaultdict[str, list[Lease]] = defaultdict(list)
+    for message in ledger.messages.values():
+        if message.intended is not None and message.intended.ordering_key is not None:
+            held_keys[message.intended.ordering_key] += message.leases
+    for message in ledger.messages.values():
+        for earlier, later in expired(message):
+            hit_at = _hit_at(earlier, later, ledger)
+            if hit_at is None or later.claimed.deliveries >= ALONE_FROM:
+                continue
+            seconds = later.claimed.at - hit_at
+            if seconds > earlier.claimed.lease + TAKEOVER_SECONDS:
+                since = hit_at + earlier.claimed.lease
+                ordering_key = message.intended.ordering_key if message.intended is not None else None
+                if (
+                    _waits_for(message, since, later.claimed.at, ledger)
+                    or any(
+                        since <= each.claimed.at < later.claimed.at for each in held_keys[ordering_key or ""]
+                    )
+                    or not _someone_is_free(earlier, since, since + TAKEOVER_SECONDS, ledger)
+                ):
+                    continue
+            yield seconds, earlier, later
+
+
+def _hit_at(earlier: Lease, later: Lease, ledger: Ledger) -> float | None:
+    """When the fault came that ended a lease: the last one that was injected into its process.
+
+    A busy machine can stop a process for half a second many times while it goes on renewing its leases.
+    """
+    begins = [
+        fault.sent or fault.at
+        for fault in ledger.faults_of(earlier.process)
+        if fault.target is not None
+        and fault.kind not in BY_THE_MACHINE
+        and earlier.claimed.at <= (fault.sent or fault.at) <= later.claimed.at
+    ]
+    return max(begins, default=None)
+
+
+def _waits_for(message: Message, since: float, until: float, ledger: Ledger) -> bool:
+    """Whether it was paused, or the store's clock was moved."""
+    paused = (pause for pause in ledger.pauses if pause.covers(message))
+    return ledger.stepped(since, until) or any(
+        pause.paused.at <= until and pause.ends_at >= since for pause in paused
+    )
+
+
+def _someone_is_free(lost: Lease, since: float, until: float, ledger: Ledger) -> bool:
+    """Whether a process that nothing hit asked for more of its queue in this time, or had nothing to do."""
+    for name, process in ledger.processes.items():
+        booted, ends = process.booted, (process.stopping, process.exited)
+        is_there = booted is not None and booted.lease and booted.at <= since
+        if not is_there or any(end is not None and end.at <= until for end in ends):
+            continue
+        if name == lost.process or ledger.hit(name, since, until):
+            continue
+        asked = ledger.claims_of(name, lost.claimed.queue or "")
+        place = bisect_left(asked, since)
+        if (place < len(asked) and asked[place] <= until) or not _is_busy(name, since, until, ledger):
+            return True
+    return False
+
+
+def _is_busy(process: str, since: float, until: float, ledger: Ledger) -> bool:
+    """Whether one of its handlers ran in this time."""
+    return any(
+        lease.started and lease.started[0].at <= until and (lease.ended is None or lease.ended.at >= since)
+        for lease in ledger.leases_of(process)
+    )
+
+
 def touched(lease: Lease, until: float, ledger: Ledger) -> bool:
     """Whether a fault hit the holder of this lease while it had it."""
     begun = lease.claimed.sent or lease.claimed.at
@@ -160,6 +258,19 @@ def _taken_over(lease: Lease, message: Message, before: float) -> bool:
         later.number > lease.number and later.claimed.id == lease.claimed.id and later.claimed.at < before
         for later in message.leases
     )
+
+
+def ends_well(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """A process ends with exit code 0, unless it was killed: no error gets out of the product unseen."""
+    for name, process in ledger.processes.items():
+        code = process.exited.code if process.exited is not None else None
+        if not code:
+            continue
+        killed = any(fault.target == name and fault.until is None for fault in ledger.faults)
+        # Before it has started, SIGTERM ends it as it ends every process.
+        unready = code == -signal.SIGTERM and process.booted is None
+        if not unready and not (code == -signal.SIGKILL and killed):
+            yield "", f"{name} ended with {code}"
 
 
 def obeys_pauses(ledger: Ledger) -> Iterator[tuple[str, str]]:

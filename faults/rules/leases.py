@@ -40,9 +40,9 @@ def one_lease(ledger: Ledger) -> Iterator[tuple[str, str]]:
     """No message has two live leases."""
     for key, message in ledger.messages.items():
         for earlier, later in _successive(message):
-            written = earlier.written
-            if written is not None and written.outcome in ("done", "dead"):
-                yield key, f"{key} was leased to {later.process} although it is {written.outcome}"
+            gone = earlier.gone
+            if gone is not None:
+                yield key, f"{key} was leased to {later.process} although it is {gone.outcome or 'acked'}"
             elif not earlier.may_have_ended(later.number):
                 left = _left(earlier, later, ledger)
                 if left > 0 and not _stepped_during(later, ledger):
@@ -74,6 +74,10 @@ def fenced(ledger: Ledger) -> Iterator[tuple[str, str]]:
                         key,
                         f"{earlier.process} wrote {what} for {key} after {later.process} had taken it over",
                     )
+            # Of several acks the last one was heard, if any was.
+            is_stale = bool(earlier.acking) and earlier.acking[-1][0] > later.number
+            if is_stale and any(line.result == "written" for line in earlier.acked):
+                yield key, f"{earlier.process} acked {key} after {later.process} had taken it over"
         if message.leases and _is_refused(message.leases[-1], ledger):
             last = message.leases[-1]
             yield key, f"{last.process} held the lease of {key}, and its write was refused"

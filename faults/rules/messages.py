@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -27,20 +27,23 @@ def nothing_lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
         if message.acknowledged is not None and not removed and kept.isdisjoint(message.ids):
             yield key, f"{key} was acknowledged and is lost"
         for lease in message.leases:
-            written = lease.written
-            if written is None:
+            gone = lease.gone
+            if gone is None:
                 continue
             id_ = lease.claimed.id
-            if written.outcome == "dead" and id_ not in over.letters:
+            if gone.outcome == "dead" and id_ not in over.letters:
                 yield key, f"{key} died and is no dead letter"
-            if written.outcome in ("done", "dead") and id_ in over.waiting:
-                yield key, f"{key} is there although it is {written.outcome}"
+            if id_ in over.waiting:
+                yield key, f"{key} is there although it is {gone.outcome or 'acked'}"
 
 
 def no_phantom(ledger: Ledger) -> Iterator[tuple[str, str]]:
-    """What was rolled back, or refused with the word that it was not stored, never appears."""
+    """What was rolled back, or refused as not stored, never appears; nor does what no one published."""
     waiting = set(ledger.over.waiting if ledger.over else ())
     for key, message in ledger.messages.items():
+        if message.intended is None:
+            yield key, f"{key} is there, and no one published it"
+            continue
         if message.refused is None or message.acknowledged is not None or message.is_timer:
             continue
         if message.leases or waiting & message.ids:
@@ -93,21 +96,44 @@ def delivered(ledger: Ledger) -> Iterator[tuple[str, str]]:
 
 
 def used_again(ledger: Ledger) -> Iterator[tuple[str, str]]:
-    """A store that is back is in use within ten seconds, by those who publish and those who claim."""
+    """A store that is back is in use within ten seconds: each queue, and by each process."""
     for seconds, what in returns(ledger):
         if seconds > RETURN_SECONDS:
-            yield "", f"{what} came {seconds:.1f} s after the store was back"
+            yield "", f"the next {what} came {seconds:.1f} s after the store was back"
 
 
 def returns(ledger: Ledger) -> Iterator[tuple[float, str]]:
-    """After each outage of the whole store: how long the next claim took, and the next publish that was stored."""
-    for what in ("claimed", "acknowledged"):
-        moments = sorted(line.at for line in ledger.lines if line.what == what)
-        for fault in ledger.faults:
-            # While its clock is moved back, nothing is due.
-            if fault.target is not None or fault.until is None or fault.skew is not None:
-                continue
-            place = bisect_left(moments, fault.until)
+    """After each outage of the whole store: how long the next claim took of each queue, and the next publish stored.
+
+    When every server of a cluster is there again: the same of each process, which may have lost its own.
+    """
+    of_queues: defaultdict[str, list[float]] = defaultdict(list)
+    of_processes: defaultdict[str, list[float]] = defaultdict(list)
+    for line in ledger.lines:
+        if line.what == "claimed":
+            of_queues[f"claim of {line.queue}"].append(line.at)
+            of_processes[f"claim by {line.process}"].append(line.at)
+        elif line.what == "acknowledged":
+            intended = ledger.messages[line.key or ""].intended
+            of_queues[f"publish to {intended.queue if intended is not None else None}"].append(line.at)
+            of_processes[f"publish by {line.process}"].append(line.at)
+    outages = (
+        fault.until
+        for fault in ledger.faults
+        # While its clock is moved back, nothing is due.
+        if fault.target is None and fault.until is not None and fault.skew is None
+    )
+    yield from _nexts(of_queues, outages)
+    for line in ledger.returned:
+        # Others have begun since.
+        there = {what: moments for what, moments in of_processes.items() if moments[0] < line.at}
+        yield from _nexts(there, [line.at])
+
+
+def _nexts(uses: Mapping[str, Sequence[float]], returned: Iterable[float]) -> Iterator[tuple[float, str]]:
+    for at in returned:
+        for what, moments in uses.items():
+            place = bisect_left(moments, at)
             # Without a next one it was the end of the run: `delivered` says whether something was left.
             if place < len(moments):
-                yield moments[place] - fault.until, f"the next line {what!r}"
+                yield moments[place] - at, what

@@ -35,6 +35,8 @@ async def _lose(stage: Stage, kind: str, *, cut: bool) -> None:
         )
         await stage.until_any_busy(20)
         await place.mend()
+        stage.journal.write("returned")
+        await stage.until_any_busy(20)
 
 
 SCENARIOS: Final = (

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
+import asyncmy
 import asyncpg
+from asyncmy.errors import MySQLError
 from redis.asyncio import Redis as Client
 
-from faults.place import EVERYSEC, on_a_small_disk, that_can_lose_power, with_movable_clock
+from faults.place import EVERYSEC, UNSYNCED, Place, on_a_small_disk, that_can_lose_power, with_movable_clock
 from faults.scenarios.network import SERVERS
 from faults.scenarios.processes import cast
 from faults.scenarios.scenario import ASYNCHRONOUS, Scenario
 from faults.stage import Stage
 from faults.workload.database import Database, SqlDatabase
+from nightmail.stores.postgres.lane import LISTEN
 from testkit.servers.postgres import Postgres
 from testkit.servers.redis import Redis
 
@@ -25,6 +29,14 @@ AGAIN_SECONDS: Final = 0.1
 STEP_SECONDS: Final = 8
 """How far the store's clock is moved at once: longer than a lease, and than any message is delayed."""
 MOST_CONNECTIONS: Final = 500
+FEWEST_CONNECTIONS: Final = 10
+"""MariaDB takes no lower limit."""
+LISTENING_SECONDS: Final = 10.0
+"""How soon somebody must listen again."""
+KILL_LISTENERS: Final = """
+    select count(pg_terminate_backend(pid)) from pg_stat_activity
+    where application_name = $1 and datname = current_database()
+"""
 
 
 async def crashes(stage: Stage) -> None:
@@ -41,20 +53,34 @@ async def crashes(stage: Stage) -> None:
 async def wakeups(stage: Stage) -> None:
     """The connections that wait for wake-ups are closed: polling must find what they would have told."""
     await cast(stage)
-    server = stage.place.server
     for number in range(stage.faults):
         await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
         begun = time.monotonic()
-        if isinstance(server, Postgres):
-            await asyncio.to_thread(
-                server.sql,
-                "select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen%'",
-            )
-        else:
-            assert isinstance(server, Redis)
-            await asyncio.to_thread(server.execute_command, "CLIENT", "KILL", "TYPE", "pubsub")
-        stage.note("wake-ups cut", None, begun)
-        stage.say(f"{number + 1} of {stage.faults} times cut")
+        killed = await _kill_listeners(stage.place)
+        # It is no excuse: nothing may run twice because of it.
+        stage.note("wake-ups cut", "those that listen", begun)
+        stage.say(f"{number + 1} of {stage.faults} times cut: {killed} connections")
+
+
+async def _kill_listeners(place: Place) -> int:
+    """How many there were: at least one, after a short while in which they may be on their way back."""
+    deadline = time.monotonic() + LISTENING_SECONDS
+    while not (killed := await _kill_those_that_listen(place)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody listened for {LISTENING_SECONDS:g} s: there was nothing to cut")
+        await asyncio.sleep(AGAIN_SECONDS)
+    return killed
+
+
+async def _kill_those_that_listen(place: Place) -> int:
+    if isinstance(place.server, Redis):
+        told = await asyncio.to_thread(place.server.execute_command, "CLIENT", "KILL", "TYPE", "pubsub")
+        return int(told.removeprefix(":"))
+    admin = await asyncpg.connect(place.url)
+    try:
+        return int(await admin.fetchval(KILL_LISTENERS, LISTEN.application_name))
+    finally:
+        await admin.close()
 
 
 async def connections(stage: Stage) -> None:
@@ -63,10 +89,13 @@ async def connections(stage: Stage) -> None:
     for number in range(stage.faults):
         await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
         begun = time.monotonic()
-        if stage.place.store == "postgres":
-            await _fill_postgres(stage.place.url)
-        else:
-            await _fill_redis(stage.place.url)
+        match stage.place.store:
+            case "postgres":
+                await _fill_postgres(stage.place.url)
+            case "mariadb":
+                await _fill_mariadb(stage.place.url)
+            case _:
+                await _fill_redis(stage.place.url)
         stage.note("no connections left", None, begun)
         stage.say(f"{number + 1} of {stage.faults} times no connections left")
 
@@ -92,6 +121,41 @@ async def _take_all(url: str, taken: list[asyncpg.Connection]) -> None:
     with suppress(asyncpg.TooManyConnectionsError):
         while len(taken) < MOST_CONNECTIONS:
             taken.append(await asyncpg.connect(url))
+
+
+async def _fill_mariadb(url: str) -> None:
+    """Its limit is set to fewer than there are; those that end make no room for others."""
+    admin = await _connected_to_mariadb(url)
+    taken = [admin]
+    async with admin.cursor() as cursor:
+        await cursor.execute("select @@global.max_connections")
+        [most] = await cursor.fetchone()
+        await cursor.execute(f"set global max_connections = {FEWEST_CONNECTIONS}")
+        try:
+            for _ in range(int(FULL_SECONDS / AGAIN_SECONDS)):
+                ours = {connection.thread_id() for connection in taken}
+                await cursor.execute(
+                    "select id from information_schema.processlist where command <> 'Daemon'"
+                )
+                for (id_,) in await cursor.fetchall():
+                    if id_ not in ours:
+                        with suppress(MySQLError):  # It has gone by itself.
+                            await cursor.execute(f"kill {id_}")
+                with suppress(MySQLError):
+                    while True:
+                        taken.append(await _connected_to_mariadb(url))
+                await asyncio.sleep(AGAIN_SECONDS)
+        finally:
+            await cursor.execute(f"set global max_connections = {most}")
+    for connection in taken:
+        connection.close()
+
+
+async def _connected_to_mariadb(url: str) -> Any:
+    parts = urlsplit(url)
+    return await asyncmy.connect(
+        host=parts.hostname, port=parts.port, user=parts.username, password=parts.password or ""
+    )
 
 
 async def _fill_redis(url: str) -> None:
@@ -206,10 +270,15 @@ SCENARIOS: Final = (
         about="the server's connection limit is reached, and the connections there are get cut",
         play=connections,
         faults=4,
-        stores=("postgres", "redis"),
+        stores=SERVERS,
     ),
     Scenario(
-        name="crashes", about="kill -9 and restart of the server", play=crashes, faults=5, stores=SERVERS
+        name="crashes",
+        about="kill -9 and restart of the server",
+        play=crashes,
+        faults=5,
+        stores=(*SERVERS, *UNSYNCED),
+        forgives=dict.fromkeys(UNSYNCED, ASYNCHRONOUS),
     ),
     Scenario(
         name="wakeups",

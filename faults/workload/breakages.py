@@ -6,22 +6,32 @@ Each is a mistake that a queue can have, and names the scenario that must find i
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from nightmail.message import Message
+from nightmail.engine.attempt import Attempt
+from nightmail.errors import StoreUnavailable
+from nightmail.message import Delivery, Message
 from nightmail.outcome import Done, Release, Retry, WriteResult
-from nightmail.store import Extend, FullStore, Settlement
+from nightmail.store import Claimed, Extend, FullStore, Settlement
+from nightmail.stores.shared.opening import Origin
 from nightmail.stores.shared.table_names import TableNames
 from nightmail.stores.sql import statements
 from nightmail.stores.sqlite.pausing import Paused
 
 TOO_LATE_SECONDS: Final = 0.3
+MUCH_TOO_LATE_SECONDS: Final = 12.0
+SLOW_STOP_SECONDS: Final = 5.0
 
 _background: Final[set[asyncio.Task[object]]] = set()
+
+
+NOW_AND_THEN: Final = 0.3
+"""How often what happens at times happens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +69,129 @@ def acknowledged_before_commit(store: Any) -> None:
     store.publish = too_soon
 
 
-def without_timer_ids(store: Any) -> None:
-    """A publish that is repeated is stored again."""
-    publish = store.publish
+def published_without(**options_of_it: Any) -> Callable[[Any], None]:
+    """What a message is published with gets lost on its way."""
 
-    async def forgetful(message: Message, **options: Any) -> int | None:
-        forgotten = replace(message, timer_id=None, dedup_for=None)
-        return await publish(forgotten, **options)  # type: ignore[no-any-return]  # It is a store's.
+    def broken(store: Any) -> None:
+        publish = store.publish
 
-    store.publish = forgetful
+        async def forgetful(message: Message, **options: Any) -> int | None:
+            forgotten = replace(message, **options_of_it)
+            return await publish(forgotten, **options)  # type: ignore[no-any-return]  # It is a store's.
+
+        store.publish = forgetful
+
+    return broken
+
+
+def at_times_raises(error: Callable[[], Exception]) -> Callable[[Any], None]:
+    """A publish stores its message, and at times says something else."""
+
+    def broken(store: Any) -> None:
+        publish = store.publish
+
+        async def wrong(message: Message, **options: Any) -> int | None:
+            stored: int | None = await publish(message, **options)
+            if options.get("transaction") is None and random.random() < NOW_AND_THEN:
+                raise error()
+            return stored
+
+        store.publish = wrong
+
+    return broken
+
+
+def leased_for(times: float) -> Callable[[Any], None]:
+    """The store gives another lease than it was asked for."""
+
+    def broken(store: Any) -> None:
+        claim = store.claim
+
+        async def wrong(queues: Sequence[str], *, lease: timedelta, **options: Any) -> Claimed:
+            return await claim(queues, lease=lease * times, **options)  # type: ignore[no-any-return]  # It is a store's.
+
+        store.claim = wrong
+
+    return broken
+
+
+def with_every_claim(change: Callable[[Claimed], Claimed]) -> Callable[[Any], None]:
+    """What a claim brings is changed."""
+
+    def broken(store: Any) -> None:
+        claim = store.claim
+
+        async def wrong(queues: Sequence[str], **options: Any) -> Claimed:
+            return change(await claim(queues, **options))
+
+        store.claim = wrong
+
+    return broken
+
+
+def twice(claimed: Claimed) -> Claimed:
+    """The first message is there twice."""
+    return replace(claimed, deliveries=(*claimed.deliveries[:1], *claimed.deliveries))
+
+
+def for_the_first_time(claimed: Claimed) -> Claimed:
+    """Nobody counts how many workers a message has cost."""
+    return replace(claimed, deliveries=tuple(replace(each, deliveries=1) for each in claimed.deliveries))
+
+
+def never_claimed(store: Any) -> None:
+    """One queue is forgotten."""
+    claim = store.claim
+
+    async def wrong(queues: Sequence[str], **options: Any) -> Claimed:
+        known = [queue for queue in queues if queue != "thread"]
+        return await claim(known, **options) if known else Claimed((), None)
+
+    store.claim = wrong
+
+
+def late_after_an_outage(store: Any) -> None:
+    """A claim that failed is not tried again for long."""
+    claim = store.claim
+
+    async def wrong(queues: Sequence[str], **options: Any) -> Claimed:
+        try:
+            return await claim(queues, **options)  # type: ignore[no-any-return]  # It is a store's.
+        except StoreUnavailable:
+            await asyncio.sleep(MUCH_TOO_LATE_SECONDS)
+            raise
+
+    store.claim = wrong
+
+
+def acks_nothing(store: Any) -> None:
+    """An ack in a handler's transaction is forgotten."""
+
+    async def nothing(_deliveries: Sequence[Delivery], *, transaction: object) -> None:
+        pass
+
+    store.ack = nothing
+
+
+def closed_late(store: Any) -> None:
+    """A stop takes long."""
+    close = store.close
+
+    async def late() -> None:
+        await asyncio.sleep(SLOW_STOP_SECONDS)
+        await close()
+
+    store.close = late
+
+
+def a_failure_is_done() -> None:
+    """What should be retried is written as done."""
+    setattr(Attempt, "_retry", lambda *_: Done())  # noqa: B010 - mypy refuses the assignment
+
+
+def used_in_a_child() -> None:
+    """A child is not refused its parent's store."""
+    setattr(Origin, "refuse_elsewhere", lambda _origin: None)  # noqa: B010 - mypy refuses the assignment
 
 
 def not_fenced() -> None:
@@ -158,7 +282,7 @@ BREAKAGES: Final = {
             scenario="lost-replies",
             store="redis",
             rules=("timer_ids",),
-            publisher=without_timer_ids,
+            publisher=published_without(timer_id=None, dedup_for=None),
         ),
         Breakage(
             name="claimed-while-paused",
@@ -167,8 +291,109 @@ BREAKAGES: Final = {
             rules=("obeys_pauses",),
             product=claimed_while_paused,
         ),
+        Breakage(
+            name="stored-and-refused",
+            scenario="kills",
+            store="sqlite",
+            rules=("no_phantom",),
+            publisher=at_times_raises(StoreUnavailable),
+        ),
+        Breakage(
+            name="a-raw-error",
+            scenario="kills",
+            store="sqlite",
+            rules=("ends_well",),
+            publisher=at_times_raises(OSError),
+        ),
+        Breakage(
+            name="used-in-a-child",
+            scenario="forks",
+            store="sqlite",
+            rules=("ends_well",),
+            product=used_in_a_child,
+        ),
+        Breakage(
+            name="without-ordering-keys",
+            scenario="kills",
+            store="sqlite",
+            rules=("in_order",),
+            publisher=published_without(ordering_key=None),
+        ),
+        Breakage(
+            name="without-delay",
+            scenario="kills",
+            store="sqlite",
+            rules=("never_early",),
+            publisher=published_without(due=None),
+        ),
+        Breakage(
+            name="short-leases",
+            scenario="kills",
+            store="sqlite",
+            rules=("one_lease",),
+            worker=leased_for(0.25),
+        ),
+        Breakage(
+            name="long-leases",
+            scenario="kills",
+            store="sqlite",
+            rules=("taken_over",),
+            worker=leased_for(6),
+        ),
+        Breakage(
+            name="claimed-twice",
+            scenario="kills",
+            store="sqlite",
+            rules=("runs_once",),
+            worker=with_every_claim(twice),
+        ),
+        Breakage(
+            name="deliveries-not-counted",
+            scenario="poison",
+            store="sqlite",
+            rules=("poison_alone",),
+            worker=with_every_claim(for_the_first_time),
+        ),
+        Breakage(
+            name="never-claimed",
+            scenario="kills",
+            store="sqlite",
+            rules=("delivered",),
+            worker=never_claimed,
+        ),
+        Breakage(
+            name="late-after-an-outage",
+            scenario="crashes",
+            store="redis",
+            rules=("used_again",),
+            worker=late_after_an_outage,
+        ),
+        Breakage(
+            name="acks-nothing",
+            scenario="kills",
+            store="sqlite",
+            rules=("effects_once",),
+            worker=acks_nothing,
+        ),
+        Breakage(
+            name="closed-late",
+            scenario="stops",
+            store="sqlite",
+            rules=("stops_in_time",),
+            worker=closed_late,
+        ),
+        Breakage(
+            name="a-failure-is-done",
+            scenario="kills",
+            store="sqlite",
+            rules=("right_outcome",),
+            product=a_failure_is_done,
+        ),
     )
 }
+
+WITHOUT: Final[dict[str, str]] = {}
+"""The rules that no breakage is found by, each with the reason."""
 
 
 def break_product(name: str | None) -> None:

@@ -18,6 +18,10 @@ CHILD_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.02
 
 
+INHERITED: Final = 70
+"""The exit code of a process whose child could use its store."""
+
+
 class Inherited(Exception):
     """A child could use the store of its parent."""
 
@@ -43,6 +47,8 @@ async def refused_in_a_child(store: FullStore, seconds: float) -> None:
 
 def _in_child(store: FullStore, seconds: float) -> None:
     code = 1
+    # If its parent ends first, nothing else ends a child that hangs.
+    signal.alarm(int(2 * CHILD_SECONDS))
 
     async def try_to_publish() -> None:
         nonlocal code

@@ -215,8 +215,9 @@ async def publish(config: PublisherConfig, journal: Journal) -> None:
                 break
             except StoreUnavailable:
                 await asyncio.sleep(AGAIN_SECONDS)
+        publisher = Publisher(config, journal, broker, database)
         journal.write("booted")
-        await Publisher(config, journal, broker, database).run()
+        await publisher.run()
         await broker.stop()
         await store.close()
 

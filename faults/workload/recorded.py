@@ -10,7 +10,10 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from sqlalchemy import event
+
 from faults.journal import Journal
+from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Release, WriteResult
 from nightmail.store import Claimed, Extend, FullStore, Settlement
@@ -107,16 +110,34 @@ class _Recorder:
     async def ack(self, deliveries: Sequence[Delivery], *, transaction: object) -> None:
         for delivery in deliveries:
             self._write("acking", **lease_of(delivery))
-        await self._ack(deliveries, transaction=transaction)
+        try:
+            await self._ack(deliveries, transaction=transaction)
+        except LeaseLost:
+            self._acked(deliveries, "lost")
+            raise
+        session = getattr(transaction, "sync_session", None)
+        if session is not None:
+            event.listen(session, "after_commit", lambda _: self._acked(deliveries, "written"), once=True)
+
+    def _acked(self, deliveries: Sequence[Delivery], result: str) -> None:
+        self._write_all("acked", (lease_of(delivery) | {"result": result} for delivery in deliveries))
 
     @asynccontextmanager
     async def transaction(self, deliveries: Sequence[Delivery], client: object) -> Any:
         """On Redis an ack is the end of this block."""
         assert self._transaction is not None
-        async with self._transaction(deliveries, client) as pipeline:
-            yield pipeline
-            for delivery in deliveries:
-                self._write("acking", **lease_of(delivery))
+        begun = False
+        try:
+            async with self._transaction(deliveries, client) as pipeline:
+                yield pipeline
+                begun = True
+                for delivery in deliveries:
+                    self._write("acking", **lease_of(delivery))
+        except LeaseLost:
+            if begun:
+                self._acked(deliveries, "lost")
+            raise
+        self._acked(deliveries, "written")
 
     def run_on_keeper_thread(
         self, work: Callable[[Extend], Awaitable[None]], **options: Any

@@ -18,7 +18,7 @@ from faults.journal import CANCELLED, Journal
 from faults.workload.breakages import break_product, break_worker
 from faults.workload.config import BULK_QUEUE, TRANSACTIONAL, WorkerConfig
 from faults.workload.database import Database, RedisDatabase, SqlDatabase, write_effect
-from faults.workload.forking import refused_in_a_child
+from faults.workload.forking import INHERITED, Inherited, refused_in_a_child
 from faults.workload.process import begin
 from faults.workload.recorded import lease_of, record
 from nightmail import ConstantRetry, OutboxBroker, open_store
@@ -53,10 +53,14 @@ class Handlers:
 
     def block(self) -> None:
         """Let nothing else run, in this event loop or in the whole process."""
+        begun = time.monotonic()
         if self._config.blocks == "loop":
             time.sleep(self._config.block_seconds)
+            # It is no excuse: leases are renewed by a thread of their own.
+            self._journal.write(
+                "fault", kind="loop blocked", target="an event loop", sent=begun, until=time.monotonic()
+            )
             return
-        begun = time.monotonic()
         _KEEPS_THE_GIL.usleep(int(self._config.block_seconds * 1_000_000))
         self._journal.write(
             "fault", kind="GIL kept", target=self._config.name, sent=begun, until=time.monotonic()
@@ -65,7 +69,12 @@ class Handlers:
     async def fork(self) -> None:
         """Fork a process that tries to use the store."""
         begun = time.monotonic()
-        await refused_in_a_child(self._store, self._random.random())
+        try:
+            await refused_in_a_child(self._store, self._random.random())
+        except Inherited:
+            # Raised here it would only be a handler's failure, and tried again.
+            logging.getLogger(__name__).exception("a child used the store")
+            os._exit(INHERITED)
         # It hit the child alone: the parent has no excuse.
         self._journal.write("fault", kind="fork", target="a child", sent=begun, until=time.monotonic())
 

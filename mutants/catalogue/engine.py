@@ -320,7 +320,7 @@ MUTANTS: Final = (
         name="a claim beside other workers is as large as it can be",
         why="what has become due for one subscriber waits for the claim of thousands that drains another's queue",
         file="engine/prefetch.py",
-        text="min(room, self._most_beside_others) if beside_others else room",
+        text="min(room, self._short) if short else room",
         instead="room",
         killers=(
             f"{_UNIT}/test_claim_and_settle_batching.py::"

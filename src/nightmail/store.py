@@ -74,6 +74,11 @@ class Capabilities:
     """Whether it lives in the process, so that its tables may be created unasked."""
     connections: int
     """How many connections one process needs at most, however many subscribers and handlers it has."""
+    serial: bool = False
+    """Whether a server carries out one call after the other, so that a long claim holds up all its clients.
+
+    Claims are short then, and one is carried out while the answer of the one before is read.
+    """
 
 
 @dataclass(frozen=True, slots=True)

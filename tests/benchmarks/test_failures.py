@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 import venv
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -19,8 +18,8 @@ from benchmarks.child import Child, ChildFailed
 from benchmarks.environments import NoEnvironment, python_for
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Results, Table
-from benchmarks.scenarios import drain, latency, recovery
-from benchmarks.scenarios.draining import work_off
+from benchmarks.scenarios import latency, recovery
+from benchmarks.scenarios.draining import Meter, work_off
 from benchmarks.systems import OURS, STORES, System
 from testkit.servers.errors import ServerError
 from tests.benchmarks.fakes import FakeChild, bench
@@ -96,22 +95,36 @@ async def test_what_cannot_be_started_is_told_to_stop() -> None:
     assert [child.asked, second.asked] == [["start", "stop"], ["start", "stop"]]
 
 
-async def test_processor_time_of_one_system_is_measured_though_another_fails(here: Lab) -> None:
-    benches = [bench("broken", FakeChild("fill")), bench("sound", FakeChild())]
+async def test_processor_time_is_counted_between_the_first_message_and_the_last() -> None:
+    # Half a second to start, one at work on all but the first ten, and two to stop.
+    child, meter = Working(10, [0.5, 1.5, 3.5]), Meter()
 
-    await drain._processor(here, "typed handler", "typed", benches)
+    await work_off(bench("sound", child), "typed", 100, meter)
 
-    (table,) = here.results.tables
-    assert [row.system for row in table.rows if row.values] == ["sound: its process"]
-    assert [failure["what"] for failure in here.results.failures] == [
-        "drain, processor time for each message, typed handler, broken"
-    ]
+    assert meter.own == pytest.approx(1e6 / 90)
+    assert meter.server is None
 
 
-async def test_processor_time_of_no_system_is_no_table(here: Lab) -> None:
-    await drain._processor(here, "typed handler", "typed", [])
+async def test_processor_time_of_a_drain_that_is_over_at_the_first_look_is_not_measured() -> None:
+    meter = Meter()
 
-    assert here.results.tables == []
+    await work_off(bench("sound", Working(100, [0.5, 1.5])), "typed", 100, meter)
+
+    assert meter.own is None
+
+
+class Working(FakeChild):
+    """Has handled so many when the first are looked for, and has then used so much processor time."""
+
+    def __init__(self, first: int, used: list[float]) -> None:
+        super().__init__()
+        self._first, self._seconds = first, used
+
+    async def wait(self, queue: str, count: int | None, *, patience: float) -> dict[str, Any]:
+        return {**await super().wait(queue, count, patience=patience), "count": max(self._first, count or 0)}
+
+    def processor_seconds(self) -> float:
+        return self._seconds.pop(0)
 
 
 async def test_all_at_once_are_measured_though_one_fails_in_an_unforeseen_way(here: Lab) -> None:
@@ -189,37 +202,45 @@ def test_an_environment_whose_index_does_not_answer_is_left_out(
 
 
 class Draining(FakeChild):
-    """Has handled so much of its backlog."""
+    """Its timers are due at ten, and its backlog is over at this time, or never."""
 
-    def __init__(self, handled: int) -> None:
+    def __init__(self, over_at: float | None) -> None:
         super().__init__()
-        self._handled = handled
+        self._over_at = over_at
 
     async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         await super().ask(do)
+        if do == "timers":
+            return {"first": 9.0, "last": 10.0}
         late = {"count": 40, "p50": 0.001, "p99": 0.001, "min": 0.0, "max": 0.002}
         return {"late": late} if do == "report" else {}
 
     async def wait(self, queue: str, count: int | None, *, patience: float) -> dict[str, Any]:
-        now = time.time()
+        handled = 1 if self._over_at is None else 10_000
         return {
-            "count": self._handled if count is None else count,
-            "first": now,
+            "count": handled if count is None else count,
+            "first": 1.0,
             "with_first": 1,
-            "last": now + 1,
+            "last": self._over_at or 12.0,
         }
 
 
-@pytest.mark.parametrize(("handled", "rounds"), [(10, 1), (10_000, 0)])
-async def test_timers_count_as_beside_a_drain_only_if_it_was_not_over(
-    handled: int, rounds: int, here: Lab, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("over_at", "rounds"),
+    [
+        pytest.param(None, 1, id="goes on"),
+        pytest.param(11.0, 1, id="ended before late timers were handled"),
+        pytest.param(9.0, 0, id="ended before the last was due"),
+    ],
+)
+async def test_timers_count_as_beside_a_drain_only_if_it_went_on_until_the_last_was_due(
+    over_at: float | None, rounds: int, here: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     @asynccontextmanager
     async def benches(
         systems: Iterable[System], store: str, processes: int = 1
     ) -> AsyncIterator[list[Bench]]:
-        yield [bench("ours", Draining(handled), FakeChild())]
+        yield [bench("ours", Draining(over_at), Draining(over_at))]
 
     monkeypatch.setattr(here, "benches", benches)
     await latency.lateness_under_load(here, "sqlite")

@@ -13,7 +13,7 @@ from benchmarks.bounds import BOUNDS, Bound, Place, verdicts
 from benchmarks.environments import ROOT
 from benchmarks.estimate import Estimate, Left
 from benchmarks.registry import Scenario, chosen
-from benchmarks.results import Course, Results, Row, Table
+from benchmarks.results import FULL, Course, Results, Row, Table
 from benchmarks.run import run
 from benchmarks.scenarios import snapshot
 from benchmarks.show import summary_lines
@@ -49,19 +49,40 @@ def test_a_figure_that_is_missed_says_where_to_read_why_and_one_that_holds_does_
     assert "[why]" not in report._summary(held)
 
 
-def test_every_reason_is_a_page_with_that_section() -> None:
-    reasons = {bound.why for bound in BOUNDS if bound.why}
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.what)
+def test_every_bound_names_the_section_that_says_why_it_is_missed(bound: Bound) -> None:
+    path, _, section = bound.why.partition("#")
 
-    assert reasons
-    for reason in reasons:
-        path, _, section = reason.partition("#")
-        text = (ROOT / path).read_text()
-        headings = [
-            line.lstrip("#").strip().lower().replace(" ", "-")
-            for line in text.splitlines()
-            if line[:1] == "#"
-        ]
-        assert section in headings
+    assert path, "it names no page"
+    headings = [
+        line.lstrip("#").strip().lower().replace(" ", "-")
+        for line in (ROOT / path).read_text().splitlines()
+        if line.startswith("#")
+    ]
+    assert section in headings
+
+
+def test_every_figure_that_the_committed_runs_miss_says_why() -> None:
+    missed = [
+        verdict
+        for results in report.committed().values()
+        for verdict in verdicts(results)
+        if verdict.holds is False
+    ]
+
+    assert [verdict.bound.what for verdict in missed if not verdict.why] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "stores"),
+    [
+        ("two processes, of one", STORES),
+        ("idle, 20 subscribers, transactions", ("postgres", "redis", "mariadb")),
+        ("throughput after the first million, of the first 100,000", STORES),
+    ],
+)
+def test_what_is_measured_on_several_stores_has_a_bound_on_each(what: str, stores: tuple[str, ...]) -> None:
+    assert {bound.ours.store for bound in BOUNDS if bound.what.endswith(what)} == set(stores)
 
 
 def test_a_quick_run_of_everything_names_each_bound_of_a_full_one(
@@ -184,3 +205,47 @@ def test_the_snapshot_is_held_while_the_rate_is_reached() -> None:
     wanted = [bound for bound in BOUNDS if bound.ours.case == snapshot.SENT]
 
     assert [bound.at_least for bound in wanted] == [snapshot.RATE * 0.99]
+
+
+def test_the_page_says_why_something_failed() -> None:
+    failed = [{"what": "drain, pgqueuer", "error": "ChildFailed: no answer in 300 s\nTraceback: ..."}]
+
+    page = report._run(Results(quick=False, failures=failed), Path("full.json"))
+
+    assert page.endswith("- drain, pgqueuer: ChildFailed: no answer in 300 s\n")
+
+
+def test_rows_without_a_value_are_drawn_with_their_note() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    rows = [Row("nightmail", [20.0]), Row("pgqueuer", [30.0]), Row("procrastinate", note="not within 75 s")]
+
+    figure = plots._bars([Table("recovery", "after SIGKILL", "postgres", "s", [*rows, Row("other")])])
+
+    (axis,) = figure.axes
+    assert [text.get_text().strip() for text in axis.texts] == [
+        "not measured",
+        "not within 75 s",
+        "30.0",
+        "20.0",
+    ]
+    assert [label.get_text() for label in axis.get_yticklabels()][1] == "procrastinate"
+
+
+@pytest.mark.parametrize(
+    ("row", "color"),
+    [
+        ("nightmail, no log", plots.OURS_COLOR),
+        ("100,000 after the first million", plots.OURS_COLOR),
+        ("faststream-outbox, best, beside none", plots.OTHERS_COLOR),
+        ("asyncio.sleep, no store", plots.OTHERS_COLOR),
+        ("by hand", plots.LIMIT_COLOR),
+    ],
+)
+def test_what_is_measured_of_ours_has_our_colour(row: str, color: str) -> None:
+    assert plots._color(row) == color
+
+
+def test_the_overview_shows_tables_of_a_full_run() -> None:
+    full = Results.read(FULL)
+
+    assert [place for place in plots.HEADLINES if full.table(*place) is None] == []

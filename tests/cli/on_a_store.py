@@ -192,10 +192,29 @@ class CommandsOnAStore:
         assert (due["kind"], due["last_error"]) == ("due_later", "TimeoutError('10 s')")
 
     def test_an_unknown_id_is_not_found(self, store: str) -> None:
-        for command in (["show", "123456"], ["dead", "show", "123456"]):
+        for command in (
+            ["show", "123456"],
+            ["dead", "show", "123456"],
+            ["dead", "redrive", "--id", "123456"],
+            ["dead", "redrive", "--id", "123456", "--yes"],
+            ["dead", "purge", "--id", "123456"],
+            ["dead", "purge", "--id", "123456", "--yes"],
+        ):
             ran = nightmail(*command, url=store)
-            assert ran.code == 6
+            assert ran.code == 6, command
+            assert "123456" in ran.refusal
             assert "`nightmail dead list`" in ran.refusal
+
+    def test_dead_letters_that_are_there_are_taken_though_another_id_is_unknown(self, store: str) -> None:
+        bury(store, "ValueError: no")
+        (letter,) = on_store(store, lambda opened: opened.dead(DeadFilter()))
+
+        other = nightmail("dead", "purge", "--id", str(letter.id), "--error", "KeyError", "--yes", url=store)
+        purged = nightmail("dead", "purge", "--id", str(letter.id), "--id", "123456", "--yes", url=store)
+
+        assert other.code == 6
+        assert (purged.code, purged.out.splitlines()[-1]) == (0, "1 deleted")
+        assert nightmail("dead", "purge", "orders", "--yes", url=store).code == 0
 
     # ------------------------------------------------------------------------------------------ change
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
+import shlex
 import socket
 from datetime import timedelta
 
@@ -103,6 +104,21 @@ class OperatingOnAStore:
         assert wrong.code == 6
         assert "orders is not paused, but some of its ordering keys are: --key KEY" in wrong.refusal
         assert nightmail("resume", "orders", "--key", "acct-7", url=store).code == 0
+
+    @pytest.mark.parametrize(("queue", "key"), [("a b;c", "it's"), ("-x", "--y")])
+    def test_a_command_that_is_suggested_can_be_pasted_into_a_shell(
+        self, store: str, queue: str, key: str
+    ) -> None:
+        paused = nightmail("pause", "--key", key, "--", queue, url=store)
+        gone = nightmail("cancel", "--", queue, "t", url=store)
+
+        assert (paused.code, gone.code) == (0, 6)
+        (resume,) = re.findall("`([^`]* resume [^`]*)`", paused.err)
+        (listing,) = re.findall("`([^`]* list [^`]*)`", gone.refusal)
+        assert nightmail(*shlex.split(resume)[1:], url=store).out == (
+            f"ordering key {key} of {queue} is resumed\n"
+        )
+        assert nightmail(*shlex.split(listing)[1:], url=store).err == "nothing waits there\n"
 
     def test_a_breaker_is_closed_only_when_it_is_meant(self, store: str) -> None:
         on_store(

@@ -12,6 +12,9 @@ from tests.cli.support import bury, migrated, nightmail, on_store, publish
 
 pytestmark = pytest.mark.sqlite
 
+HUGE = "99999999999999999999"
+"""No store has an id of so many digits."""
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
@@ -28,7 +31,9 @@ def url(tmp_path: Path) -> str:
         (["list", "q" * 256], "at most 255"),
         (["list", "--after", "tea"], "a moment and an id"),
         (["list", "--after", "2026-11-17T10:00:00/5"], "no time zone"),
+        (["list", "--after", f"2026-11-17T10:00:00Z/{HUGE}"], "is no id"),
         (["list", "--due-within", "soon"], "a duration looks like"),
+        (["list", "--due-within", "99999999d"], "99999999d is too long"),
         (["status", "--over", "-1s"], "a duration looks like"),
         (["tail", "--every", "0s"], "no time at all"),
         (["tail", ""], "queue must not be empty"),
@@ -49,7 +54,11 @@ def url(tmp_path: Path) -> str:
         (["cancel", "orders"], "--everything"),
         (["cancel", "orders", "t", "--everything"], "--everything"),
         (["reschedule", "orders", "t"], "say when"),
+        (["dead", "show", HUGE], "is no id"),
+        (["dead", "show", "--", "-1"], "is no id"),
         (["dead", "list", "--error", " "], "--error is empty"),
+        (["dead", "list", "--id", "1", "--id", HUGE], "is no id"),
+        (["dead", "list", "--before", HUGE], "is no id"),
         (["dead", "redrive"], "which dead letters?"),
         (["dead", "redrive", "--yes"], "which dead letters?"),
         (["dead", "redrive", "--error", ""], "--error is empty"),
@@ -58,6 +67,8 @@ def url(tmp_path: Path) -> str:
         (["dead", "redrive", "mail", "--everything"], "goes with no condition"),
         (["dead", "redrive", "mail", "--rate", "0"], "--rate"),
         (["dead", "redrive", "mail", "--to", ""], "queue must not be empty"),
+        (["dead", "redrive", "--id", HUGE, "--yes"], "is no id"),
+        (["dead", "purge", "--id", HUGE, "--yes"], "is no id"),
         (["dead", "purge"], "which dead letters?"),
         (["dead", "purge", "--yes", "--limit", "5"], "which dead letters?"),
     ],

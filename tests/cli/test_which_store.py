@@ -217,6 +217,26 @@ def test_a_file_that_makes_no_sense_is_named(an_empty_directory: Path, written: 
     assert said in ran.refusal
 
 
+def test_a_file_that_is_no_text_is_named(an_empty_directory: Path) -> None:
+    (an_empty_directory / "nightmail.toml").write_bytes('url = "sqlite:///käse.db"'.encode("latin-1"))
+
+    ran = nightmail("list")
+
+    assert ran.code == 2
+    assert ran.refusal == "nightmail.toml cannot be read: it is not UTF-8"
+
+
+@pytest.mark.parametrize("written", ["tool = 3", "tool = []", "[tool]\nnightmail = 3"])
+def test_a_project_whose_settings_are_no_table_is_named(an_empty_directory: Path, written: str) -> None:
+    (an_empty_directory / "pyproject.toml").write_text(written)
+
+    ran = nightmail("list")
+
+    assert ran.code == 2
+    assert ran.refusal.startswith("pyproject.toml: ")
+    assert "must be a table" in ran.refusal
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from faults.place import Place
 from faults.proxy import Proxy
 from faults.run import run
 from faults.scenarios import SCENARIOS
+from faults.scenarios.scenario import Scenario
 from nightmail import Message, PublishUncertain, open_store
 from nightmail.errors import StoreUnavailable
 from nightmail.store import FullStore
@@ -20,31 +22,36 @@ SEED: Final = 1
 BULK: Final = 200.0
 KILLS: Final = 3
 LOST_REPLIES: Final = 10
-PAUSES: Final = 2
+PAUSES: Final = 3
+"""Two queues, then an ordering key."""
+PUBLISHER_PAUSE: Final = 0.075
+"""Between two messages, in seconds: the backlog lasts as long as the pauses, and little of it is left then."""
 PUBLISHES: Final = 30
 
 
 async def kills(place: Place, directory: Path) -> None:
     """Workers and publishers are killed."""
-    found = await clean("kills", place, directory, faults=KILLS)
+    found = await clean(SCENARIOS["kills"], place, directory, faults=KILLS)
     assert found.faults["worker killed"] + found.faults["publisher killed"] == KILLS
 
 
 async def lost_replies(place: Place, directory: Path) -> None:
     """Replies are lost, those of commits above all."""
-    found = await clean("lost-replies", place, directory, faults=LOST_REPLIES)
+    found = await clean(SCENARIOS["lost-replies"], place, directory, faults=LOST_REPLIES)
     assert sum(found.faults.values()) >= LOST_REPLIES
 
 
 async def paused(place: Place, directory: Path) -> None:
-    """An operator pauses queues of eight processes under load."""
-    found = await clean("paused", place, directory, faults=PAUSES)
-    assert found.faults["queue paused"] == PAUSES
+    """An operator pauses queues and an ordering key of eight processes under load."""
+    scenario = SCENARIOS["paused"]
+    publisher = {**scenario.publisher, "pause": PUBLISHER_PAUSE}
+    found = await clean(replace(scenario, publisher=publisher), place, directory, faults=PAUSES)
+    assert found.faults == {"queue paused": PAUSES - 1, "key paused": 1}
 
 
-async def clean(scenario: str, place: Place, directory: Path, *, faults: int) -> Figures:
+async def clean(scenario: Scenario, place: Place, directory: Path, *, faults: int) -> Figures:
     """The figures of a run that found nothing."""
-    found, report = await run(SCENARIOS[scenario], place, directory, seed=SEED, faults=faults, bulk=BULK)
+    found, report = await run(scenario, place, directory, seed=SEED, faults=faults, bulk=BULK)
     assert not report, report
     assert found.messages > 0
     return found

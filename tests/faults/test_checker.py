@@ -39,9 +39,18 @@ def booted(process: str = ME, **facts: Any) -> Line:
 def claimed(at: float, token: str = A, process: str = ME, **facts: Any) -> Line:
     usual: dict[str, Any] = {
         "key": KEY, "id": 1, "sent": at - 0.01, "store_at": EPOCH + at, "due_at": EPOCH, "deliveries": 1,
-        "lease": LEASE,
+        "lease": LEASE, "queue": "plain",
     }  # fmt: skip
     return Line(what="claimed", process=process, at=at, token=token, **usual | facts)
+
+
+def looked(at: float, process: str = OTHER, queue: str = "plain") -> list[Line]:
+    """A claim that finds nothing."""
+    token = f"empty {at}"
+    return [
+        Line(what="claiming", process=process, at=at, token=token, queue=queue),
+        Line(what="claim_ended", process=process, at=at, token=token),
+    ]
 
 
 def about(what: Any, at: float, token: str | None = A, process: str = ME, **facts: Any) -> Line:
@@ -96,6 +105,10 @@ def nemesis(what: Any, at: float, **facts: Any) -> Line:
     return Line(what=what, process="nemesis", at=at, **facts)
 
 
+def exited(code: int, at: float = 50.0, target: str = ME) -> Line:
+    return nemesis("exited", at, target=target, code=code)
+
+
 def end(at: float = 90.0, **facts: Any) -> list[Line]:
     return [nemesis("calm", at - 30), nemesis("over", at, **facts)]
 
@@ -106,6 +119,8 @@ TAKEN_OVER: Final = [
     *a_run(4.5, token="b", process=OTHER, deliveries=2),
 ]  # fmt: skip
 """A worker freezes with a message, and another takes it over."""
+LEFT_BEHIND: Final = [*published(), claimed(1.0), about("started", 1.0), fault(1.1)]
+"""A worker is killed with a message."""
 IN_LINE: Final = [
     *BOOTED, *published(ordering_key="k"), *published("publisher-1/1", 2, 0.5, ordering_key="k"),
 ]  # fmt: skip
@@ -134,6 +149,26 @@ FINE: Final = {
         *TAKEN_OVER, about("ended", 6.1, how="ok"), *settled(6.2, result="lost"),
         *settled(6.5, token="b", process=OTHER), *end(),
     ],
+    "done was not heard, and a fault is why": [
+        *BOOTED, *published(), *a_run(1.0), about("settling", 1.2, outcome="done"), pause(1.21, 1.22),
+        *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+    ],
+    "done was heard the second time only, as unknown": [
+        *BOOTED, *published(), *a_run(1.0), about("settling", 1.2, outcome="done"), *settled(1.4, result="unknown"),
+        *end(),
+    ],
+    "a retry was not heard": [
+        *BOOTED, *published(), *a_run(1.0, "failed"), about("settling", 1.2, outcome="retry"),
+        *a_run(1.5, token="b", process=OTHER, attempts=1), *settled(1.7, token="b", process=OTHER), *end(),
+    ],
+    "a late ack is refused": [
+        *TAKEN_OVER, about("ended", 6.1, how="ok"), about("acking", 6.2), about("acked", 6.3, result="lost"),
+        *settled(6.5, token="b", process=OTHER), *end(),
+    ],
+    "killed, and said to be": [
+        *BOOTED, *published(), *a_run(1.0), *settled(1.2), fault(2.0), exited(-9, 2.1), exited(0, target=OTHER), *end(),
+    ],
+    "asked to stop before it was ready to be asked": [*BOOTED, exited(-15, target="publisher-2"), *end()],
     "renewed while it runs": [
         *BOOTED, *published(), claimed(1.0), about("started", 1.0), extended(2.0), extended(3.0),
         about("ended", 5.0, how="ok"), *settled(5.1), *end(),
@@ -206,6 +241,23 @@ FINE: Final = {
         *BOOTED, *paused(0.5, 6.0), *published(), claimed(0.4), fault(0.6, until=2.2, kind="stall"),
         about("started", 2.3), about("ended", 2.4, how="ok"), *settled(2.5), *end(),
     ],
+    "taken over late, because nobody was free": [
+        *BOOTED, *LEFT_BEHIND, *published("publisher-1/1", 2),
+        claimed(3.0, "b", OTHER, key="publisher-1/1", id=2),
+        about("started", 3.0, "b", OTHER, key="publisher-1/1", id=2),
+        about("ended", 15.0, "b", OTHER, key="publisher-1/1", id=2, how="ok"),
+        *settled(15.05, token="b", process=OTHER, key="publisher-1/1", id=2),
+        *a_run(15.1, token="c", process=OTHER, deliveries=2), *settled(15.3, token="c", process=OTHER), *end(),
+    ],
+    "taken over late, because its queue was paused": [
+        *BOOTED, *LEFT_BEHIND, *paused(1.5, 15.0), *looked(8.0),
+        *a_run(15.1, token="b", process=OTHER, deliveries=2), *settled(15.3, token="b", process=OTHER), *end(),
+    ],
+    "taken over late, as a suspect": [
+        *BOOTED, *published(), claimed(0.5, "x", "worker-3"), fault(0.6, "worker-3"),
+        claimed(4.0, deliveries=2), fault(4.1),
+        *a_run(18.0, token="b", process=OTHER, deliveries=3), *settled(18.2, token="b", process=OTHER), *end(),
+    ],
     "still there, as a dead letter": [
         *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(letters=(1,)),
     ],
@@ -216,11 +268,23 @@ BROKEN: Final = {
         "acknowledged, and gone": [*BOOTED, *published(), *end()],
         "damaged": [*BOOTED, *end(how="row 1 missing from index")],
         "gone with a killed process": [*BOOTED, *published(), claimed(1.0), fault(1.1), *end()],
+        "gone, and its removal was refused": [
+            *TAKEN_OVER[:-1], fault(4.7, OTHER), about("ended", 6.1, how="ok"), *settled(6.2, result="lost"), *end(),
+        ],
+        "gone, and its ack was refused": [
+            *TAKEN_OVER[:-1], fault(4.7, OTHER), about("ended", 6.1, how="ok"), about("acking", 6.2),
+            about("acked", 6.3, result="lost"), *end(),
+        ],
+        "acked, and still there": [
+            *BOOTED, *published(), *a_run(1.0), about("acking", 1.2), about("acked", 1.3, result="written"),
+            *end(waiting=(1,)),
+        ],
         "dead, and no dead letter": [
             *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(),
         ],
     },
     "no_phantom": {
+        "nobody published it": [*BOOTED, *a_run(1.0, key="forked"), *settled(1.2, key="forked"), *end()],
         "rolled back, and delivered": [
             *BOOTED, intended(), nemesis("rolled_back", 0.1, key=KEY), *a_run(1.0), *settled(1.2), *end(),
         ],
@@ -250,6 +314,20 @@ BROKEN: Final = {
             *BOOTED, fault(1.0, None, 2.0, "server killed"), *published(at=2.1), *a_run(12.5), *settled(12.7),
             *end(13.0),
         ],
+        "one queue too late": [
+            *BOOTED, *published(), *a_run(1.0, queue="ordered"), *settled(1.2), fault(1.3, None, 2.0, "server killed"),
+            *published("publisher-1/1", 2), *a_run(2.1, token="b", key="publisher-1/1", id=2),
+            *settled(2.3, token="b", key="publisher-1/1", id=2), *published("publisher-1/2", 3),
+            *a_run(12.5, token="c", key="publisher-1/2", id=3, queue="ordered"),
+            *settled(12.7, token="c", key="publisher-1/2", id=3), *end(),
+        ],
+        "by one process too late": [
+            *BOOTED, *published(), *a_run(1.0), *settled(1.2), nemesis("returned", 2.0),
+            *published("publisher-1/1", 2), *a_run(2.1, token="b", process=OTHER, key="publisher-1/1", id=2),
+            *settled(2.3, token="b", process=OTHER, key="publisher-1/1", id=2), *published("publisher-1/2", 3),
+            *a_run(12.5, token="c", key="publisher-1/2", id=3),
+            *settled(12.7, token="c", key="publisher-1/2", id=3), *end(),
+        ],
         "published too late": [
             *BOOTED, *published(), fault(1.0, None, 1.1, "server killed"), *a_run(1.2), *settled(1.3),
             *published("publisher-1/1", 2, at=11.1), *end(13.0, waiting=(2,)),
@@ -271,6 +349,10 @@ BROKEN: Final = {
             *BOOTED, *published(), claimed(1.0), extended(3.0), pause(3.1, 9.0),
             *a_run(5.5, token="b", process=OTHER, deliveries=2), *settled(5.7, token="b", process=OTHER), *end(),
         ],
+        "of what is acked": [
+            *BOOTED, *published(), *a_run(1.0), about("acking", 1.2), about("acked", 1.3, result="written"),
+            *a_run(8.0, token="b"), *settled(8.2, token="b"), *end(),
+        ],
         "of what is done": [
             *BOOTED, *published(), *a_run(1.0), *settled(1.2), *a_run(8.0, token="b", deliveries=1),
             *settled(8.2, token="b"), *end(),
@@ -278,6 +360,10 @@ BROKEN: Final = {
     },
     "fenced": {
         "a late done": [*TAKEN_OVER, about("ended", 6.1, how="ok"), *settled(6.2), *end()],
+        "a late ack": [
+            *TAKEN_OVER, about("ended", 6.1, how="ok"), about("acking", 6.2), about("acked", 6.3, result="written"),
+            *end(),
+        ],
         "a late renewal": [*TAKEN_OVER, extended(6.1), *settled(6.5, token="b", process=OTHER), *end()],
         "the holder is refused": [
             *TAKEN_OVER, *settled(6.5, token="b", process=OTHER, result="lost"), *end(),
@@ -336,10 +422,28 @@ BROKEN: Final = {
             *BOOTED, *published(), claimed(1.0), about("started", 1.0),
             *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
         ],
+        "done was not heard, and no fault is why": [
+            *BOOTED, *published(), *a_run(1.0), about("settling", 1.2, outcome="done"),
+            *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+        ],
+        "an ack was not heard, and no fault is why": [
+            *BOOTED, *published(), *a_run(1.0), about("acking", 1.2),
+            *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+        ],
         "a fault that hit another process": [
             *BOOTED, *published(), claimed(1.0), fault(1.1, OTHER),
             *a_run(4.5, token="b", process="worker-3", deliveries=2), *settled(4.7, token="b", process="worker-3"),
             *end(),
+        ],
+    },
+    "taken_over": {
+        "late, although a worker looked": [
+            *BOOTED, *LEFT_BEHIND, *looked(8.0), *a_run(15.1, token="b", process=OTHER, deliveries=2),
+            *settled(15.3, token="b", process=OTHER), *end(),
+        ],
+        "late, although a worker had nothing to do": [
+            *BOOTED, *LEFT_BEHIND, *a_run(15.1, token="b", process=OTHER, deliveries=2),
+            *settled(15.3, token="b", process=OTHER), *end(),
         ],
     },
     "poison_alone": {
@@ -370,6 +474,13 @@ BROKEN: Final = {
             *BOOTED, *published(), claimed(1.0), about("stopping", 1.1, key=None, id=None, token=None),
             about("stopped", 1.2, key=None, id=None, token=None), *end(waiting=(1,)),
         ],
+    },
+    "ends_well": {
+        "by an error": [*BOOTED, exited(1), *end()],
+        "by an error, before it could be killed": [*BOOTED, fault(2.0), exited(1, 2.1), *end()],
+        "by a kill of the system's": [*BOOTED, exited(-9), *end()],
+        "killed, after another was": [*BOOTED, fault(1.0, OTHER), exited(-9), *end()],
+        "by SIGTERM, and it had started": [*BOOTED, exited(-15), *end()],
     },
     "obeys_pauses": {
         "claimed before, and started too late": [

@@ -26,6 +26,10 @@ async def test_lost_replies_lose_nothing(place: Place, tmp_path: Path) -> None:
     await short.lost_replies(place, tmp_path)
 
 
+async def test_a_paused_queue_is_paused_in_every_process(place: Place, tmp_path: Path) -> None:
+    await short.paused(place, tmp_path)
+
+
 async def test_a_publish_that_may_be_stored_is_uncertain_and_safe_to_repeat(
     place: Place, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from faults.commits import last_change
 from faults.figures import Figures
+from faults.plan import rows
 from faults.report.pages import page
 from faults.report.results import Results, Simulation, append, keep_current, read_results
 
@@ -51,8 +52,24 @@ def test_each_kind_of_recovery_has_its_own_bound() -> None:
     killed = a_run(scenario="crashes", return_seconds=1.5, takeover_seconds=0.0, outages=[(1.0, 2.0)])
     text = page(Results([a_run(), killed], []), [])
 
-    assert row(text, "kills | postgres")[-3:-1] == ["4.2 s (3 s)", ""]
-    assert row(text, "crashes | postgres")[-3:-1] == ["0.0 s (3 s)", "1.5 s"]
+    assert row(text, "kills | postgres")[-3:-1] == ["4.2 s (13 s)", ""]
+    assert row(text, "crashes | postgres")[-3:-1] == ["0.0 s (13 s)", "1.5 s"]
+
+
+def test_stalls_of_the_machine_are_beside_the_faults() -> None:
+    text = page(Results([a_run(stalls=7)], []), [])
+
+    assert row(text, "scenario | store")[4:6] == ["faults", "stalls"]
+    assert row(text, "kills | postgres")[4:6] == ["20", "7"]
+
+
+def test_what_of_the_plan_was_not_run_is_named() -> None:
+    text = page(Results([a_run(), a_run(store="pgbouncer")], []), [])
+
+    assert "## Not run yet\n" in text
+    assert "- kills: sqlite, mariadb, redis\n" in text
+    everything = [a_run(scenario=each.scenario.name, store=each.store) for each in rows()]
+    assert "Not run yet" not in page(Results(everything, []), [])
 
 
 def test_a_loss_is_shown() -> None:

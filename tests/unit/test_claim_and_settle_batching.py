@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from nightmail.engine import worker as worker_module
 from nightmail.engine.attempt import Batched
-from nightmail.engine.prefetch import MOST_BESIDE_OTHERS
+from nightmail.engine.prefetch import SHORT_CLAIM
 from nightmail.engine.presence import Presence
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import GATHER_SECONDS, SETTLE_BATCH, Worker
@@ -171,7 +172,20 @@ async def test_a_worker_alone_in_its_process_claims_all_that_it_has_room_for(
     assert store.sizes["claim"][0] == 1000
 
 
-@pytest.mark.parametrize(("batch", "most"), [(1, MOST_BESIDE_OTHERS), (400, 400)])
+async def test_a_claim_is_short_where_it_holds_up_all_clients_of_the_server(
+    store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serial = replace(store.capabilities, serial=True)
+    monkeypatch.setattr(FaultyStore, "capabilities", serial)
+    await publish(store, 1200)
+    settings = WorkerSettings(max_workers=1200)
+    async with at_work(Worker(store, quick, queues=[QUEUE], settings=settings, observer=seen)):
+        await seen.until_settled(1200)
+
+    assert max(store.sizes["claim"]) == SHORT_CLAIM
+
+
+@pytest.mark.parametrize(("batch", "most"), [(1, SHORT_CLAIM), (400, 400)])
 async def test_a_claim_beside_other_workers_of_the_process_is_short(
     store: FaultyStore, seen: Seen, batch: int, most: int
 ) -> None:

@@ -177,13 +177,13 @@ class _AccessLogMiddleware(BaseMiddleware):
             )
 
 
-class HandlerFailure(Exception):
+class _Described(Exception):
     """Stands for an error in a traceback: the text of the error itself may quote the message."""
 
 
-def _without_content(error: BaseException, depth: int = _DEEPEST) -> HandlerFailure:
+def _without_content(error: BaseException, depth: int = _DEEPEST) -> _Described:
     """The same traceback, and that of what caused it, under what may be said of each."""
-    shown = HandlerFailure(describe(error)).with_traceback(error.__traceback__)
+    shown = _Described(describe(error)).with_traceback(error.__traceback__)
     earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if earlier is not None and depth:
         shown.__cause__ = _without_content(earlier, depth - 1)

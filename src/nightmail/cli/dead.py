@@ -9,7 +9,7 @@ import typer
 
 from nightmail.cli.confirming import confirm
 from nightmail.cli.exit_codes import DONE, INCOMPLETE, NOT_FOUND, Refusal
-from nightmail.cli.messages import Body, facts_of
+from nightmail.cli.messages import Body, check_id, facts_of
 from nightmail.cli.output import headers_of, plain, shown_body, with_content
 from nightmail.cli.progress import counting, told_if_interrupted
 from nightmail.cli.running import Session, on_store
@@ -63,6 +63,8 @@ async def list_dead(
 ) -> None:
     """List dead letters, newest first."""
     which = filter_of(queue, reason, error, older_than, ids)
+    if before is not None:
+        check_id(before)
     async with session.chosen.ready() as store:
         found = await store.dead(which, limit=limit, cursor=before)
     if session.out.as_json:
@@ -98,6 +100,7 @@ async def show_dead(
     body: Body = False,
 ) -> None:
     """Show all that is known of one dead letter."""
+    check_id(id_)
     async with session.chosen.ready() as store:
         found = await store.dead(DeadFilter(ids=(id_,)))
     if not found:
@@ -258,6 +261,8 @@ def filter_of(
     for name, text in (("--reason", reason), ("--error", error)):
         if text is not None and not text.strip():
             raise Refusal(f"{name} is empty: leave it out, or say what to look for")
+    for id_ in ids or ():
+        check_id(id_)
     return DeadFilter(
         queue=queue,
         reason=reason,
@@ -283,6 +288,11 @@ async def _preview(
         )
     summary = await store.summarize_dead(which, limit=_SAMPLE)
     if not summary.count:
+        if which.ids is not None:
+            ids = ", ".join(map(str, which.ids))
+            raise Refusal(
+                f"no such dead letters: {ids}. `nightmail dead list` shows what there is", NOT_FOUND
+            )
         session.out.note(_none(which))
         return 0
     _print_groups(session, summary)

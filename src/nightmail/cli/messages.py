@@ -40,7 +40,7 @@ async def list_waiting(
     if queue is not None:
         check_queue(queue)
     now = datetime.now(UTC)
-    before = None if due_within is None else now + duration(due_within)
+    before = None if due_within is None else _ahead(now, due_within)
     async with session.chosen.ready() as store:
         found = await store.peek(
             queue, timer_id=timer_id, due_before=before, limit=limit, cursor=_cursor(after)
@@ -64,13 +64,22 @@ async def list_waiting(
         )
 
 
+def _ahead(now: datetime, typed: str) -> datetime:
+    try:
+        return now + duration(typed)
+    except OverflowError:
+        raise Refusal(f"{safe(typed)} is too long") from None
+
+
 def _cursor(typed: str | None) -> tuple[datetime, int] | None:
     if typed is None:
         return None
     at, _, id_ = typed.partition("/")
     if not id_.isdecimal():
         raise Refusal(f"--after is a moment and an id, as the page before showed it, not {safe(typed)}")
-    return time(at), int(id_)
+    last = int(id_)
+    check_id(last)
+    return time(at), last
 
 
 def _row(message: PendingMessage, now: datetime, *, body: bool) -> list[object]:
@@ -122,9 +131,9 @@ async def show(
 
 
 def check_id(id_: int) -> None:
-    """Refuse a number that no message can have."""
+    """Refuse a number that no message and no dead letter can have."""
     if not 0 <= id_ < 2**63:
-        raise Refusal(f"{id_} is no id of a message")
+        raise Refusal(f"{id_} is no id of a message or a dead letter")
 
 
 def facts_of(found: StoredMessage | DeadLetter, now: datetime, *, body: bool) -> dict[str, object]:

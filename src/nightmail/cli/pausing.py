@@ -14,6 +14,7 @@ from nightmail.cli.texts import positive_duration, safe, time
 from nightmail.controls import Pause, check_pause
 from nightmail.message import check_queue
 from nightmail.operations.liveness import consumers
+from nightmail.operations.shell import resume_command
 from nightmail.records import QueueStats
 from nightmail.wording import moment, several, when
 
@@ -50,10 +51,9 @@ async def pause(
         return
     ends = "until you resume it" if found[0].until is None else f"until {moment(found[0].until)}"
     session.out.say(f"{_what(queue, key)} is paused {ends}")
-    resume = f"nightmail resume {safe(queue)}" + ("" if key is None else f" --key {safe(key)}")
     session.out.note(
         f"{several(stats.ready, 'message')} ready in the queue, {several(stats.running, 'message')} still running; "
-        f"`{resume}` ends the pause"
+        f"`{resume_command(queue, key)}` ends the pause"
     )
     if not is_known:
         session.out.note(

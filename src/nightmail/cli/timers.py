@@ -14,6 +14,7 @@ from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import safe
 from nightmail.engine import redriving
 from nightmail.message import check_queue
+from nightmail.operations.shell import command
 from nightmail.records import QueueStats
 from nightmail.wording import count, several
 
@@ -75,5 +76,5 @@ async def reschedule(
 def _no_timer(queue: str, timer_id: str) -> str:
     return (
         f"no message with the timer id {safe(timer_id)} waits in {safe(queue)}: it runs, or is gone. "
-        f"`nightmail list {safe(queue)}` shows what waits"
+        f"`{command('list', queue)}` shows what waits"
     )

@@ -130,15 +130,20 @@ def _names_a_password(option: str) -> bool:
 def _settings(file: Path, table: tuple[str, ...]) -> dict[str, str]:
     try:
         with file.open("rb") as opened:
-            found: Any = tomllib.load(opened)
+            found: dict[str, Any] = tomllib.load(opened)
     except FileNotFoundError:
         return {}
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{file} cannot be read: it is not UTF-8") from error
     except (OSError, tomllib.TOMLDecodeError) as error:
         # The text of a syntax error has no line of the file in it.
         raise Refusal(f"{file} cannot be read: {error}") from error
     for name in table:
-        found = found.get(name, {})
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        below = found.get(name, {})
+        if not isinstance(below, dict):
+            raise Refusal(f"{file}: {name} must be a table")
+        found = below
+    if not all(isinstance(value, str) for value in found.values()):
         raise Refusal(f"{file}: url and tables must be texts")
     if unknown := sorted(set(found) - {"url", "tables"}):
         raise Refusal(f"{file} has an unknown setting: {one_line(unknown[0])}. There are url and tables")

@@ -14,9 +14,9 @@ from nightmail.limits import CLAIM_BYTES
 
 AHEAD_SECONDS: Final = 0.2
 MOST_AHEAD: Final = 2000
-MOST_BESIDE_OTHERS: Final = 250
-"""How many messages a claim asks for at most where a process has several workers: until the store has carried it out
-and its answer is read, a message that has become due for another of them waits."""
+SHORT_CLAIM: Final = 250
+"""How many messages a claim asks for at most where others wait for it: until the store has carried it out and its
+answer is read, nothing starts that has become due for another worker of the process."""
 _NEWEST_COUNTS: Final = 0.1
 # Below this nothing is left to decide: any number of workers fetches the maximum.
 _SHORTEST_RUN: Final = 0.000_001
@@ -32,13 +32,13 @@ class ClaimSize:
 
     def __init__(self, batch: int = 1) -> None:
         # A batch handler starts with what one claim brings: a smaller one would make its batches smaller.
-        self._most_beside_others = max(MOST_BESIDE_OTHERS, batch)
+        self._short = max(SHORT_CLAIM, batch)
         self.max_bytes = CLAIM_BYTES
         self._fitted: int | None = None
 
-    def limit(self, room: int, *, beside_others: bool = False) -> int:
-        """How many messages to ask for when there is room for `room`."""
-        most = min(room, self._most_beside_others) if beside_others else room
+    def limit(self, room: int, *, short: bool = False) -> int:
+        """How many messages to ask for when there is room for `room`, and `short` when others wait for the claim."""
+        most = min(room, self._short) if short else room
         return most if self._fitted is None else min(most, 2 * self._fitted)
 
     def failed(self) -> None:

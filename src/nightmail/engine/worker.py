@@ -422,7 +422,8 @@ class Worker:
         if room <= 0 or bytes_left <= 0:
             return
         limit = self._claim_size.limit(
-            room if self._most is None else min(room, self._most), beside_others=self._presence.is_shared
+            room if self._most is None else min(room, self._most),
+            short=self._presence.is_shared or self._store.capabilities.serial,
         )
         token, until = self._presence.new_token(), sent + self._settings.lease.total_seconds()
         self._looked = True

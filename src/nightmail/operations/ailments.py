@@ -11,6 +11,7 @@ from nightmail.controls import LastConsumer, LeasedMessage, Pause, WorkerRecord
 from nightmail.errors import NotAllowed, SchemaDrift, SchemaMissing, SchemaOutdated, UnsuitableServer
 from nightmail.findings import Code, Finding, Severity
 from nightmail.operations.liveness import last_seen, name_of
+from nightmail.operations.shell import command, resume_command
 from nightmail.records import DeadLetter, PendingMessage, QueueStats, StoredMessage, fingerprint
 from nightmail.wording import count, length, moment, several, when
 
@@ -261,8 +262,8 @@ def retries_fail(queue: str, failed: Sequence[PendingMessage], looked_at: int, a
         ),
         consequence="each goes on until its retries are used up, and then becomes a dead letter",
         remedy=(
-            f"`nightmail pause {queue} --reason ...` stops the clock while you mend the cause; the log of the workers "
-            "has the errors"
+            f"`{command('pause', queue, '--reason', '...')}` stops the clock while you mend the cause; the log of the "
+            "workers has the errors"
         ),
     )
 
@@ -292,20 +293,20 @@ def key_blocked(
 
 def pause_forgotten(pause: Pause, now: datetime, stats: QueueStats) -> Finding:
     """A pause that is older than a day."""
-    key = "" if pause.ordering_key is None else f" --key {pause.ordering_key}"
-    what = f"queue {pause.queue}" if not key else f"ordering key {pause.ordering_key} of queue {pause.queue}"
+    key = pause.ordering_key
+    what = f"queue {pause.queue}" if key is None else f"ordering key {key} of queue {pause.queue}"
     until = "with no end" if pause.until is None else f"until {when(pause.until, now)}"
     return Finding(
         code=Code.PAUSE_FORGOTTEN,
         severity=Severity.WARNING,
-        subject=(pause.queue,) if pause.ordering_key is None else (pause.queue, pause.ordering_key),
+        subject=(pause.queue,) if key is None else (pause.queue, key),
         what=f"{what} has been paused for {length(now - pause.since)}",
         evidence=(
             f"by {pause.by} since {moment(pause.since)}, {until}{_because(pause)}; "
             f"{several(stats.ready, 'message')} ready"
         ),
         consequence="nothing of it is delivered while it is paused",
-        remedy=f"`nightmail resume {pause.queue}{key}`, if the reason is gone",
+        remedy=f"`{resume_command(pause.queue, key)}`, if the reason is gone",
     )
 
 
@@ -322,7 +323,7 @@ def breaker_open(pause: Pause, now: datetime, stats: QueueStats) -> Finding:
         consequence="one message at a time is let through to try; the others wait, and use up no attempts",
         remedy=(
             "mend what the handler depends on: the next try that succeeds closes it. To close it by hand: "
-            f"`nightmail resume {pause.queue} --breaker`"
+            f"`{command('resume', pause.queue, '--breaker')}`"
         ),
     )
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from nightmail.controls import MOST_AHEAD
 from nightmail.operations.liveness import last_seen
+from nightmail.operations.shell import resume_command
 from nightmail.wording import count, length, moment, several, when
 
 
@@ -83,8 +84,7 @@ class Paused:
     @property
     def _end(self) -> str:
         if self.ends_in is None:
-            key = "" if self.ordering_key is None else " --key KEY"
-            return f"it stays paused until `nightmail resume {self.queue}{key}`"
+            return f"it stays paused until `{resume_command(self.queue, self.ordering_key)}`"
         if not self.automatic:
             return f"it ends by itself in {length(self.ends_in)}"
         if self.ends_in <= timedelta(0):

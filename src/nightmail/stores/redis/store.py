@@ -87,6 +87,7 @@ class RedisStore(ServerStore[Runtime]):
         pushes_wakeups=True,
         embedded=False,
         connections=5,
+        serial=True,
     )
 
     def __init__(

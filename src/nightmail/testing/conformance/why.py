@@ -128,7 +128,7 @@ class WhyConformance:
 
         assert isinstance(reason, Paused)
         assert (reason.ordering_key, reason.ends_in) == ("a", None)
-        assert reason.text.endswith(f"it stays paused until `nightmail resume {QUEUE} --key KEY`")
+        assert reason.text.endswith(f"it stays paused until `nightmail resume {QUEUE} --key a`")
         assert [type(each) for each in await why(attended, free)] == [Available]
 
     async def test_why_a_message_behind_another_of_its_key_does_not_run(self, attended: FullStore) -> None:
