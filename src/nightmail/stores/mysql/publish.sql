@@ -48,9 +48,11 @@ select queue, null from nightmail_dead where id = :own_id and token = :own_token
 -- name: owner
 -- The owner of this timer id, locked by its id: whether it runs, whether the new due time wins, its ordering key, and
 -- whether it waits in line for that without being parked. A settlement locks the row and then the timer id: the
--- opposite order would deadlock with it.
+-- opposite order would deadlock with it. A policy says its character set, as the parameter does: a plain literal has the
+-- collation of the caller's connection, which MySQL refuses to compare with another.
 select m.id, coalesce(m.lease_until > :now, 0) as running,
-       case :policy when 'earliest' then :due < m.due_at when 'latest' then :due > m.due_at else 1 end as wins,
+       case :policy when _utf8mb4'earliest' then :due < m.due_at when _utf8mb4'latest' then :due > m.due_at
+            else 1 end as wins,
        m.queue, m.ordering_key, m.parked = 0 and m.head_key is null as in_line
 from nightmail_messages as m force index (primary)
 where m.id in :ids and m.queue_timer = concat(:queue, x'00', :timer_id)
@@ -59,7 +61,8 @@ for update;
 -- name: owner_by_timer_id
 -- The same for sessions that may see a message that is gone, or miss one that is there.
 select m.id, coalesce(m.lease_until > :now, 0) as running,
-       case :policy when 'earliest' then :due < m.due_at when 'latest' then :due > m.due_at else 1 end as wins,
+       case :policy when _utf8mb4'earliest' then :due < m.due_at when _utf8mb4'latest' then :due > m.due_at
+            else 1 end as wins,
        m.queue, m.ordering_key, m.parked = 0 and m.head_key is null as in_line
 from nightmail_messages as m
 where m.queue_timer = concat(:queue, x'00', :timer_id)
