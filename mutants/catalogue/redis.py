@@ -215,6 +215,37 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="redis: idle workers put off a look at a lease that ends",
+        why="what a killed process had waits for up to five seconds more",
+        file="stores/redis/look_ahead.lua",
+        text="  first = math.min(first_score(q.run), first_score(q.later))",
+        instead="  first = first_score(q.later)",
+        killers=(
+            f"{_STORE}/test_look_ahead.py::"
+            "test_a_look_ahead_tells_of_each_queue_when_something_can_be_claimed",
+        ),
+    ),
+    Mutant(
+        name="redis: idle workers put off a look at what is due at one priority",
+        why="a message of that priority waits for up to five seconds more",
+        file="stores/redis/look_ahead.lua",
+        text="  for level = 0, 9 do",
+        instead="  for level = 0, 8 do",
+        killers=(
+            f"{_STORE}/test_look_ahead.py::test_a_look_ahead_sees_the_first_due_time_of_every_priority[9]",
+        ),
+    ),
+    Mutant(
+        name="redis: idle workers put off a look at a pause that ends",
+        why="a queue whose pause has ended stands still for up to five seconds",
+        file="stores/redis/look_ahead.lua",
+        text="      first = math.min(first, pause.till > 0 and pause.till or math.huge)\n",
+        instead="",
+        killers=(
+            f"{_STORE}/test_look_ahead.py::test_a_look_ahead_expects_the_end_of_a_pause_and_nothing_before",
+        ),
+    ),
+    Mutant(
         name="redis: a script goes by the client's clock",
         why="a process whose clock is off delivers early or late, and takes over what others still have",
         file="stores/redis/times.py",

@@ -36,6 +36,8 @@ from testkit.servers.supervised import Supervised
 _EXTERNAL_SECONDS = 10.0
 _FAREWELL_SECONDS = 10.0
 _LOOK_AGAIN_SECONDS = 0.02
+_EXECUTION_SECONDS = 240.0
+"""As long as a start may take: a program that hangs fails its test instead of the whole run."""
 _LOG_TAIL_LINES = 30
 
 
@@ -237,7 +239,7 @@ class Server(StartsAndCloses):
     def execute(self, name: str, *arguments: str) -> None:
         """Run a program of the package to its end, as the server's own user."""
         account = self._settled().account
-        done = subprocess.run(
+        running = subprocess.Popen(
             [self.program(name), *arguments],
             cwd=self.directory,
             env=self._complete_environment(),
@@ -248,10 +250,16 @@ class Server(StartsAndCloses):
             user=account.uid,
             group=account.gid,
             extra_groups=account.groups,
-            check=False,
+            process_group=0,
         )
-        if done.returncode != 0:
-            raise ServerFailed(f"{name} failed with status {done.returncode}:\n{done.stdout}")
+        try:
+            said, _ = running.communicate(timeout=_EXECUTION_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            said, _ = running.communicate()
+            raise ServerFailed(f"{name} did not end within {_EXECUTION_SECONDS} s:\n{said}") from None
+        if running.returncode != 0:
+            raise ServerFailed(f"{name} failed with status {running.returncode}:\n{said}")
 
     # How it is done
 

@@ -41,7 +41,7 @@ async def test_what_a_message_costs_on_redis_is_what_is_written_down(redis_url: 
     compare("redis", f"Redis {version.partition('.')[0]}", found)
 
 
-async def test_idle_subscribers_on_redis_only_look_every_five_seconds(redis_url: str) -> None:
+async def test_idle_subscribers_on_redis_share_one_look_every_five_seconds(redis_url: str) -> None:
     async with OutboxBroker(redis_url, create_tables=True, logger=None):
         pass
     record = Record()

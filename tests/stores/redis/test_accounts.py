@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -37,6 +38,7 @@ async def work(store: RedisStore, own: Any) -> None:
     with store.listen([QUEUE]):
         await until(lambda: store.listening)
     await store.publish_batch([message(b"%d" % number, ordering_key=str(number)) for number in range(6)])
+    assert await store.look_ahead([QUEUE]) == {QUEUE: timedelta(0)}
     found = list((await store.claim([QUEUE], limit=6, lease=LEASE, token=uuid4())).deliveries)
     assert await store.extend(found, HOUR) == [WriteResult.WRITTEN] * 6
     outcomes: list[Outcome] = [Done(), Retry(), Release(), Dead("a"), Dead("b")]

@@ -112,6 +112,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     ),
     "publish a batch": ("publish", lambda store, _: store.publish_batch([message(), message(priority=3)])),
     "claim": ("claim", lambda store, _: store.claim([QUEUE], limit=20, lease=LEASE, token=uuid4())),
+    "look ahead": ("look_ahead", lambda store, _: store.look_ahead([QUEUE, "probed"])),
     "claim dead": (
         "claim_dead",
         lambda store, _: store.claim_dead([QUEUE], limit=20, lease=LEASE, token=uuid4()),

@@ -131,6 +131,17 @@ class Claims(Claiming):
         """See `Claiming`. Unreadable messages become dead letters, under our ids."""
         return (await self._registry.ids()).next()
 
+    async def look_ahead(self, queues: Sequence[str]) -> dict[str, timedelta]:
+        """See `LooksAhead.look_ahead`. All these queues are in one slot."""
+        if not queues:
+            return {}
+        (waits,) = await self.lane.run(self.calls.call("look_ahead", self.tags(queues)))
+        return {
+            queue: timedelta(microseconds=int(wait))
+            for queue, wait in zip(queues, waits, strict=True)
+            if wait
+        }
+
     async def prepared(self, wanted: Wanted, *, first: bool) -> Call:
         """See `Claiming`."""
         return self.calls.call(

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 VERBS: Final = {
     "publish": ["publish", "enlist"],
-    "claim and settle messages": ["claim", "settle", "extend", "recall", "held"],
+    "claim and settle messages": ["claim", "look_ahead", "settle", "extend", "recall", "held"],
     "look after dead letters": ["claim_dead", "settle_dead", "extend_dead", "recall_dead"],
     "cancel and reschedule": ["cancel", "cancel_all", "reschedule"],
     "inspect": ["peek", "find", "dead", "dead_groups", "dead_errors", "stats"],

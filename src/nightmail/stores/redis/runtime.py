@@ -7,7 +7,7 @@ from functools import partial
 
 from nightmail.stores.redis.acking import Acking
 from nightmail.stores.redis.claiming import Claiming, Claims
-from nightmail.stores.redis.cluster.claiming import ClusterClaiming
+from nightmail.stores.redis.cluster.claiming import ClusterClaiming, ClusterClaims
 from nightmail.stores.redis.cluster.lane import ClusterLane
 from nightmail.stores.redis.cluster.nodes import ClusterNodes
 from nightmail.stores.redis.cluster.publishing import ClusterPublishing
@@ -53,12 +53,12 @@ class Runtime:
         self.registry = Registry(self.publish, calls)
         claims = Claims(self.claim, self.registry, calls, max_body_bytes)
         letters = Letters(self.claim, calls, max_body_bytes)
-        self.claims: Claiming | ClusterClaiming = claims
+        self.claims: Claims | ClusterClaims = claims
         self.letters: Claiming | ClusterClaiming = letters
         self.settling = Settling(calls, keep_delivered=keep_delivered)
         self.publishing = Publishing(self.publish, self.registry, calls, self.nodes, connector.waiting)
         if connector.cluster is not None:
-            self.claims = ClusterClaiming(claims, self.nodes, self.to_the_end)
+            self.claims = ClusterClaims(claims, self.nodes, self.to_the_end)
             self.letters = ClusterClaiming(letters, self.nodes, self.to_the_end)
             self.settling = ClusterSettling(calls, self.nodes, self.to_the_end, keep_delivered=keep_delivered)
             self.publishing = ClusterPublishing(

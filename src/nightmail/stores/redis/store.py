@@ -208,6 +208,10 @@ class RedisStore(ServerStore[Runtime]):
         wanted = wanted_of(queues, limit=limit, lease=lease, token=token, max_bytes=max_bytes)
         return NOTHING if wanted is None else await self._runtime.claims.claim(wanted)
 
+    async def look_ahead(self, queues: Sequence[str]) -> dict[str, timedelta]:
+        """See `LooksAhead.look_ahead`. In a cluster always now: each worker claims."""
+        return await self._runtime.claims.look_ahead(queues)
+
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         """See `Store.recall`."""
         return await self._to_the_end(self._runtime.claims.recall(queues, token))
