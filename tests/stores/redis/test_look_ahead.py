@@ -172,6 +172,20 @@ async def test_a_look_ahead_costs_the_same_whatever_is_in_a_queue(
     assert costs == [3 + 12 * 3] * 2
 
 
+async def test_many_queues_are_asked_for_in_several_calls(redis_url: str) -> None:
+    """One call for a thousand would hold up all clients of the server for tens of milliseconds."""
+    queues = [f"queue {number}" for number in range(120)]
+    async with client(redis_url) as own, open_store(redis_url, clock=ManualClock()) as store:
+        for queue in queues:
+            await store.publish(message(queue=queue, due=MINUTE))
+        await store.look_ahead(queues)
+        before = (await own.info("commandstats"))["cmdstat_evalsha"]["calls"]
+
+        assert await store.look_ahead(queues) == dict.fromkeys(queues, MINUTE)
+
+        assert (await own.info("commandstats"))["cmdstat_evalsha"]["calls"] == before + 3
+
+
 async def test_in_a_cluster_a_look_ahead_leaves_it_to_the_claims() -> None:
     async with opened(RedisStore("redis+cluster://nowhere"), migrate=False) as store:
         assert await store.look_ahead(QUEUES) == dict.fromkeys(QUEUES, NOW)
