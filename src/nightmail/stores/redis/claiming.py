@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from enum import IntEnum
-from typing import Final, ClassVar
+from typing import ClassVar, Final
 from uuid import UUID
 
 from nightmail.limits import MAX_STORED_HEADERS_BYTES
