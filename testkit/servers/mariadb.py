@@ -18,9 +18,6 @@ from testkit.servers.install import Package
 
 _CONNECT_SECONDS = 5
 _STATEMENT_SECONDS = 30.0
-NATIVE_AIO = 0
-"""Off: on a busy machine MariaDB 10.11 sometimes waits forever for an answer of io_uring that was lost, already while
-it makes its system tables."""
 
 
 class MariaDB(Server, Databases):
@@ -72,7 +69,6 @@ class MariaDB(Server, Databases):
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
             "--skip-name-resolve",
-            f"--innodb-use-native-aio={NATIVE_AIO}",
         )
 
     @property
@@ -90,7 +86,6 @@ class MariaDB(Server, Databases):
             "max-connections": 300,
             "innodb-buffer-pool-size": "256M",
             "innodb-log-file-size": "96M",
-            "innodb-use-native-aio": NATIVE_AIO,
             # Written to the log at each commit either way, so that kill -9 loses nothing; flushed only if durable.
             "innodb-flush-log-at-trx-commit": 1 if self.durable else 2,
             "skip-log-bin": None,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from testkit.pytest_plugin import provide
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql.support import open_store
 from tests.stores.shared.server_clocks import check_that_the_servers_clock_decides, two_hours_ahead
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MariaDB]:
-    with two_hours_ahead() as environment, provide(MariaDB(environment=environment)) as server:
+    with two_hours_ahead(lambda environment: MariaDB(environment=environment)) as server:
         yield server
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from testkit.pytest_plugin import provide
 from testkit.servers import Postgres
 from tests.stores.postgres.support import open_store
 from tests.stores.shared.server_clocks import check_that_the_servers_clock_decides, two_hours_ahead
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    with two_hours_ahead() as environment, provide(Postgres(environment=environment)) as server:
+    with two_hours_ahead(lambda environment: Postgres(environment=environment)) as server:
         yield server
 
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, TypeVar
 
 from faults.clock import Clock
 from nightmail.store import FullStore
 from nightmail.testing.conformance.build import HOUR, LEASE, claim_all, message
+from testkit.pytest_plugin import provide
+from testkit.servers.base import Server
 
+ServerT = TypeVar("ServerT", bound=Server)
 AHEAD: Final = timedelta(hours=2)
 
 
 @contextmanager
-def two_hours_ahead() -> Iterator[dict[str, str]]:
-    """The environment of such a server."""
+def two_hours_ahead(make: Callable[[Mapping[str, str]], ServerT]) -> Iterator[ServerT]:
+    """A server whose clock was set forward while it ran: one that is made by such a clock may wait for hours."""
     # Not pytest's directory: the server has a user of its own, who must get to it.
     with TemporaryDirectory() as directory:
-        yield Clock(Path(directory), "server", seconds=int(AHEAD.total_seconds())).environment
+        clock = Clock(Path(directory), "server")
+        with provide(make(clock.environment)) as server:
+            clock.set(int(AHEAD.total_seconds()))
+            try:
+                yield server
+            finally:
+                clock.set(0)
 
 
 async def check_that_the_servers_clock_decides(store: FullStore) -> None:
