@@ -57,16 +57,16 @@ class Running:
         self._process = process
         self.said: list[str] = []
 
-    async def says(self, line: str) -> None:
+    async def says(self, line: str, *, within: float = START) -> None:
         """Wait until it has said this, and nothing else on that line."""
-        await self.says_like(re.escape(line))
+        await self.says_like(re.escape(line), within=within)
 
-    async def says_like(self, pattern: str) -> None:
+    async def says_like(self, pattern: str, *, within: float = START) -> None:
         """Wait until a whole line is like this."""
         assert self._process.stdout is not None
         like = re.compile(pattern)
         try:
-            async with asyncio.timeout(START):
+            async with asyncio.timeout(within):
                 while not any(map(like.fullmatch, self.said)):
                     read = await self._process.stdout.readline()
                     assert read, f"it ended without saying {pattern!r}:\n" + "\n".join(self.said)
