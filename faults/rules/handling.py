@@ -139,7 +139,7 @@ def takeovers(ledger: Ledger) -> Iterator[tuple[float, Lease, Lease]]:
                     or any(
                         since <= each.claimed.at < later.claimed.at for each in held_keys[ordering_key or ""]
                     )
-                    or not _someone_is_free(earlier, since, since + TAKEOVER_SECONDS, ledger)
+                    or not _a_worker_is_free(earlier, since, since + TAKEOVER_SECONDS, ledger)
                 ):
                     continue
             yield seconds, earlier, later
@@ -168,7 +168,7 @@ def _waits_for(message: Message, since: float, until: float, ledger: Ledger) -> 
     )
 
 
-def _someone_is_free(lost: Lease, since: float, until: float, ledger: Ledger) -> bool:
+def _a_worker_is_free(lost: Lease, since: float, until: float, ledger: Ledger) -> bool:
     """Whether a process that nothing hit asked for more of its queue in this time, or had nothing to do."""
     for name, process in ledger.processes.items():
         booted, ends = process.booted, (process.stopping, process.exited)

@@ -32,7 +32,7 @@ MOST_CONNECTIONS: Final = 500
 FEWEST_CONNECTIONS: Final = 10
 """MariaDB takes no lower limit."""
 LISTENING_SECONDS: Final = 10.0
-"""How soon somebody must listen again."""
+"""How soon a process must listen again."""
 KILL_LISTENERS: Final = """
     select count(pg_terminate_backend(pid)) from pg_stat_activity
     where application_name = $1 and datname = current_database()
@@ -67,7 +67,7 @@ async def _kill_listeners(place: Place) -> int:
     deadline = time.monotonic() + LISTENING_SECONDS
     while not (killed := await _kill_those_that_listen(place)):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody listened for {LISTENING_SECONDS:g} s: there was nothing to cut")
+            raise TimeoutError(f"no process listened for {LISTENING_SECONDS:g} s: there was nothing to cut")
         await asyncio.sleep(AGAIN_SECONDS)
     return killed
 

@@ -241,7 +241,7 @@ FINE: Final = {
         *BOOTED, *paused(0.5, 6.0), *published(), claimed(0.4), fault(0.6, until=2.2, kind="stall"),
         about("started", 2.3), about("ended", 2.4, how="ok"), *settled(2.5), *end(),
     ],
-    "taken over late, because nobody was free": [
+    "taken over late, because no worker was free": [
         *BOOTED, *LEFT_BEHIND, *published("publisher-1/1", 2),
         claimed(3.0, "b", OTHER, key="publisher-1/1", id=2),
         about("started", 3.0, "b", OTHER, key="publisher-1/1", id=2),
@@ -284,7 +284,7 @@ BROKEN: Final = {
         ],
     },
     "no_phantom": {
-        "nobody published it": [*BOOTED, *a_run(1.0, key="forked"), *settled(1.2, key="forked"), *end()],
+        "no one published it": [*BOOTED, *a_run(1.0, key="forked"), *settled(1.2, key="forked"), *end()],
         "rolled back, and delivered": [
             *BOOTED, intended(), nemesis("rolled_back", 0.1, key=KEY), *a_run(1.0), *settled(1.2), *end(),
         ],
