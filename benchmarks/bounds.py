@@ -47,10 +47,6 @@ _KEYS: Final = "docs/adr/0010-only-the-first-of-a-key.md#numbers"
 _TABLES: Final = "docs/adr/0001-table-design.md#numbers"
 _DRAINS: Final = {"postgres": _ENGINE, "redis": _REDIS, "mariadb": _ENGINE, "sqlite": _SQLITE}
 """Where the store itself takes most of the time of a drain its own page; elsewhere the engine and FastStream do."""
-_BESIDE: Final = {"postgres": _ENGINE, "redis": _ENGINE, "mariadb": _ENGINE, "sqlite": _SQLITE}
-_LATENESS = _PICK_UP = _IDLE
-_DISPATCH = _TWO = _MILLION = _MEMORY = _ENGINE
-_FUTURE = _SNAPSHOT = _OPERATING = _TABLES
 
 
 @dataclass(frozen=True)
@@ -192,7 +188,7 @@ def _all() -> list[Bound]:
                 Place("lateness", latency.P99, store, OURS.label),
                 most,
                 "ms",
-                _LATENESS,
+                _IDLE,
             )
             for store, most in lateness_ms.items()
         ),
@@ -202,22 +198,26 @@ def _all() -> list[Bound]:
                 Place("lateness", latency.LEAST, store, OURS.label),
                 at_least=0,
                 unit="ms",
-                why=_LATENESS,
+                why=_IDLE,
             )
             for store in STORES
         ),
         *(
             _most(
-                "timer lateness p99 beside a drain", Place(beside, latency.P99, store, QUIET), 50, "ms", why
+                "timer lateness p99 beside a drain",
+                Place(beside, latency.P99, store, QUIET),
+                50,
+                "ms",
+                _ENGINE,
             )
-            for store, why in _BESIDE.items()
+            for store in STORES
         ),
         Bound(
             "postgres: drain beside none, of beside 10,000,000",
             Place("future", future.CASE, "postgres", future.row(QUIET, future.NONE)),
             Place("future", future.CASE, "postgres", future.row(QUIET, future.TEN_MILLION)),
             at_most=1.2,
-            why=_FUTURE,
+            why=_TABLES,
         ),
         Bound(
             "postgres: sent under a held snapshot",
@@ -225,28 +225,28 @@ def _all() -> list[Bound]:
             # The last ones may be sent a moment late.
             at_least=0.99 * snapshot.RATE,
             unit="a second",
-            why=_SNAPSHOT,
+            why=_TABLES,
         ),
         Bound(
             "postgres: delivered under a held snapshot",
             Place("snapshot", snapshot.DELIVERED, "postgres", OURS.label),
             at_least=100,
             unit="%",
-            why=_SNAPSHOT,
+            why=_TABLES,
         ),
         _most(
             "p99 under a held snapshot",
             Place("snapshot", snapshot.P99, "postgres", OURS.label),
             250,
             "ms",
-            _SNAPSHOT,
+            _TABLES,
         ),
         _most(
             "normal again after a held snapshot",
             Place("snapshot", snapshot.BACK, "postgres", OURS.label),
             10,
             "s",
-            _SNAPSHOT,
+            _TABLES,
         ),
         *(
             Bound(
@@ -255,7 +255,7 @@ def _all() -> list[Bound]:
                 Place("million", "throughput", store, million.FIRST),
                 at_least=95,
                 unit="%",
-                why=_MILLION,
+                why=_ENGINE,
             )
             for store in STORES
         ),
@@ -265,7 +265,7 @@ def _all() -> list[Bound]:
                 Place("million", million.MOST, store, OURS.label),
                 100,
                 "MB",
-                _MEMORY,
+                _ENGINE,
             )
             for store in STORES
         ),
@@ -275,7 +275,7 @@ def _all() -> list[Bound]:
                 Place("million", million.GROWTH, store, OURS.label),
                 10,
                 "MB",
-                _MEMORY,
+                _ENGINE,
             )
             for store in STORES
         ),
@@ -315,7 +315,7 @@ def _all() -> list[Bound]:
                 Place("drain", drain.TWO, store, QUIET),
                 Place("drain", drain.ONE, store, QUIET),
                 at_least=1.8,
-                why=_TWO,
+                why=_ENGINE,
             )
             for store in STORES
         ),
@@ -337,7 +337,7 @@ def _all() -> list[Bound]:
                 Place("dispatch", "typed handler", store, ALONE),
                 at_least=share,
                 unit="%",
-                why=_DISPATCH,
+                why=_ENGINE,
             )
             for store, share in of_faststream.items()
         ),
@@ -346,7 +346,7 @@ def _all() -> list[Bound]:
             for store, most in trips.items()
         ),
         *(
-            _most("idle pick-up p95", Place("pick-up", latency.P95, store, OURS.label), most, "ms", _PICK_UP)
+            _most("idle pick-up p95", Place("pick-up", latency.P95, store, OURS.label), most, "ms", _IDLE)
             for store, most in pick_up_ms.items()
         ),
         *(
@@ -366,7 +366,7 @@ def _all() -> list[Bound]:
                 Place("operating", operating.COMMANDS, store, operating.SLOWEST),
                 2,
                 "s",
-                _OPERATING,
+                _TABLES,
             )
             for store in STORES
         ),
@@ -377,7 +377,7 @@ def _all() -> list[Bound]:
                 Place("operating", operating.DRAIN, store, operating.BESIDE_EMPTY),
                 at_least=95,
                 unit="%",
-                why=_OPERATING,
+                why=_TABLES,
             )
             for store in STORES
         ),
@@ -387,7 +387,7 @@ def _all() -> list[Bound]:
             Place("parameter", parameter.CASE, NO_STORE, parameter.STOCK),
             at_most=100 / 3,
             unit="%",
-            why=_DISPATCH,
+            why=_ENGINE,
         ),
         Bound(
             "a year of virtual time in a test",
