@@ -273,6 +273,34 @@ async def test_a_traceback_shows_causes_and_nothing_that_they_quote(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.parametrize(("level", "times"), [(logging.INFO, 0), (logging.DEBUG, 1)])
+async def test_a_traceback_is_made_only_where_its_line_is_written(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    heard: Heard,
+    level: int,
+    times: int,
+) -> None:
+    caplog.set_level(level, logger=logger.name)
+    described: list[BaseException] = []
+
+    def describe(error: BaseException) -> str:
+        described.append(error)
+        return repr(error)
+
+    monkeypatch.setattr("nightmail.broker.logging.describe", describe)
+    broker = OutboxBroker("memory://", logger=logger, log_level=logging.INFO, observer=heard)
+
+    @broker.subscriber("mail")
+    async def handle(body: str) -> None:
+        raise RuntimeError("no tea left")
+
+    await deliver(broker, heard)
+
+    assert "Received" in all_of(caplog)
+    assert (len(described), all_of(caplog).count("RuntimeError")) == (times, times)
+
+
 @pytest.fixture
 def default_log() -> Iterator[None]:
     """FastStream keeps its loggers for the whole process."""

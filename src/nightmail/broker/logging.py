@@ -135,14 +135,26 @@ class AccessLog:
 
     def __call__(self, msg: Any | None, /, *, context: ContextRepo) -> BaseMiddleware:
         """The middleware of one message."""
-        return _AccessLogMiddleware(msg, state=self._state, level=self._level, context=context)
+        return _AccessLogMiddleware(
+            msg, state=self._state, level=self._level, is_enabled_for=self._is_enabled_for, context=context
+        )
 
 
 class _AccessLogMiddleware(BaseMiddleware):
-    __slots__ = ("_is_answer", "_level", "_state")
+    __slots__ = ("_is_answer", "_is_enabled_for", "_level", "_state")
 
-    def __init__(self, msg: Any | None, /, *, state: LoggerState, level: int, context: ContextRepo) -> None:
+    def __init__(
+        self,
+        msg: Any | None,
+        /,
+        *,
+        state: LoggerState,
+        level: int,
+        is_enabled_for: Callable[[int], bool],
+        context: ContextRepo,
+    ) -> None:
         super().__init__(msg, context=context)
+        self._is_enabled_for = is_enabled_for
         self._state = state
         self._level = level
         self._is_answer = False
@@ -166,14 +178,18 @@ class _AccessLogMiddleware(BaseMiddleware):
                 exc_val, NackMessage | RejectMessage
             ):
                 self._say(str(exc_val))
-        elif isinstance(exc_val, Exception):
-            self._say(type(exc_val).__name__, logging.DEBUG, _without_content(exc_val))
+        elif isinstance(exc_val, Exception) and self._is_enabled_for(logging.DEBUG):
+            # Asked first: to describe an error and its causes takes time, for a line that may not be written.
+            self._say(type(exc_val).__name__, logging.DEBUG, exc_val)
         return False
 
     def _say(self, what: str, level: int | None = None, error: Exception | None = None) -> None:
         if not self._is_answer:
             self._state.log(
-                what, level or self._level, extra=self.context.get_local("log_context", {}), exc_info=error
+                what,
+                level or self._level,
+                extra=self.context.get_local("log_context", {}),
+                exc_info=None if error is None else _without_content(error),
             )
 
 
