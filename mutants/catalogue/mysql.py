@@ -149,7 +149,7 @@ MUTANTS: Final = (
         file="stores/mysql/times.py",
         text="    moment = clock.now()\n",
         instead="    moment = clock.now() or datetime.now(UTC)\n",
-        killers=(f"{_STORE}/test_clocks.py::test_what_is_due_is_due_by_the_servers_clock",),
+        killers=(f"{_STORE}/test_clocks.py::TestServerClocks::test_what_is_due_is_due_by_the_servers_clock",),
     ),
     Mutant(
         name="mysql: a claim hands out what is not committed",

@@ -176,7 +176,7 @@ MUTANTS: Final = (
         file="stores/postgres/claiming.py",
         text='            "now": self._clock.now(),\n            "heeding"',
         instead='            "now": self._clock.now() or datetime.now(UTC),\n            "heeding"',
-        killers=(f"{_STORE}/test_clocks.py::test_what_is_due_is_due_by_the_servers_clock",),
+        killers=(f"{_STORE}/test_clocks.py::TestServerClocks::test_what_is_due_is_due_by_the_servers_clock",),
     ),
     Mutant(
         name="postgres: the index of claims has no due time",

@@ -251,7 +251,7 @@ MUTANTS: Final = (
         file="stores/redis/times.py",
         text="    now = clock.now()\n",
         instead="    now = clock.now() or datetime.now(UTC)\n",
-        killers=(f"{_STORE}/test_clocks.py::test_what_is_due_is_due_by_the_servers_clock",),
+        killers=(f"{_STORE}/test_clocks.py::TestServerClocks::test_what_is_due_is_due_by_the_servers_clock",),
     ),
     Mutant(
         name="redis: the driver tries again by itself",
