@@ -140,7 +140,7 @@ MUTANTS: Final = (
         text="expected[others[place]] = min(next_in, ",
         instead="expected[others[place]] = max(next_in, ",
         killers=(
-            f"{_STORE}/test_look_ahead.py::test_a_look_ahead_tells_of_each_queue_when_something_is_due",
+            f"{_STORE}/test_look_ahead.py::TestLookAhead::test_a_look_ahead_tells_of_each_queue_when_something_is_due",
         ),
     ),
     Mutant(

@@ -221,8 +221,7 @@ MUTANTS: Final = (
         text="  first = math.min(first_score(q.run), first_score(q.later))",
         instead="  first = first_score(q.later)",
         killers=(
-            f"{_STORE}/test_look_ahead.py::"
-            "test_a_look_ahead_tells_of_each_queue_when_something_can_be_claimed",
+            f"{_STORE}/test_look_ahead.py::TestLookAhead::test_a_look_ahead_expects_the_end_of_a_lease",
         ),
     ),
     Mutant(
@@ -232,7 +231,7 @@ MUTANTS: Final = (
         text="  for level = 0, 9 do",
         instead="  for level = 0, 8 do",
         killers=(
-            f"{_STORE}/test_look_ahead.py::test_a_look_ahead_sees_the_first_due_time_of_every_priority[9]",
+            f"{_STORE}/test_look_ahead.py::TestLookAhead::test_a_look_ahead_sees_the_first_due_time_of_every_priority",
         ),
     ),
     Mutant(
@@ -242,7 +241,7 @@ MUTANTS: Final = (
         text="      first = math.min(first, pause.till > 0 and pause.till or math.huge)\n",
         instead="",
         killers=(
-            f"{_STORE}/test_look_ahead.py::test_a_look_ahead_expects_the_end_of_a_pause_and_nothing_before",
+            f"{_STORE}/test_look_ahead.py::TestLookAhead::test_a_look_ahead_expects_the_end_of_a_pause_and_nothing_before",
         ),
     ),
     Mutant(

@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from nightmail.outcome import Retry
-from nightmail.store import LooksAhead
 from nightmail.stores.mysql import MySQLStore
 from nightmail.stores.mysql.claiming import MOST_IN_LINE
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import MINUTE, SECOND, claim_all, message, settle_one
 from tests.stores.mysql.support import run
+from tests.stores.shared.look_ahead import NOW, QUEUES, LookAhead
 from tests.stores.support import opened
 
 pytestmark = pytest.mark.mysql
-NOW = timedelta(0)
-QUEUES = ("a", "b", "c")
 
 
-async def test_a_look_ahead_tells_of_each_queue_when_something_is_due(mysql_url: str) -> None:
+class TestLookAhead(LookAhead):
+    """On this store."""
+
+
+async def test_a_look_ahead_leaves_it_to_a_claim_when_a_lease_ends(mysql_url: str) -> None:
     clock = ManualClock()
     store = MySQLStore(mysql_url, clock=clock)
-    assert isinstance(store, LooksAhead)
     async with opened(store):
-        assert await store.look_ahead(QUEUES) == {}
-
         await store.publish(message(queue="a"))
-        await store.publish(message(queue="b", due=MINUTE, priority=3))
-        await store.publish(message(queue="b", due=MINUTE - SECOND, ordering_key="key"))
-        assert await store.look_ahead(QUEUES) == {"a": NOW, "b": MINUTE - SECOND}
+        await claim_all(store, "a", lease=SECOND * 30)
 
-        # It has taken nothing. What is leased is due: a claim tells when the lease ends.
-        (taken,) = await claim_all(store, "a", lease=SECOND * 30)
         clock.advance(SECOND)
-        assert await store.look_ahead(QUEUES) == {"a": NOW, "b": MINUTE - SECOND * 2}
-        await settle_one(store, taken, Retry(SECOND * 7))
-        assert await store.look_ahead(["a"]) == {"a": SECOND * 7}
-        clock.advance(SECOND * 8)
         assert await store.look_ahead(["a"]) == {"a": NOW}
 
 

@@ -2,108 +2,35 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
-from nightmail.outcome import Retry
-from nightmail.store import LooksAhead
 from nightmail.stores.redis import RedisStore, script_calls
 from nightmail.testing.clock import ManualClock
-from nightmail.testing.conformance.build import MINUTE, SECOND, bodies, claim_all, message, settle_one
+from nightmail.testing.conformance.build import MINUTE, SECOND, claim_all, message
 from tests.stores.redis.backlogs import counted
 from tests.stores.redis.support import client, open_store
+from tests.stores.shared.look_ahead import NOW, QUEUES, LookAheadPastWhatWaits
 from tests.stores.support import opened
 
 pytestmark = pytest.mark.redis
-NOW = timedelta(0)
-QUEUES = ("a", "b", "c")
 
 
-async def test_a_look_ahead_tells_of_each_queue_when_something_can_be_claimed(redis_url: str) -> None:
+class TestLookAhead(LookAheadPastWhatWaits):
+    """On this store."""
+
+
+async def test_a_look_ahead_expects_the_end_of_an_automatic_pause_and_then_a_probe(redis_url: str) -> None:
     clock = ManualClock()
-    store = RedisStore(redis_url, clock=clock)
-    assert isinstance(store, LooksAhead)
-    async with opened(store):
-        assert await store.look_ahead([]) == await store.look_ahead(QUEUES) == {}
-
+    async with open_store(redis_url, clock=clock) as store:
         await store.publish(message(queue="a"))
-        await store.publish(message(queue="b", due=MINUTE, priority=3))
-        await store.publish(message(queue="b", due=MINUTE - SECOND, ordering_key="key"))
-        assert await store.look_ahead(QUEUES) == {"a": NOW, "b": MINUTE - SECOND}
+        await store.pause("a", until=MINUTE, by="breaker", automatic=True)
 
-        # It has taken nothing. What is leased can be claimed when the lease ends, and a retry when it is due.
-        (taken,) = await claim_all(store, "a", lease=SECOND * 30)
-        clock.advance(SECOND)
-        assert await store.look_ahead(QUEUES) == {"a": SECOND * 29, "b": MINUTE - SECOND * 2}
-        await settle_one(store, taken, Retry(SECOND * 7))
-        assert await store.look_ahead(["a"]) == {"a": SECOND * 7}
-        clock.advance(SECOND * 8)
-        assert await store.look_ahead(["a"]) == {"a": NOW}
-
-
-@pytest.mark.parametrize("priority", range(10))
-async def test_a_look_ahead_sees_the_first_due_time_of_every_priority(redis_url: str, priority: int) -> None:
-    async with open_store(redis_url, clock=ManualClock()) as store:
-        await store.publish(message(queue="a", due=MINUTE, priority=(priority + 1) % 10))
-        await store.publish(message(queue="a", due=SECOND, priority=priority))
-
-        assert await store.look_ahead(["a"]) == {"a": SECOND}
-
-
-async def test_a_look_ahead_says_now_once_a_lease_has_ended(redis_url: str) -> None:
-    clock = ManualClock()
-    async with open_store(redis_url, clock=clock) as store:
-        await store.publish_batch([message(queue="a"), message(queue="a")])
-        for lease in (SECOND * 9, SECOND * 5):
-            await store.claim(["a"], limit=1, lease=lease, token=uuid4())
-        assert await store.look_ahead(["a"]) == {"a": SECOND * 5}
-
-        clock.advance(SECOND * 5)
-        assert await store.look_ahead(["a"]) == {"a": NOW}
-        assert len(await claim_all(store, "a", lease=MINUTE)) == 1
-
-
-async def test_a_look_ahead_passes_over_what_waits_in_line(redis_url: str) -> None:
-    async with open_store(redis_url, clock=ManualClock()) as store:
-        await store.publish_batch([message(queue="a", ordering_key="key")] * 3)
-        assert await store.look_ahead(["a"]) == {"a": NOW}
-
-        (taken,) = await claim_all(store, "a", lease=MINUTE)
         assert await store.look_ahead(["a"]) == {"a": MINUTE}
-
-        # A retry holds its key: those behind it wait for it too.
-        await settle_one(store, taken, Retry(SECOND * 7))
-        assert await store.look_ahead(["a"]) == {"a": SECOND * 7}
-
-
-async def test_a_look_ahead_says_when_a_message_with_a_key_is_to_be_put_in_line(redis_url: str) -> None:
-    clock = ManualClock()
-    async with open_store(redis_url, clock=clock) as store:
-        await store.publish(message(b"later", queue="a", ordering_key="key", due=SECOND))
-        clock.advance(SECOND)
-
-        assert await store.look_ahead(["a"]) == {"a": NOW}
-        assert bodies(await claim_all(store, "a")) == [b"later"]
-
-
-async def test_a_look_ahead_expects_the_end_of_a_pause_and_nothing_before(redis_url: str) -> None:
-    clock = ManualClock()
-    async with open_store(redis_url, clock=clock) as store:
-        for queue in QUEUES:
-            await store.publish(message(queue=queue))
-        await store.pause("a", until=MINUTE, by="me")
-        await store.pause("b", until=SECOND * 90, by="breaker", automatic=True)
-        await store.pause("c", by="me")
-
-        assert await store.look_ahead(QUEUES) == {"a": MINUTE, "b": SECOND * 90}
         clock.advance(MINUTE)
-        assert await store.look_ahead(QUEUES) == {"a": NOW, "b": SECOND * 30}
-        # An automatic pause that has ended is probed.
-        clock.advance(SECOND * 30)
-        assert await store.look_ahead(QUEUES) == {"a": NOW, "b": NOW}
-        assert (await store.claim(["b"], limit=1, lease=MINUTE, token=uuid4())).probe
+        assert await store.look_ahead(["a"]) == {"a": NOW}
+        assert (await store.claim(["a"], limit=1, lease=MINUTE, token=uuid4())).probe
 
 
 async def test_a_look_ahead_of_a_queue_that_is_paused_twice_tells_the_first_end(redis_url: str) -> None:
@@ -140,13 +67,6 @@ async def test_a_look_ahead_leaves_it_to_a_claim_what_is_paused_by_its_key(redis
         clock.advance(SECOND)
         assert await claim_all(store, "a") == []
         assert await store.look_ahead(["a"]) == {"a": NOW}
-
-
-async def test_what_is_due_is_due_by_the_servers_clock(redis_url: str) -> None:
-    async with open_store(redis_url) as store:
-        await store.publish(message(queue="a", due=MINUTE))
-
-        assert MINUTE - SECOND * 30 < (await store.look_ahead(["a"]))["a"] <= MINUTE
 
 
 async def test_a_look_ahead_costs_the_same_whatever_is_in_a_queue(
