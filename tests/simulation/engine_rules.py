@@ -247,15 +247,20 @@ def poison_alone(event: Started | Killed | Over, ledger: Ledger) -> Iterator[str
 
 
 def _casualties(event: Killed, by: int, ledger: Ledger) -> Iterator[str]:
-    entry = ledger.messages[by]
-    if entry.lease is None or entry.lease.claim.deliveries < ALONE_FROM:
-        return
-    killer = ledger.runs.get((by, entry.lease.claim.token))
+    """What else ran in a process that was killed by a message in quarantine there."""
     process = ledger.workers[event.worker].process
-    for run in ledger.runs.values():
-        if run is killer or killer is None or run.ended is not None or run.worker != event.worker:
+    killers = {
+        lease: run
+        for lease, run in ledger.runs.items()
+        if run.id == by and run.ended is None and ledger.workers[run.worker].process == process
+    }
+    # By the leases of this process: the store's may be another's by now, if this one stood still.
+    if not all(ledger.claims[lease].deliveries >= ALONE_FROM for lease in killers):
+        return
+    for lease, run in ledger.runs.items():
+        if lease in killers or run.ended is not None or run.worker != event.worker:
             continue
-        if run.started > killer.started - PATIENCE:
+        if any(run.started > killer.started - PATIENCE for killer in killers.values()):
             yield f"message {by}, quarantined in {process}, took message {run.id} of {run.worker} along"
 
 

@@ -40,6 +40,7 @@ S: Final = 1_000_000
 ME: Final = "p1#1.x"
 OTHER: Final = "p2#1.x"
 BESIDE: Final = "p1#1.y"
+THIRD: Final = "p3#1.x"
 
 
 def booted(worker: str = ME, **facts: Any) -> Booted:
@@ -144,6 +145,15 @@ WELL: Final[dict[str, list[Event]]] = {
         claimed(S), received(S), started(S), Killed(at=S, worker=ME, by=1),
         claimed(3 * S, token="c2", worker=OTHER, deliveries=2),
         settled(3 * S, "dead", token="c2", worker=OTHER, reason="max_deliveries"), Over(at=4 * S, letters=(1,)),
+    ],
+    "a message kills a process that stood still until another one had it": [
+        booted(max_deliveries=9), booted(OTHER, max_deliveries=9), stored(poison=True),
+        claimed(S), received(S), started(S), Killed(at=S, worker=ME, by=1), booted(THIRD, max_deliveries=9),
+        claimed(3 * S, token="c2", worker=OTHER, deliveries=2), received(3 * S, token="c2"),
+        started(3 * S, token="c2", worker=OTHER), Frozen(at=3 * S, worker=OTHER, until=5 * S),
+        claimed(5 * S, token="c3", worker=THIRD, deliveries=3), received(5 * S, token="c3"),
+        started(5 * S, token="c3", worker=THIRD), Killed(at=5 * S, worker=OTHER, by=1),
+        Over(at=5 * S, waiting=(1,)),
     ],
     "a queue is paused, and resumed": [
         booted(), stored(), Paused(at=1, queue="a"), Resumed(at=S, queue="a"), *a_run(2 * S, "ok"), settled(3 * S),
