@@ -29,12 +29,15 @@ class ClusterPlace(Place):
 
     cluster: Any = None
 
-    async def fail_over(self, choice: random.Random) -> None:
-        """kill -9 of a server that is written to, until another has taken over."""
+    async def fail_over(self, choice: random.Random) -> bool:
+        """kill -9 of a server that is written to, until another has taken over, or it is back itself.
+
+        Whether another has: a cluster may wait for the one that was lost.
+        """
         raise NotImplementedError
 
-    async def cut_off_and_fail_over(self, choice: random.Random) -> None:
-        """The same, but the one that takes over was cut off before: it lacks what was acknowledged since."""
+    async def cut_off_and_fail_over(self, choice: random.Random) -> bool:
+        """The same, but the one that could take over was cut off before: it lacks what was acknowledged since."""
         raise NotImplementedError
 
     async def mend(self) -> None:
@@ -51,11 +54,12 @@ class RedisClusterPlace(ClusterPlace):
         """Of a node that runs: it names the others."""
         return self.cluster.url
 
-    async def fail_over(self, choice: random.Random) -> None:
+    async def fail_over(self, choice: random.Random) -> bool:
         master = choice.choice(await asyncio.to_thread(self.cluster.masters))
         await self._kill(master)
+        return True
 
-    async def cut_off_and_fail_over(self, choice: random.Random) -> None:
+    async def cut_off_and_fail_over(self, choice: random.Random) -> bool:
         master = choice.choice(await asyncio.to_thread(self.cluster.masters))
         replica = await asyncio.to_thread(self.cluster.replica_of, master)
         with self.cluster.cut_off(replica):
@@ -63,6 +67,7 @@ class RedisClusterPlace(ClusterPlace):
             slot = (await asyncio.to_thread(master.myself)).slots[0]
             await asyncio.to_thread(self.cluster.kill, master)
         await asyncio.to_thread(self.cluster.wait_for_heir, slot, of=master)
+        return True
 
     async def _kill(self, master: Any) -> None:
         slot = (await asyncio.to_thread(master.myself)).slots[0]
@@ -85,11 +90,12 @@ class GaleraPlace(ClusterPlace):
         nodes = self.cluster.nodes
         return self.url.replace(f":{nodes[0].port}/", f":{nodes[process % len(nodes)].port}/")
 
-    async def fail_over(self, choice: random.Random) -> None:
+    async def fail_over(self, choice: random.Random) -> bool:
         # Whichever: `mend` brings it back before the end of the run asks the first what is left.
         number = choice.randrange(len(self.cluster.nodes))
         await asyncio.to_thread(self.cluster.kill, number)
         await asyncio.to_thread(self.cluster.wait_until_it_is_missed)
+        return True
 
     async def mend(self) -> None:
         await asyncio.to_thread(self.cluster.start)
@@ -100,12 +106,13 @@ class PatroniPlace(ClusterPlace):
 
     cluster: Patroni
 
-    async def fail_over(self, choice: random.Random) -> None:
+    async def fail_over(self, choice: random.Random) -> bool:
         primary = await asyncio.to_thread(lambda: self.cluster.primary)
         await asyncio.to_thread(primary.kill)
         await asyncio.to_thread(self.cluster.wait_for_heir, of=primary)
+        return True
 
-    async def cut_off_and_fail_over(self, choice: random.Random) -> None:
+    async def cut_off_and_fail_over(self, choice: random.Random) -> bool:
         primary = await asyncio.to_thread(lambda: self.cluster.primary)
         standby = await asyncio.to_thread(lambda: self.cluster.standby)
         await asyncio.to_thread(standby.pause)
@@ -115,7 +122,12 @@ class PatroniPlace(ClusterPlace):
             await asyncio.to_thread(primary.kill)
         finally:
             await asyncio.to_thread(standby.resume)
+        if not await asyncio.to_thread(self.cluster.may_inherit, standby):
+            # Patroni had let the primary go on alone: what it acknowledged since is nowhere else.
+            await asyncio.to_thread(primary.start)
+            return False
         await asyncio.to_thread(self.cluster.wait_for_heir, of=primary)
+        return True
 
     async def mend(self) -> None:
         for node in self.cluster.nodes:

@@ -14,7 +14,7 @@ from faults.figures import Figures
 from faults.scenarios import SCENARIOS, Scenario
 
 FAULTS: Final[Mapping[str, int]] = {
-    "failover": 5,
+    "failover": 7,
     "cut-off": 3,
     "crashes": 30,
     "power-loss": 15,

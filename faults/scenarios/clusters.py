@@ -17,7 +17,7 @@ async def failover(stage: Stage) -> None:
 
 
 async def cut_off(stage: Stage) -> None:
-    """The same, and the one that takes over had been cut off from the other before."""
+    """The same, and the one that could take over had been cut off from the other before."""
     await _lose(stage, "failover to a copy that was cut off", cut=True)
 
 
@@ -28,11 +28,10 @@ async def _lose(stage: Stage, kind: str, *, cut: bool) -> None:
     for number in range(stage.faults):
         await stage.until_any_busy(stage.random.randint(20, 60))
         begun = time.monotonic()
-        await (place.cut_off_and_fail_over if cut else place.fail_over)(stage.random)
-        stage.note(kind, None, begun)
-        stage.say(
-            f"{number + 1} of {stage.faults} lost; another took over within {time.monotonic() - begun:.1f} s"
-        )
+        inherited = await (place.cut_off_and_fail_over if cut else place.fail_over)(stage.random)
+        stage.note(kind if inherited else "server killed", None, begun)
+        became = "another took over" if inherited else "none may take over, it was started again"
+        stage.say(f"{number + 1} of {stage.faults} lost; {became} within {time.monotonic() - begun:.1f} s")
         await stage.until_any_busy(20)
         await place.mend()
         stage.journal.write("returned")

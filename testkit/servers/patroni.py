@@ -284,6 +284,13 @@ class Patroni(StartsAndCloses):
     def wait_until_settled(self) -> None:
         wait_until(self.settled, within=_SECONDS, what="the standby to follow the primary")
 
+    def may_inherit(self, standby: PatroniNode) -> bool:
+        """Whether it may take over from a primary that is gone: not if that had gone on without it."""
+        if not self.synchronous:
+            return True
+        members = _ask(f"{standby.url}/cluster")["members"]
+        return any(each["name"] == standby.member and each["role"] == "sync_standby" for each in members)
+
     def wait_for_heir(self, *, of: PatroniNode) -> PatroniNode:
         """Wait until another node than this one is the primary, and the proxy knows."""
 
