@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from compat.obtain import CannotBeHad, programs
 from compat.targets import Debian
@@ -40,6 +41,10 @@ class ClusterPlace(Place):
         """The same, but the one that could take over was cut off before: it lacks what was acknowledged since."""
         raise NotImplementedError
 
+    async def lose_all(self) -> None:
+        """kill -9 of all servers at once, and a new start on their files."""
+        raise NotImplementedError
+
     async def mend(self) -> None:
         """Start what was killed, and wait until all agree."""
         raise NotImplementedError
@@ -52,7 +57,7 @@ class RedisClusterPlace(ClusterPlace):
 
     def url_for(self, process: int) -> str:
         """Of a node that runs: it names the others."""
-        return self.cluster.url
+        return urlsplit(self.cluster.url)._replace(query=urlsplit(self.url).query).geturl()
 
     async def fail_over(self, choice: random.Random) -> bool:
         master = choice.choice(await asyncio.to_thread(self.cluster.masters))
@@ -96,6 +101,10 @@ class GaleraPlace(ClusterPlace):
         await asyncio.to_thread(self.cluster.kill, number)
         await asyncio.to_thread(self.cluster.wait_until_it_is_missed)
         return True
+
+    async def lose_all(self) -> None:
+        await asyncio.gather(*(asyncio.to_thread(node.kill) for node in self.cluster.nodes))
+        await asyncio.to_thread(self.cluster.start)
 
     async def mend(self) -> None:
         await asyncio.to_thread(self.cluster.start)
@@ -141,8 +150,9 @@ class PatroniPlace(ClusterPlace):
 def clustered(store: str, directory: Path) -> Iterator[Place]:
     """An empty store on several servers, each as careful as in production."""
     match store:
-        case "galera":
-            with Galera(durable=True) as galera:
+        case "galera" | "galera-unsynced":
+            settings = {"innodb-flush-log-at-trx-commit": 1 if store == "galera" else 2}
+            with Galera(durable=True, settings=settings) as galera:
                 yield GaleraPlace(store, galera.create_database()[0], cluster=galera)
         case "patroni" | "patroni-async":
             settings = {"max_connections": MOST_CONNECTIONS}
@@ -153,6 +163,9 @@ def clustered(store: str, directory: Path) -> Iterator[Place]:
                 with _first_in_path(_valkey()):
                     cluster = stack.enter_context(RedisCluster(durable=True))
                 yield RedisClusterPlace(store, cluster.url, cluster=cluster)
+        case "redis-cluster-waiting":
+            with RedisCluster(durable=True) as cluster:
+                yield RedisClusterPlace(store, f"{cluster.url}?wait_replicas=1", cluster=cluster)
         case _:
             # Of a master without a replica that answers, `redis-cluster-guarded` takes no writes.
             options = (

@@ -173,11 +173,12 @@ def with_movable_clock(store: str, directory: Path) -> Iterator[Place]:
         yield Place(store, _database(server), server, clock=clock)
 
 
-UNSYNCED: Final = ("postgres-unsynced", "mariadb-unsynced")
-"""Servers that answer a commit before it is on their disk."""
+UNSYNCED: Final = ("postgres-unsynced", "mariadb-unsynced", "redis-unsynced")
+"""Servers that answer a write before it is on their disk. Redis without an append-only file never puts it there."""
 _UNSYNCED: Final[dict[str, dict[str, Any]]] = {
     "postgres-unsynced": {"settings": {"synchronous_commit": "off"}},
     "mariadb-unsynced": {"settings": {"innodb-flush-log-at-trx-commit": 2}},
+    "redis-unsynced": {"options": {"appendonly": "no"}},
 }
 EVERYSEC: Final = "redis-everysec"
 """Redis that syncs its file once a second, and answers before."""

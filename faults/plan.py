@@ -16,6 +16,7 @@ from faults.scenarios import SCENARIOS, Scenario
 FAULTS: Final[Mapping[str, int]] = {
     "failover": 7,
     "cut-off": 3,
+    "all-lost": 3,
     "crashes": 30,
     "power-loss": 15,
     "kills": 100,

@@ -194,12 +194,12 @@ def _measured(runs: Sequence[Figures]) -> str:
     return MEASURED_TEXT + _table(columns, rows)
 
 
-MEASURED: Final = ("cut-off", "power-loss", "crashes")
+MEASURED: Final = ("cut-off", "all-lost", "power-loss", "crashes")
 MEASURED_TEXT: Final = """\
 Whether an acknowledged message survives is decided by how the server is set up. Here a server is lost together with
 what is nowhere else: a master or primary whose copy was cut off for 0.3 s before, a Redis with all that it had not
-synced to its disk, or the memory of a server that is killed (what it gave to the system survives that, and would not
-survive a power cut). Where an acknowledgement waits for none of these, this is no promise but a measurement.
+synced to its disk, or the memory of a server that is killed, or of all nodes of a cluster at once (what they gave to the
+system survives that, and would not survive a power cut). Where an acknowledgement waits for none of these, this is no promise but a measurement.
 
 """
 DURABILITY: Final = {
@@ -209,8 +209,12 @@ DURABILITY: Final = {
     "mariadb-unsynced": "MariaDB, `innodb_flush_log_at_trx_commit 2`",
     "redis": "Redis, `appendfsync always`",
     "redis-everysec": "Redis, `appendfsync everysec`",
+    "redis-unsynced": "Redis, `appendonly no`",
     "redis-cluster": "Redis Cluster, `appendfsync always`, asynchronous replicas",
     "redis-cluster-guarded": "Redis Cluster, the same with `min-replicas-to-write 1` and `min-replicas-max-lag 1`",
+    "redis-cluster-waiting": "Redis Cluster, the same with `wait_replicas=1` in the URL of the store",
+    "galera": "Galera, `innodb_flush_log_at_trx_commit 1`",
+    "galera-unsynced": "Galera, `innodb_flush_log_at_trx_commit 2`",
     "patroni": "Postgres, synchronous standby",
     "patroni-async": "Postgres, asynchronous standby",
 }

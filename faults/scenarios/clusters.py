@@ -21,6 +21,23 @@ async def cut_off(stage: Stage) -> None:
     await _lose(stage, "failover to a copy that was cut off", cut=True)
 
 
+async def all_lost(stage: Stage) -> None:
+    """kill -9 of all servers at once, and a new start from the one whose files have the most."""
+    place = stage.place
+    assert isinstance(place, ClusterPlace)
+    await cast(stage, workers=3, publishers=3)
+    for number in range(stage.faults):
+        await stage.until_any_busy(stage.random.randint(20, 60))
+        begun = time.monotonic()
+        await place.lose_all()
+        stage.note("all servers killed", None, begun)
+        stage.journal.write("returned")
+        stage.say(
+            f"{number + 1} of {stage.faults} times all killed; back within {time.monotonic() - begun:.1f} s"
+        )
+        await stage.until_any_busy(20)
+
+
 async def _lose(stage: Stage, kind: str, *, cut: bool) -> None:
     place = stage.place
     assert isinstance(place, ClusterPlace)
@@ -53,10 +70,27 @@ SCENARIOS: Final = (
         about="kill -9 of a master or a primary whose copy was cut off for 0.3 s before",
         play=cut_off,
         faults=3,
-        stores=("redis-cluster", "redis-cluster-guarded", "patroni", "patroni-async"),
+        stores=(
+            "redis-cluster",
+            "redis-cluster-guarded",
+            "redis-cluster-waiting",
+            "patroni",
+            "patroni-async",
+        ),
         where=clustered,
         publisher={"pause": 0.02},
         # A synchronous standby has what was acknowledged.
-        forgives=dict.fromkeys(("redis-cluster", "redis-cluster-guarded", "patroni-async"), ASYNCHRONOUS),
+        forgives=dict.fromkeys(
+            ("redis-cluster", "redis-cluster-guarded", "redis-cluster-waiting", "patroni-async"), ASYNCHRONOUS
+        ),
+    ),
+    Scenario(
+        name="all-lost",
+        about="kill -9 of all nodes of a cluster at once, and a new start on their files",
+        play=all_lost,
+        faults=3,
+        stores=("galera", "galera-unsynced"),
+        where=clustered,
+        publisher={"pause": 0.02},
     ),
 )

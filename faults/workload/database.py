@@ -128,13 +128,14 @@ class RedisDatabase(Database):
 
     def __init__(self, url: str) -> None:
         # No retries: a command whose answer was lost would be carried out twice.
+        address = url.partition("?")[0]  # What follows is for the store.
         options: dict[str, Any] = {"socket_timeout": 10.0, "decode_responses": True}
         self.client: Final[Any] = (
             RedisCluster.from_url(
-                url.replace("redis+cluster", "redis"), cluster_error_retry_attempts=0, **options
+                address.replace("redis+cluster", "redis"), cluster_error_retry_attempts=0, **options
             )
             if url.startswith("redis+cluster")
-            else Redis.from_url(url, retry=None, **options)
+            else Redis.from_url(address, retry=None, **options)
         )
         store = open_store(url)
         assert isinstance(store, RedisStore)
