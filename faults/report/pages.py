@@ -198,8 +198,9 @@ MEASURED: Final = ("cut-off", "all-lost", "power-loss", "crashes")
 MEASURED_TEXT: Final = """\
 Whether an acknowledged message survives is decided by how the server is set up. Here a server is lost together with
 what is nowhere else: a master or primary whose copy was cut off for 0.3 s before, a Redis with all that it had not
-synced to its disk, or the memory of a server that is killed, or of all nodes of a cluster at once (what they gave to the
-system survives that, and would not survive a power cut). Where an acknowledgement waits for none of these, this is no promise but a measurement.
+synced to its disk, or the memory of a server that is killed, or of all nodes of a cluster at once (what they gave to
+the system survives that, and would not survive a power cut). Where an acknowledgement waits for none of these, this is
+no promise but a measurement.
 
 """
 DURABILITY: Final = {
