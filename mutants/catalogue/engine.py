@@ -90,7 +90,7 @@ MUTANTS: Final = (
     Mutant(
         name="a lease that may have ended starts a handler",
         why="a message runs twice at once after a pause",
-        file="engine/worker.py",
+        file="engine/handling.py",
         text="            if self._leases.surely_holds(delivery, now):",
         instead="            if delivery.id is not None:",
         killers=(
@@ -101,9 +101,9 @@ MUTANTS: Final = (
     Mutant(
         name="a lease is counted from the answer",
         why="after a slow answer a worker trusts a lease that has ended",
-        file="engine/worker.py",
-        text="            self._take(claimed, sent, until)",
-        instead="            self._take(claimed, sent, time.monotonic() + until - sent)",
+        file="engine/claiming.py",
+        text="            self._sorting.take(claimed, sent, until)",
+        instead="            self._sorting.take(claimed, sent, time.monotonic() + until - sent)",
         killers=(
             f"{_UNIT}/test_store_outages.py::"
             "test_messages_whose_lease_may_have_ended_before_the_reply_came_go_back_before_they_are_started",
@@ -112,15 +112,16 @@ MUTANTS: Final = (
     Mutant(
         name="all claims of a worker have one token",
         why="a handler that lost its message to its own worker can still end it",
-        file="engine/worker.py",
-        text="        token, until = self._presence.new_token(), sent + self._settings.lease.total_seconds()",
-        instead="        token, until = UUID(int=id(self)), sent + self._settings.lease.total_seconds()",
+        file="engine/claiming.py",
+        text="        token, until = self._presence.new_token(), sent + lease.total_seconds()",
+        instead="        token = vars(self).setdefault('token', self._presence.new_token())\n"
+        "        until = sent + lease.total_seconds()",
         killers=(f"{_UNIT}/test_leases.py::test_every_claim_has_a_token_of_its_own",),
     ),
     Mutant(
         name="an outcome without an answer is forgotten",
         why="what was handled during an outage runs again",
-        file="engine/worker.py",
+        file="engine/settling.py",
         text="            self._finished.ask_again(batch)\n",
         instead="            self._finished.drop_first(len(batch))\n",
         killers=(f"{_UNIT}/test_settling.py::test_a_settlement_whose_request_was_lost_is_written_later",),
@@ -139,7 +140,7 @@ MUTANTS: Final = (
     Mutant(
         name="a locked message counts as written",
         why="an outcome is lost when another transaction has the row",
-        file="engine/worker.py",
+        file="engine/settling.py",
         text="        self._finished.put_all(busy)\n",
         instead="",
         killers=(
@@ -150,8 +151,8 @@ MUTANTS: Final = (
     Mutant(
         name="a claim without an answer is not recalled",
         why="after a lost reply messages wait for a whole lease",
-        file="engine/worker.py",
-        text="                await self._store.recall(self.queues, token)\n",
+        file="engine/claiming.py",
+        text="                await self._store.recall(self._run.queues, token)\n",
         instead="                pass\n",
         killers=(
             f"{_UNIT}/test_store_outages.py::"
@@ -161,9 +162,9 @@ MUTANTS: Final = (
     Mutant(
         name="a wake-up during a claim is dropped",
         why="a message waits for the next poll, five seconds",
-        file="engine/worker.py",
-        text="        self._unconfirmed = None\n        self._claim_size.went_well(",
-        instead="        self._unconfirmed = None\n        self._bell.clear()\n        self._claim_size.went_well(",
+        file="engine/claiming.py",
+        text="        self._leases.unconfirmed = None\n        self._size.went_well(",
+        instead="        self._leases.unconfirmed = None\n        self.bell.clear()\n        self._size.went_well(",
         killers=(
             f"{_UNIT}/test_polling.py::"
             "test_a_message_published_between_the_claim_and_the_wait_is_not_slept_through",
@@ -234,19 +235,19 @@ MUTANTS: Final = (
         name="the keeper stops first",
         why="what still runs during a shutdown is taken over, and runs twice",
         file="engine/worker.py",
-        text="        draining = asyncio.create_task(self._drain(claims))\n        await undisturbed(draining)\n"
+        text="        draining = asyncio.create_task(self._draining.drain(claims))\n        await undisturbed(draining)\n"
         "        if draining.cancelled():",
         instead="        self._leases.keep_only(())\n"
-        "        draining = asyncio.create_task(self._drain(claims))\n        await undisturbed(draining)\n"
+        "        draining = asyncio.create_task(self._draining.drain(claims))\n        await undisturbed(draining)\n"
         "        if draining.cancelled():",
         killers=(f"{_UNIT}/test_leases.py::test_handlers_that_finish_during_a_stop_keep_their_leases",),
     ),
     Mutant(
         name="what was fetched ahead is kept at a stop",
         why="after a deployment messages wait for a whole lease",
-        file="engine/worker.py",
-        text="        self._hand_back(self._in_flight.give_back())\n        if self._quarantined",
-        instead="        self._in_flight.give_back()\n        if self._quarantined",
+        file="engine/draining.py",
+        text="        self._run.hand_back(self._in_flight.give_back())\n",
+        instead="        self._in_flight.give_back()\n",
         killers=(
             f"{_UNIT}/test_drain.py::test_what_has_not_started_is_handed_back_at_once_as_if_never_claimed",
         ),
@@ -264,7 +265,7 @@ MUTANTS: Final = (
     Mutant(
         name="what waits to be written takes no memory",
         why="during an outage a worker claims until its memory is full",
-        file="engine/worker.py",
+        file="engine/room.py",
         text="        return CLAIM_BYTES - self._in_flight.waiting_bytes - self._finished.bytes",
         instead="        return CLAIM_BYTES - self._in_flight.waiting_bytes",
         killers=(

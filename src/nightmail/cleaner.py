@@ -105,7 +105,7 @@ class Cleaner:
             self._alarm.set(time.monotonic() + interval.total_seconds())
 
         # After a failure the interval is not waited for: the alarm is already due, and the retry loop backs off.
-        repeater = RetryLoop(self._observer, after_failure=self._alarm.at_once)
+        repeater = RetryLoop(self._observer, stopping=self._stopping, after_failure=self._alarm.at_once)
         await repeater.repeat(sweep, when=self._interval_over, until=self._stopping)
 
     async def _interval_over(self) -> None:

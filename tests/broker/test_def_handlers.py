@@ -23,7 +23,7 @@ from faststream import Depends
 
 from nightmail import Delivery, ExponentialRetry, NoRetry, Store
 from nightmail.annotations import OutboxBatchMessage, OutboxMessage
-from nightmail.engine.worker import Worker
+from nightmail.engine.draining import Draining
 from nightmail.errors import HandlerTimeout
 from nightmail.outcome import Done, Release, Retry
 from nightmail.store import Claimed
@@ -489,13 +489,13 @@ async def test_a_thread_that_ends_during_the_last_writes_counts_for_nothing(
     make: Make, heard: Late, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, begun, release = make(graceful_timeout=0.05), threading.Event(), threading.Event()
-    leave_behind = Worker._leave_behind
+    leave_behind = Draining._leave_behind
 
-    async def leave_behind_and_end(worker: Worker) -> None:
-        await leave_behind(worker)
+    async def leave_behind_and_end(draining: Draining) -> None:
+        await leave_behind(draining)
         release.set()
         async with asyncio.timeout(PATIENCE):
-            while worker.in_hand:  # noqa: ASYNC110 - a thread ends
+            while len(draining._leases):  # noqa: ASYNC110 - a thread ends
                 await asyncio.sleep(0.01)
 
     @broker.subscriber("q")
@@ -505,7 +505,7 @@ async def test_a_thread_that_ends_during_the_last_writes_counts_for_nothing(
             with suppress(HandlerTimeout):
                 release.wait(0.1)
 
-    monkeypatch.setattr(Worker, "_leave_behind", leave_behind_and_end)
+    monkeypatch.setattr(Draining, "_leave_behind", leave_behind_and_end)
     async with started(broker):
         await broker.publish(1, "q")
         await asyncio.to_thread(begun.wait, PATIENCE)

@@ -80,14 +80,14 @@ async def idle_statements(url: str, record: Record) -> int:
 def _is_idle(broker: OutboxBroker) -> bool:
     """Whether wake-ups arrive, and every worker has found nothing since they do and waits."""
     now = time.monotonic()
-    return _is_undisturbed(broker) and all(worker._alarm.seconds_from(now) for worker in _workers(broker))
+    return _is_undisturbed(broker) and all(worker._run.alarm.seconds_from(now) for worker in _workers(broker))
 
 
 def _is_undisturbed(broker: OutboxBroker) -> bool:
     """Whether wake-ups arrive, and every worker waits, or looks only because the interval has passed."""
     return broker.store.look_interval == LOOK_INTERVAL and all(
         # In this order: one that has not started has no bell.
-        worker._alarm.is_routine and not worker._bell._rung.is_set()
+        worker._run.alarm.is_routine and not worker._claiming.bell._rung.is_set()
         for worker in _workers(broker)
     )
 

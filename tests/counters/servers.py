@@ -134,7 +134,7 @@ class RedisMeter:
         calls = {name.removeprefix("cmdstat_"): int(told["calls"]) for name, told in stats.items()}
         return {
             "commands": sum(count for name, count in calls.items() if name not in self.OURS),
-            # What is to be written, too: while the server waits for a sync of the file, it writes up to two seconds late.
+            # What is to be written, too: while the server waits for a sync of the file, it writes two seconds late.
             "AOF bytes": int(persistence["aof_current_size"]) + int(persistence["aof_buffer_length"]),
             "wake-ups": calls.get("publish", 0) + calls.get("spublish", 0),
         }

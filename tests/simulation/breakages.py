@@ -11,17 +11,19 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from unittest.mock import patch
 
-from nightmail.engine import attempt, worker
+from nightmail.engine import attempt, claiming, sorting
 from nightmail.engine.attempt import Attempt
+from nightmail.engine.claiming import Claiming
 from nightmail.engine.finished import Finished
 from nightmail.engine.leases import Keeper
 from nightmail.engine.pausing import Pausing
 from nightmail.engine.presence import Presence
 from nightmail.engine.result import Result
 from nightmail.engine.retry_loop import RetryLoop, Step, at_once, happens_before
+from nightmail.engine.run import Run
+from nightmail.engine.settling import Settling
 from nightmail.engine.shutdown import Stopping, ends_by
 from nightmail.engine.stop_requests import StopRequests
-from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Done, Outcome, Reason, Retry, WriteResult
 from nightmail.store import Settlement
@@ -55,38 +57,37 @@ async def _renews_nothing(_keeper: Keeper, _extend: object) -> bool:
     return True
 
 
-async def _forgets_unsent_outcomes(self: Worker) -> None:
+async def _forgets_unsent_outcomes(self: Settling) -> None:
     """What got no answer counts as written."""
     batch = list(self._finished)
     try:
-        await self._store.settle(batch)
+        await self._run.store.settle(batch)
     finally:
         self._finished.drop_first(len(batch))
-        self._leases.drop(each.delivery for each in batch)
-        self._room.set()
+        self._run.leases.drop(each.delivery for each in batch)
+        self._run.room_grown.set()
 
 
-async def _runs_again_what_got_no_answer(self: Worker) -> None:
+async def _runs_again_what_got_no_answer(self: Settling) -> None:
     """What got no answer counts as not run."""
     batch = list(self._finished)
     try:
-        await self._store.settle(batch)
+        await self._run.store.settle(batch)
     except Exception:
-        self._in_flight.take([each.delivery for each in batch])
-        self._runners.start()
+        self._run.in_flight.take([each.delivery for each in batch])
         raise
     finally:
         self._finished.drop_first(len(batch))
-        self._room.set()
+        self._run.room_grown.set()
 
 
-def _hands_back_as_a_failure(self: Worker, deliveries: Sequence[Delivery]) -> None:
+def _hands_back_as_a_failure(self: Run, deliveries: Iterable[Delivery]) -> None:
     for delivery in deliveries:
-        self._finished.put(Settlement(delivery, Retry()))
+        self.finished.put(Settlement(delivery, Retry()))
 
 
-async def _recalls_nothing(self: Worker) -> None:
-    self._unconfirmed = None
+async def _recalls_nothing(self: Claiming) -> None:
+    self._leases.unconfirmed = None
 
 
 async def _does_not_wait(_finished: Finished) -> None:
@@ -135,16 +136,19 @@ def _runs_what_was_superseded(self: Attempt, delivery: Delivery) -> Outcome | No
     return Dead(Reason.REJECTED, ran=False) if delivery.superseded else _skip_outcome(self, delivery)
 
 
-_claim: Final = Worker._claim
+_claim: Final = Claiming._claim
 
 
-async def _counts_the_lease_from_when_the_claim_was_sent(self: Worker) -> None:
+async def _counts_the_lease_from_when_the_claim_was_sent(self: Claiming) -> None:
     sent = time.monotonic()
     try:
         await _claim(self)
     except Exception:
-        if self._unconfirmed is not None:
-            self._unconfirmed = self._unconfirmed[0], sent + self._settings.lease.total_seconds()
+        if self._leases.unconfirmed is not None:
+            self._leases.unconfirmed = (
+                self._leases.unconfirmed[0],
+                sent + self._run.settings.lease.total_seconds(),
+            )
         raise
 
 
@@ -166,8 +170,8 @@ async def _does_not_look(_pausing: Pausing) -> None:
 
 
 def _resumes_after_every_probe(self: Pausing, delivery: Delivery, _result: Result, _settled: object) -> None:
-    if delivery in self.probes and self._control is not None:
-        self.probes.discard(delivery)
+    if delivery in self._run.probes and self._control is not None:
+        self._run.probes.discard(delivery)
         self._begin(delivery.queue, self._resume(self._control, delivery.queue))
 
 
@@ -244,32 +248,32 @@ BREAKAGES: Final = (
     _breakage("the keeper renews nothing", _patched(Keeper, "renew", _renews_nothing), DUPLICATE),
     _breakage(
         "an outcome without an answer is forgotten",
-        _patched(Worker, "_settle", _forgets_unsent_outcomes),
+        _patched(Settling, "_settle", _forgets_unsent_outcomes),
         DUPLICATE,
         "stops_in_time",
         first=75,
     ),
     _breakage(
         "an outcome without an answer is run again",
-        _patched(Worker, "_settle", _runs_again_what_got_no_answer),
+        _patched(Settling, "_settle", _runs_again_what_got_no_answer),
         "runs_once",
         "right_outcome",
         DUPLICATE,
     ),
     _breakage(
         "a hand-back burns an attempt",
-        _patched(Worker, "_hand_back", _hands_back_as_a_failure),
+        _patched(Run, "hand_back", _hands_back_as_a_failure),
         "right_outcome",
     ),
     _breakage(
         "a claim without an answer is forgotten",
-        _patched(Worker, "_recall", _recalls_nothing),
+        _patched(Claiming, "recall", _recalls_nothing),
         DUPLICATE,
         "stops_in_time",
     ),
     _breakage(
         "a claim that was carried out late is not recalled",
-        _patched(Worker, "_claim", _counts_the_lease_from_when_the_claim_was_sent),
+        _patched(Claiming, "_claim", _counts_the_lease_from_when_the_claim_was_sent),
         DUPLICATE,
         "stops_in_time",
         first=295,
@@ -294,13 +298,13 @@ BREAKAGES: Final = (
     ),
     _breakage(
         "only a wake-up makes a worker look",
-        _patched(worker, "next_look", _looks_only_when_woken),
+        _patched(claiming, "next_look", _looks_only_when_woken),
         "delivered",
         first=45,
     ),
     _breakage(
         "no message is quarantined",
-        _patched(worker, "is_quarantined", lambda _: False),
+        _patched(sorting, "is_quarantined", lambda _: False),
         "poison_alone",
         first=30,
     ),

@@ -26,6 +26,9 @@ PATIENCE: Final = 10_000_000
 """How long a quarantined message waits for others at most, in microseconds."""
 RECALL: Final = 1_800_000
 """How long after a failed claim its recall is sent at the latest: the longest pause between two tries, and a little."""
+HANDED_BACK: Final = 600_000
+"""How long a store has to answer before a stop ends, for everything to be handed back: a pause between two tries, and
+a few round trips."""
 KNOWN: Final = 1_000_000
 """How soon a worker knows of a pause or a stop that the store has told it, in microseconds."""
 GAVE_IN: Final = ("cancelled", "failed", "undone", "lost")
@@ -216,7 +219,8 @@ def stops_in_time(event: StopEnded, ledger: Ledger) -> Iterator[str]:
     took = event.at - asked.at - stood_still
     if took > grace * 1.01 + LAST_SECONDS * 1_000_000:
         yield f"{event.worker} took {took / 1e6:.3f} s to stop, with {grace / 1e6:g} s of grace"
-    if overlaps(hand.upset + hand.frozen + hand.blocked, asked.at, event.at):
+    answered_since = event.at - HANDED_BACK
+    if not hand.was_well(answered_since, event.at):
         return
     for entry in ledger.messages.values():
         lease = entry.lease
@@ -224,6 +228,8 @@ def stops_in_time(event: StopEnded, ledger: Ledger) -> Iterator[str]:
             continue
         if lease.until <= asked.at:
             continue  # Its claim's reply was lost, and so was every recall: it has ended by itself.
+        if lease.claim.at > answered_since:
+            continue  # The store took its time with this claim: none was left to hand it back.
         run = ledger.runs.get((entry.id, lease.claim.token))
         if run is None or run.how not in (None, "lost"):
             yield f"{event.worker} stopped and left message {entry.id} leased"

@@ -10,8 +10,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from nightmail.controls import PauseRequested
-from nightmail.engine.attempt import Answers, this_task
+from nightmail.engine.attempt import Answers
 from nightmail.engine.current import acked_in_transaction
+from nightmail.engine.slot import this_task
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery, Message
 from nightmail.outcome import Dead, Outcome, Postpone, Retry

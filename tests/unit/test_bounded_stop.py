@@ -12,12 +12,13 @@ import pytest
 
 from nightmail import OutboxBroker
 from nightmail.engine import shutdown as stopping_module
+from nightmail.engine.retry_loop import LAST_PAUSE
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.shutdown import Stopping
 from nightmail.engine.worker import Worker
 from nightmail.outcome import Done, Release
 from nightmail.stores.memory import MemoryData, MemoryStore
-from tests.unit.faulty import FaultyStore, Gate, Stuck
+from tests.unit.faulty import FaultyStore, Gate, Stuck, lost_request
 from tests.unit.moving_time import LoopClock, loop_clock
 from tests.unit.support import QUEUE, Handler, Seen, a_few_steps, publish, soon
 
@@ -115,6 +116,28 @@ async def test_what_waits_goes_back_while_a_claim_is_still_under_way(store: Faul
     await soon(stopping)
     await soon(running)
     assert seen.of(late) == [Release()]
+    assert seen.left == [0]
+
+
+async def test_a_stop_near_the_end_of_an_outage_still_writes_what_has_finished(
+    data: MemoryData, loop_clock: LoopClock, seen: Seen
+) -> None:
+    store = FaultyStore(MemoryStore(data, clock=loop_clock))
+    [finished] = await publish(store)
+    worker = Worker(store, Handler(), queues=[QUEUE], observer=seen)
+    store.upset("settle", lost_request, times=None)
+    running = asyncio.create_task(worker.run())
+    # By now the pauses between two tries are as long as they get.
+    await asyncio.sleep(30)
+    tries = store.calls["settle"]
+
+    stopping = asyncio.create_task(worker.stop())
+    await asyncio.sleep(stopping_module.LAST_WRITES_SECONDS - LAST_PAUSE - 0.05)
+    store.mend()
+    await asyncio.gather(stopping, running)
+
+    assert seen.of(finished) == [Done()]
+    assert store.calls["settle"] - tries >= stopping_module.LAST_WRITES_SECONDS // LAST_PAUSE - 1
     assert seen.left == [0]
 
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from nightmail.engine import worker as worker_module
+from nightmail.engine import claiming, room, settling
 from nightmail.engine.attempt import Batched
 from nightmail.engine.prefetch import SHORT_CLAIM
 from nightmail.engine.presence import Presence
 from nightmail.engine.settings import WorkerSettings
-from nightmail.engine.worker import GATHER_SECONDS, SETTLE_BATCH, Worker
+from nightmail.engine.settling import GATHER_SECONDS, SETTLE_BATCH
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Done
 from tests.unit.faulty import FaultyStore, Gate
@@ -84,7 +85,7 @@ async def test_a_lone_message_is_settled_at_once(store: FaultyStore, seen: Seen)
 async def test_what_ends_while_others_run_waits_a_moment_for_company_and_no_longer(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "GATHER_SECONDS", 0.2)
+    monkeypatch.setattr(settling, "GATHER_SECONDS", 0.2)
     ends = {body: asyncio.Event() for body in (b"0", b"1", b"2")}
 
     async def handle(delivery: Delivery) -> None:
@@ -108,7 +109,7 @@ async def test_what_ends_while_others_run_waits_a_moment_for_company_and_no_long
 async def test_when_no_other_is_left_to_wait_for_it_is_settled_at_once(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "GATHER_SECONDS", 60.0)
+    monkeypatch.setattr(settling, "GATHER_SECONDS", 60.0)
     ends = {body: asyncio.Event() for body in (b"0", b"1")}
 
     async def handle(delivery: Delivery) -> None:
@@ -219,7 +220,8 @@ async def test_a_store_that_writes_slowly_is_not_buried_in_finished_messages(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It must go on because the store has answered, not because the next review is due.
-    monkeypatch.setattr(worker_module, "REVIEW_SECONDS", 60.0)
+    monkeypatch.setattr(room, "REVIEW_SECONDS", 60.0)
+    monkeypatch.setattr(claiming, "REVIEW_SECONDS", 60.0)
     handler = Handler()
     worker = Worker(store, handler, queues=[QUEUE], observer=seen)
     gate = store.upset("settle", Gate())

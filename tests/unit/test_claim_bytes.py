@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nightmail.engine import worker as worker_module
+from nightmail.engine import claiming, room
 from nightmail.engine.prefetch import ClaimSize
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
@@ -63,7 +63,8 @@ async def test_a_claim_that_stopped_at_its_bytes_is_followed_by_another_at_once(
     # On the time of the event loop: when half a second passes before the last of the first five starts, it is checked
     # for pauses first, and takes its share of the bytes meanwhile.
     store = FaultyStore(MemoryStore(data, clock=loop_clock))
-    monkeypatch.setattr(worker_module, "REVIEW_SECONDS", 60.0)
+    monkeypatch.setattr(room, "REVIEW_SECONDS", 60.0)
+    monkeypatch.setattr(claiming, "REVIEW_SECONDS", 60.0)
     handler = Handler(held=True)
     await publish(store, 10, body=bytes(3 * MIB))
     async with at_work(Worker(store, handler, queues=[QUEUE], observer=seen)):
@@ -162,7 +163,7 @@ async def test_what_an_unanswered_claim_took_is_not_recalled_once_its_lease_has_
     store: FaultyStore, seen: Seen, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = 0.0
-    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+    monkeypatch.setattr(claiming, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
     store.upset("claim", lost_request)
     store.upset("recall", lost_request, times=None)
     async with at_work(Worker(store, Handler(), queues=[QUEUE], observer=seen)):
@@ -181,7 +182,7 @@ async def test_what_a_claim_took_that_was_carried_out_long_after_it_was_sent_is_
     store: FaultyStore, seen: Seen, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = 0.0
-    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+    monkeypatch.setattr(claiming, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
 
     async def late_and_lost(call: Call) -> None:
         nonlocal passed

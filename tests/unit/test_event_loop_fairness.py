@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from nightmail.engine import claiming, handling, room, sorting
 from nightmail.engine import runners as runners_module
-from nightmail.engine import worker as worker_module
 from nightmail.engine.runners import TURN_SECONDS
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
@@ -23,8 +23,8 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which every handler takes two fifths of a turn: three of them are more than one."""
     ticks = count()
     clock = SimpleNamespace(monotonic=lambda: next(ticks) * TURN_SECONDS * 0.4)
-    monkeypatch.setattr(worker_module, "time", clock)
-    monkeypatch.setattr(runners_module, "time", clock)
+    for module in (claiming, sorting, room, handling, runners_module):
+        monkeypatch.setattr(module, "time", clock)
 
 
 @pytest.mark.usefixtures("ticking")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import nightmail.engine.worker as worker_module
 from nightmail.controls import worker_of
+from nightmail.engine import claiming, room
 from nightmail.engine.leases import Keeper, Leases
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
@@ -85,7 +85,8 @@ async def test_a_message_waiting_in_memory_keeps_its_lease_and_still_runs(
     store: FaultyStore, other: MemoryStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Or it would be handed back before its lease has to be renewed.
-    monkeypatch.setattr(worker_module, "REVIEW_SECONDS", 60.0)
+    monkeypatch.setattr(room, "REVIEW_SECONDS", 60.0)
+    monkeypatch.setattr(claiming, "REVIEW_SECONDS", 60.0)
     hold = asyncio.Event()
 
     async def handle(delivery: Delivery) -> None:

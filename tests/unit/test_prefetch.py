@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from nightmail.engine import claiming, room
 from nightmail.engine import worker as worker_module
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
@@ -91,7 +92,8 @@ async def test_quick_handlers_are_fetched_for_far_ahead(store: FaultyStore, seen
 async def test_what_was_fetched_ahead_is_handed_back_when_handlers_turn_slow(
     store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "REVIEW_SECONDS", 0.05)
+    monkeypatch.setattr(room, "REVIEW_SECONDS", 0.05)
+    monkeypatch.setattr(claiming, "REVIEW_SECONDS", 0.05)
     stuck = asyncio.Event()
     hold = asyncio.Event()
 
@@ -119,7 +121,8 @@ async def test_what_a_free_handler_is_about_to_start_is_not_handed_back(
 ) -> None:
     # As in a process that stands still between a claim and its start: it first looks whether they were paused.
     monkeypatch.setattr(worker_module, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(worker_module, "REVIEW_SECONDS", 0.0)
+    monkeypatch.setattr(room, "REVIEW_SECONDS", 0.0)
+    monkeypatch.setattr(claiming, "REVIEW_SECONDS", 0.0)
     look = store.upset("pauses", Gate())
     await publish(store, 5)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nightmail.engine import worker as worker_module
+from nightmail.engine import settling
 from nightmail.engine.finished import Finished
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
@@ -36,7 +36,7 @@ from tests.unit.support import (
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again soon."""
-    monkeypatch.setattr(worker_module, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(settling, "BUSY_SECONDS", 0.01)
     monkeypatch.setattr("nightmail.engine.next_look.FIRST_BACKOFF", 0.001)
 
 

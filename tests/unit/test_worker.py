@@ -9,9 +9,10 @@ from datetime import timedelta
 
 import pytest
 
+from nightmail.engine.queues import check_queues
 from nightmail.engine.runners import TURN_SECONDS
 from nightmail.engine.settings import WorkerSettings
-from nightmail.engine.worker import Worker, check_queues
+from nightmail.engine.worker import Worker
 from nightmail.message import Delivery
 from nightmail.outcome import Done, Retry, WriteResult
 from nightmail.store import Settlement

@@ -35,7 +35,7 @@ from nightmail.broker.received import Received, ReceivedBatch
 from nightmail.broker.relay import passing_on, subscriber_options
 from nightmail.broker.specification import OutboxPublisherSpecification, OutboxSubscriberSpecification
 from nightmail.broker.subscriber import OutboxSubscriber
-from nightmail.engine.worker import check_queues
+from nightmail.engine.queues import check_queues
 from nightmail.message import check_queue
 
 

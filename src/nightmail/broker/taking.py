@@ -16,8 +16,8 @@ from nightmail.engine.attempt import Attempt
 from nightmail.engine.presence import Presence
 from nightmail.engine.result import Decision
 from nightmail.engine.settings import WorkerSettings
+from nightmail.engine.settling import BUSY_SECONDS
 from nightmail.engine.shutdown import undisturbed
-from nightmail.engine.worker import BUSY_SECONDS
 from nightmail.errors import LeaseLost, NightmailError
 from nightmail.message import Delivery
 from nightmail.observe import Observer

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from nightmail.controls import PauseRequested
 from nightmail.engine.context import InContext
@@ -247,13 +247,6 @@ def checked(outcome: Outcome) -> Outcome:
     if isinstance(outcome, OUTCOMES):
         return outcome
     raise TypeError(f"expected an outcome, got {type(outcome).__name__}")
-
-
-def this_task() -> asyncio.Task[Any]:
-    """The task that runs this code."""
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine runs in a task
-    return task
 
 
 def _read(answers: Answers | None, results: Sequence[Result]) -> None:

@@ -24,6 +24,7 @@ class Finished:
         self._some = asyncio.Event()
         self._none = asyncio.Event()
         self._none.set()
+        self._next: Finished | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -34,6 +35,9 @@ class Finished:
 
     def put(self, settlement: Settlement) -> None:
         """One more is finished."""
+        if self._next is not None:
+            self._next.put(settlement)
+            return
         self._waiting.append(settlement)
         self.bytes += size_of(settlement.delivery)
         if len(self._waiting) == 1:
@@ -55,11 +59,18 @@ class Finished:
 
     def put_all(self, settlements: Sequence[Settlement]) -> None:
         """More are finished, or could not be written yet: queue them behind all others."""
+        if self._next is not None:
+            self._next.put_all(settlements)
+            return
         self._waiting.extend(settlements)
         self.bytes += sum([size_of(each.delivery) for each in settlements])
         if self._waiting:
             self._some.set()
             self._none.clear()
+
+    def go_on_in(self, finished: Finished) -> None:
+        """The next run of the worker has begun: it writes what still comes, of handlers that outlive their run."""
+        self._next = finished
 
     async def wait_some(self) -> None:
         """Until there is something to write."""

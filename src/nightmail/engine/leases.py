@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 from nightmail.message import Delivery
 from nightmail.outcome import WriteResult
@@ -31,6 +32,10 @@ class Leases:
     def __init__(self) -> None:
         self._until: dict[Delivery, float] = {}
         """Until when each is certain to hold, by our own monotonic clock."""
+        self.unconfirmed: tuple[UUID, float] | None = None
+        """The token of a claim that has had no answer, and until when what it may have taken is leased."""
+        self.lost = 0
+        """How many of them were taken over."""
         self._lock = threading.Lock()
 
     def add(self, deliveries: Iterable[Delivery], until: float) -> None:

@@ -19,12 +19,11 @@ from typing import Any, Final
 
 from nightmail.controls import PauseCause
 from nightmail.engine.failure_counts import FailureCounts
-from nightmail.engine.in_flight import InFlight
 from nightmail.engine.next_look import backoff
 from nightmail.engine.result import Result
+from nightmail.engine.run import Run
 from nightmail.engine.shutdown import ends_by
 from nightmail.message import Delivery
-from nightmail.observe import Observer
 from nightmail.outcome import Done, Outcome, Postpone, Release
 from nightmail.store import Control, Settlement
 
@@ -40,25 +39,16 @@ class Pausing:
     """The pauses of the queues of one worker, in one run of it."""
 
     def __init__(
-        self,
-        control: Control | None,
-        in_flight: InFlight,
-        *,
-        by: str,
-        observer: Observer,
-        hand_back: Callable[[list[Delivery]], object],
-        failures: FailureCounts | None = None,
+        self, run: Run, control: Control | None, *, by: str, failures: FailureCounts | None = None
     ) -> None:
         """Without `control` nothing is ever paused: the store cannot, or pauses do not apply."""
-        self.probes: set[Delivery] = set()
-        """What was given out as a probe and has not ended."""
         self.paused: dict[str, float] = {}
         """The queues that we paused, and when the store had noted it; `inf` while it has not answered."""
+        self._run = run
         self._control = control
-        self._in_flight = in_flight
+        self._in_flight = run.in_flight
         self._by = by
-        self._observer = observer
-        self._hand_back = hand_back
+        self._observer = run.observer
         self._failures = failures if control is not None else None
         self._looking: asyncio.Task[None] | None = None
         self._writing: set[asyncio.Task[None]] = set()
@@ -91,12 +81,12 @@ class Pausing:
 
         def is_paused(delivery: Delivery) -> bool:
             # A probe is there to find out whether the automatic pause may end.
-            queues = by_people if delivery in self.probes else whole
+            queues = by_people if delivery in self._run.probes else whole
             return delivery.queue in queues or (
                 delivery.ordering_key is not None and (delivery.queue, delivery.ordering_key) in keys
             )
 
-        self._hand_back(self._in_flight.take_out(is_paused))
+        self._run.hand_back(self._in_flight.take_out(is_paused))
 
     # ── what we pause ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -107,7 +97,7 @@ class Pausing:
             return False
         if sent < noted < math.inf:
             return True
-        if delivery not in self.probes and noted < math.inf:
+        if delivery not in self._run.probes and noted < math.inf:
             del self.paused[delivery.queue]  # It was given out after that: the queue was resumed.
         return False
 
@@ -122,7 +112,7 @@ class Pausing:
         counts, control = self._failures, self._control
         if counts is None or control is None or not counts.counts(error):
             return None
-        if delivery in self.probes:
+        if delivery in self._run.probes:
             self._begin(delivery.queue, self._prolong(control, delivery, counts))
             # Later than others that are due: another message may be the next probe.
             return Postpone(counts.breaker.first_pause)
@@ -146,9 +136,9 @@ class Pausing:
 
     def ended(self, delivery: Delivery, result: Result, settlement: Settlement | None) -> None:
         """This delivery has ended: if it was a probe and is done, its queue is resumed."""
-        if delivery not in self.probes:
+        if delivery not in self._run.probes:
             return
-        self.probes.discard(delivery)
+        self._run.probes.discard(delivery)
         if settlement is None:
             done = result.acked_in_transaction and result.error is None
         else:
@@ -164,7 +154,7 @@ class Pausing:
     def _hold(self, queue: str) -> None:
         """We are about to pause this queue: what waits of it does not start."""
         self.paused[queue] = math.inf
-        self._hand_back(self._in_flight.take_out(lambda delivery: delivery.queue == queue))
+        self._run.hand_back(self._in_flight.take_out(lambda delivery: delivery.queue == queue))
 
     # ── writing ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from nightmail.engine.next_look import backoff
 from nightmail.observe import Observer
 
 Step: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+LAST_PAUSE: Final = 0.25
+"""How long to wait between two tries while the worker stops: what is not written in time stays leased."""
 
 
 async def at_once() -> None:
@@ -20,10 +22,13 @@ async def at_once() -> None:
 class RetryLoop:
     """Repeats a step whenever it is time; a store that is down slows it, but does not stop it."""
 
-    def __init__(self, observer: Observer, after_failure: Callable[[], None]) -> None:
+    def __init__(
+        self, observer: Observer, *, stopping: asyncio.Event, after_failure: Callable[[], None]
+    ) -> None:
         self.is_failing = False
         """Whether the last call to the store failed."""
         self._observer = observer
+        self._stopping = stopping
         self._after_failure = after_failure
 
     async def repeat(
@@ -39,7 +44,7 @@ class RetryLoop:
                 self.is_failing = True
                 self._after_failure()
                 self._observer.store_unavailable(error, timedelta(seconds=backoff(failures, lambda: 1.0)))
-                await happens_before(asyncio.sleep(backoff(failures)), until)
+                await self._pause(failures, until)
                 continue
             if failures:
                 failures = 0
@@ -47,6 +52,13 @@ class RetryLoop:
                 self._observer.store_recovered()
             if once:
                 return
+
+    async def _pause(self, failures: int, until: asyncio.Event) -> None:
+        """Wait a while before the next try, longer after each failure. A stop ends the wait."""
+        if self._stopping.is_set():
+            await happens_before(asyncio.sleep(min(backoff(failures), LAST_PAUSE)), until)
+        else:
+            await happens_before(asyncio.sleep(backoff(failures)), self._stopping)
 
 
 async def happens_before(waiting: Awaitable[None], until: asyncio.Event) -> bool:

@@ -8,13 +8,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from nightmail.engine.attempt import this_task
 from nightmail.engine.handler_timeouts import HandlerTimeouts
 from nightmail.engine.in_flight import InFlight
 from nightmail.engine.leases import Leases
 from nightmail.engine.retry_loop import at_once
 from nightmail.engine.settings import WorkerSettings
-from nightmail.engine.slot import HandlerSlot
+from nightmail.engine.slot import HandlerSlot, this_task
 from nightmail.engine.threads import HandlerThreads
 
 TURN_SECONDS: Final = 0.003

@@ -77,6 +77,11 @@ class Stopping:
         return await ends_by(self.ends, task)
 
 
+async def first_ended(*tasks: asyncio.Task[None]) -> None:
+    """Until one of these has ended, however it did."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
 async def ends_by(moment: float, waiting: Awaitable[Any]) -> bool:
     """Wait for this until then; whether it has ended. If not, it is cancelled and left behind.
 

@@ -71,3 +71,10 @@ class HandlerSlot:
         if locked:
             # A renewal would meet those locks, or make the commit fail where a row may not have changed since.
             self.leases.drop(acked)
+
+
+def this_task() -> asyncio.Task[Any]:
+    """The task that runs this code."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
+    return task

@@ -7,14 +7,13 @@ Of a batch the others are handed back: their handler cannot be ended for one mes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from nightmail.engine.in_flight import InFlight
+from nightmail.engine.quarantined import Quarantined
+from nightmail.engine.run import Run
 from nightmail.message import Delivery
-from nightmail.observe import Observer
-from nightmail.outcome import Dead, Outcome, Reason
+from nightmail.outcome import Dead, Reason
 from nightmail.store import Control
 
 UNKNOWN: Final = "an operator"
@@ -28,21 +27,12 @@ def stopped_by(who: str, *, ran: bool = True) -> Dead:
 class StopRequests:
     """Carries out what operators ask of one worker."""
 
-    def __init__(
-        self,
-        control: Control | None,
-        in_flight: InFlight,
-        observer: Observer,
-        *,
-        forget: Callable[[Delivery], bool],
-        bury: Callable[[Delivery, Outcome], object],
-    ) -> None:
-        """`forget` drops what has not started, and says whether it had not."""
+    def __init__(self, run: Run, control: Control | None, quarantined: Quarantined) -> None:
+        self._run = run
         self._control = control
-        self._in_flight = in_flight
-        self._observer = observer
-        self._forget = forget
-        self._bury = bury
+        self._quarantined = quarantined
+        self._in_flight = run.in_flight
+        self._observer = run.observer
         self._asking: dict[Delivery, asyncio.Task[None]] = {}
 
     def add(self, delivery: Delivery) -> None:
@@ -62,9 +52,9 @@ class StopRequests:
                 self._observer.stopped(delivery, by)
                 slot.stop(delivery, by)
                 return
-        if self._forget(delivery):
+        if self._quarantined.forget(delivery) or self._in_flight.forget(delivery):
             self._observer.stopped(delivery, by)
-            self._bury(delivery, stopped_by(by, ran=False))
+            self._run.end_unstarted(delivery, stopped_by(by, ran=False))
 
     async def _who(self, delivery: Delivery) -> str:
         if self._control is not None:
