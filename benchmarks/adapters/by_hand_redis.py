@@ -44,9 +44,8 @@ class ByHandRedis(ByHand):
 
     async def insert(self, bodies: Sequence[bytes]) -> None:
         named = {f"{self._name}-{next(self._number)}": body for body in bodies}
-        pipeline: Any = self._client.pipeline(
-            transaction=True
-        )  # Its commands are typed as if each were awaited.
+        # The commands of a pipeline are typed as if each were awaited.
+        pipeline: Any = self._client.pipeline(transaction=True)
         await pipeline.hset(BODIES, mapping=named).zadd(DUE, dict.fromkeys(named, 0)).execute()
 
     async def lease(self) -> Sequence[tuple[Any, bytes]]:

@@ -149,6 +149,18 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="what an unanswered claim took is recalled only when there is room for another claim",
+        why="while all handlers are busy, no worker has its messages until their lease ends",
+        file="engine/claiming.py",
+        text='lost: it is recalled whether there is room for another or not.\n        """\n'
+        "        if self._leases.unconfirmed is not None:\n",
+        instead='lost: it is recalled whether there is room for another or not.\n        """\n        if False:\n',
+        killers=(
+            f"{_UNIT}/test_store_outages.py::"
+            "test_what_a_claim_took_before_its_reply_was_lost_is_recalled_though_there_is_no_room_any_more",
+        ),
+    ),
+    Mutant(
         name="a claim without an answer is not recalled",
         why="after a lost reply messages wait for a whole lease",
         file="engine/claiming.py",

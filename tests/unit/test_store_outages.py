@@ -110,6 +110,33 @@ async def test_recalling_goes_on_until_it_was_answered(store: FaultyStore, seen:
     assert store.calls["claim"] == 3
 
 
+async def test_what_a_claim_took_before_its_reply_was_lost_is_recalled_though_there_is_no_room_any_more(
+    store: FaultyStore, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = 1
+    monkeypatch.setattr("nightmail.engine.prefetch.Prefetch.ahead", lambda prefetch, now: ahead)
+
+    async def lost_when_handlers_have_become_slow(call: Call) -> None:
+        nonlocal ahead
+        ahead = 0
+        await lost_reply(call)
+
+    handler = Handler(held=True)
+    worker = Worker(store, handler, queues=[QUEUE], settings=WorkerSettings(max_workers=1), observer=seen)
+    await publish(store)
+    async with at_work(worker):
+        await handler.until_running(1)
+        store.upset("claim", lost_when_handlers_have_become_slow)
+        await publish(store)
+        await store.until_called("recall")
+        assert handler.running == 1
+        [recalled] = await take(store)
+        handler.let_go()
+        await seen.until_settled(1)
+
+    assert recalled.deliveries == 1
+
+
 async def test_a_claim_that_never_arrived_has_nothing_to_recall_and_is_sent_again(
     store: FaultyStore, seen: Seen
 ) -> None:

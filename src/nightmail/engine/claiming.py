@@ -76,7 +76,9 @@ class Claiming:
             self._leases.unconfirmed = None
 
     async def _come_to_rest(self) -> None:
-        """Until nothing is in flight, and claims are allowed."""
+        """Until nothing is in flight, and claims are allowed; at once after a claim whose reply was lost."""
+        if self._leases.unconfirmed is not None:
+            return
         if self._quarantined.message is not None:
             await self._quarantined.run()
         await self._run.in_flight.wait_empty()
@@ -84,7 +86,12 @@ class Claiming:
         await self._quarantined.wait_claims_allowed()
 
     async def _work_expected(self) -> None:
-        """Until there is room, something may be due (woken, or the time has come), and claims are allowed."""
+        """Until there is room, something may be due (woken, or the time has come), and claims are allowed.
+
+        At once after a claim whose reply was lost: it is recalled whether there is room for another or not.
+        """
+        if self._leases.unconfirmed is not None:
+            return
         if self._quarantined.message is not None:
             await self._quarantined.run()
         await self._room.wait()
@@ -98,12 +105,12 @@ class Claiming:
         await self._quarantined.wait_claims_allowed()
 
     async def _claim(self) -> None:
+        await self.recall()
         if self._quarantined.forbids_claims:
             return  # A message was quarantined just now: wait again.
         if await self._idle_looks.puts_off(self._alarm):
             return
         self.bell.clear()
-        await self.recall()
         sent, lease = time.monotonic(), self._run.settings.lease
         room, bytes_left = self._room.for_messages(sent), self._room.for_bytes()
         if room <= 0 or bytes_left <= 0:
