@@ -47,6 +47,8 @@ _KEYS: Final = "docs/adr/0010-only-the-first-of-a-key.md#numbers"
 _TABLES: Final = "docs/adr/0001-table-design.md#numbers"
 _DRAINS: Final = {"postgres": _ENGINE, "redis": _REDIS, "mariadb": _ENGINE, "sqlite": _SQLITE}
 """Where the store itself takes most of the time of a drain its own page; elsewhere the engine and FastStream do."""
+_COUNTED: Final = {"postgres": "transactions", "redis": "requests", "mariadb": "statements"}
+"""What a server of each kind counts of what it was asked."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,16 @@ def _all() -> list[Bound]:
             )
             for store in STORES
         ),
+        *(
+            Bound(
+                f"{store}: drain beside none, of beside 1,000,000",
+                Place("future", future.CASE, store, future.row(QUIET, future.NONE)),
+                Place("future", future.CASE, store, future.row(QUIET, future.MILLION)),
+                at_most=1.2,
+                why=_TABLES,
+            )
+            for store in ("redis", "mariadb", "sqlite")
+        ),
         Bound(
             "postgres: drain beside none, of beside 10,000,000",
             Place("future", future.CASE, "postgres", future.row(QUIET, future.NONE)),
@@ -281,7 +293,7 @@ def _all() -> list[Bound]:
         ),
         *(
             _most(
-                "idle, 20 subscribers, transactions",
+                f"idle, 20 subscribers, {_COUNTED[store]}",
                 Place("idle", idle.TRANSACTIONS, store, OURS.label),
                 most,
                 "a second",
@@ -337,12 +349,18 @@ def _all() -> list[Bound]:
                 Place("dispatch", "typed handler", store, ALONE),
                 at_least=share,
                 unit="%",
-                why=_ENGINE,
+                why=_DRAINS[store],
             )
             for store, share in of_faststream.items()
         ),
         *(
-            _most("drain, round trips", Place("drain", drain.TRIPS, store, QUIET), most, "a message", _ENGINE)
+            _most(
+                f"drain, {_COUNTED[store]}",
+                Place("drain", drain.TRIPS, store, QUIET),
+                most,
+                "a message",
+                _ENGINE,
+            )
             for store, most in trips.items()
         ),
         *(

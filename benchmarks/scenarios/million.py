@@ -16,6 +16,7 @@ from benchmarks.scenarios.draining import QUEUE, consuming
 from benchmarks.systems import OURS
 
 FIRST, LAST = "the first 100,000", "100,000 after the first million"
+SLICES = 10
 MOST, GROWTH = "memory, most", "memory, growth after the first 100,000"
 PROCESSOR = "processor time for each message"
 LOOK_SECONDS = 0.5
@@ -33,6 +34,7 @@ async def million(lab: Lab, store: str) -> None:
     most = Table("million", MOST, store, "MB", less_is_better=True)
     growth = Table("million", GROWTH, store, "MB", less_is_better=True)
     processor = Table("million", PROCESSOR, store, "µs", less_is_better=True)
+    rates.note = "one drain; the rounds are tenths of the 100,000"
     for table in (rates, most, growth, processor):
         if part != 100_000:
             table.note = f"{count:,} messages instead of 1,100,000"
@@ -51,8 +53,8 @@ async def million(lab: Lab, store: str) -> None:
             marks, looks = await _drained(pair, consumer, count)
             seconds = [mark - marks[0] for mark in marks]
             index = part // MARK_EVERY
-            rates.row(FIRST).values.append((part - MARK_EVERY) / (seconds[index - 1] - seconds[0]))
-            rates.row(LAST).values.append(part / (seconds[-1] - seconds[-1 - index]))
+            rates.row(FIRST).values.extend(sliced(seconds[:index]))
+            rates.row(LAST).values.extend(sliced(seconds[-index:]))
             whose = "its process" if pair.server.processor_seconds() is None else "its process and the server"
             # By the clock, a slow minute of the machine looks like a store that slows down.
             for name, since, until in ((FIRST, 0, index - 1), (LAST, -1 - index, -1)):
@@ -104,6 +106,15 @@ async def _drained(bench: Bench, consumer: Child, count: int) -> tuple[list[floa
     if waited["count"] < count:
         raise ChildFailed(f"handled {waited['count']} of {count}")
     return marks, looks
+
+
+def sliced(seconds: Sequence[float]) -> list[float]:
+    """The messages a second of each tenth of a drain, from the moments at which each thousand was handled.
+
+    A moment in which the machine did something else is in one of them, and not in their median.
+    """
+    step = max((len(seconds) - 1) // SLICES, 1)
+    return [step * MARK_EVERY / (after - before) for before, after in pairwise(seconds[::step])]
 
 
 def _used(looks: Sequence[_Look], moment: float) -> float:

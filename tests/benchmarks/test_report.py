@@ -73,11 +73,30 @@ def test_every_figure_that_the_committed_runs_miss_says_why() -> None:
     assert [verdict.bound.what for verdict in missed if not verdict.why] == []
 
 
+def test_what_says_why_a_figure_is_missed_speaks_of_its_store() -> None:
+    missed = [
+        verdict.bound
+        for results in report.committed().values()
+        for verdict in verdicts(results)
+        if verdict.holds is False and verdict.bound.ours.store in STORES
+    ]
+
+    assert [bound.what for bound in missed if bound.ours.store not in _section(bound.why)] == []
+
+
+def _section(why: str) -> str:
+    """The text under a heading of a page, in small letters."""
+    path, _, wanted = why.partition("#")
+    _, _, text = (ROOT / path).read_text().partition(f"## {wanted.capitalize()}\n")
+    assert text
+    return text.partition("\n## ")[0].lower()
+
+
 @pytest.mark.parametrize(
     ("what", "stores"),
     [
         ("two processes, of one", STORES),
-        ("idle, 20 subscribers, transactions", ("postgres", "redis", "mariadb")),
+        ("idle, 20 subscribers, connections", ("postgres", "redis", "mariadb")),
         ("throughput after the first million, of the first 100,000", STORES),
     ],
 )

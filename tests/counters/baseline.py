@@ -77,6 +77,12 @@ def at_most(done: str, counter: str, value: float) -> None:
         pytest.fail(f"{done}: {more(counter, known, value)}", pytrace=False)
 
 
+def within(counter: str, value: float, most: float, where: object = "") -> None:
+    """Fail if a plan did more than there is reason for."""
+    if value > most:
+        pytest.fail(f"{counter}: {value:g}, at most {most:g} wanted. Likely: {CAUSES[counter]}. {where}")
+
+
 def more(counter: str, known: float, value: float) -> str:
     """What to say of a counter that rose."""
     return f"{counter} {known:g} -> {value:g}, more than before. Likely: {CAUSES[counter]}"

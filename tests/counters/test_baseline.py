@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.counters import baseline
-from tests.counters.baseline import UPDATE, Costs, at_most, compare
+from tests.counters.baseline import UPDATE, Costs, at_most, compare, within
 
 KNOWN = {"publish": {"functions": 100.0, "WAL bytes": 480.0}, "claim": {"functions": 1.5}}
 
@@ -82,3 +82,10 @@ def test_only_what_changed_is_written_again(tmp_path: Path, monkeypatch: pytest.
         "  functions: 100",
         "  WAL bytes: 440",
     ]
+
+
+def test_a_plan_that_does_more_than_there_is_reason_for_fails_with_both_numbers_and_the_likely_cause() -> None:
+    within("rows", 100, 100)
+
+    with pytest.raises(pytest.fail.Exception, match=r"^rows: 101, at most 100 wanted\. Likely: a plan that reads rows"):
+        within("rows", 101, 100)
