@@ -170,4 +170,20 @@ MUTANTS: Final = (
             f"{_STORE}/test_aborted_transactions.py::test_an_aborted_settlement_is_carried_out_whole_and_once",
         ),
     ),
+    Mutant(
+        name="mysql: any certificate will do",
+        why="who answers in the place of the server gets every message, and what proves the password",
+        file="stores/mysql/connect.py",
+        text='    context.check_hostname = _yes_or_no("ssl_check_hostname", given.get("ssl_check_hostname", "true"))\n',
+        instead="    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n",
+        killers=(f"{_STORE}/test_unencrypted.py::test_a_certificate_of_an_unknown_authority_is_refused",),
+    ),
+    Mutant(
+        name="mysql: a certificate of any host will do",
+        why="who has a certificate of any host can answer in the place of the server",
+        file="stores/mysql/connect.py",
+        text='given.get("ssl_check_hostname", "true")',
+        instead='given.get("ssl_check_hostname", "false")',
+        killers=(f"{_STORE}/test_unencrypted.py::test_a_certificate_for_another_host_is_refused",),
+    ),
 )

@@ -197,4 +197,12 @@ MUTANTS: Final = (
         instead="",
         killers=(f"{_STORE}/test_odd_rows.py::test_a_body_that_is_too_large_is_never_in_memory",),
     ),
+    Mutant(
+        name="postgres: verify-full checks nothing",
+        why="who answers in the place of the server gets every message, and what proves the password",
+        file="stores/postgres/connect.py",
+        text='{"ssl": str, ',
+        instead='{"ssl": lambda mode: mode.replace("verify-full", "require"), ',
+        killers=(f"{_STORE}/test_unencrypted.py::test_a_certificate_for_another_host_is_refused",),
+    ),
 )

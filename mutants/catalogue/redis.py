@@ -260,4 +260,22 @@ MUTANTS: Final = (
         instead='        "retry": Retry(NoBackoff(), 3),\n',
         killers=(f"{_STORE}/test_connections.py::test_the_driver_tries_nothing_again",),
     ),
+    Mutant(
+        name="redis: any certificate will do",
+        why="who answers in the place of the server gets every message, and the password",
+        file="stores/redis/connect.py",
+        text="ConnectionPool.from_url(plain)",
+        instead="ConnectionPool.from_url(\n"
+        '            plain, **({"ssl_cert_reqs": "none", "ssl_check_hostname": False} if "rediss:" in plain else {})\n'
+        "        )",
+        killers=(f"{_STORE}/test_unencrypted.py::test_a_certificate_of_an_unknown_authority_is_refused",),
+    ),
+    Mutant(
+        name="redis: a certificate of any host will do",
+        why="who has a certificate of any host can answer in the place of the server, and gets the password",
+        file="stores/redis/connect.py",
+        text="ConnectionPool.from_url(plain)",
+        instead='ConnectionPool.from_url(plain, **({"ssl_check_hostname": False} if "rediss:" in plain else {}))',
+        killers=(f"{_STORE}/test_unencrypted.py::test_a_certificate_for_another_host_is_refused",),
+    ),
 )

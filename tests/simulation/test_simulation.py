@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -14,7 +15,15 @@ import pytest
 
 from faults.commits import last_change
 from faults.report.results import read_results
-from tests.simulation.__main__ import SIMULATED, replay_command, simulate, simulate_many
+from tests.simulation.__main__ import (
+    SIMULATED,
+    Tally,
+    add_result,
+    main,
+    replay_command,
+    simulate,
+    simulate_many,
+)
 from tests.simulation.breakages import BREAKAGES, Breakage
 from tests.simulation.checker import RULES
 from tests.simulation.history import run
@@ -24,11 +33,18 @@ CHUNK: Final = 250
 ROOT: Final = Path(__file__).parents[2]
 ENOUGH: Final = 300
 """How many histories a broken engine may take to be noticed."""
+BY_NAME: Final = {each.name: each for each in BREAKAGES}
 DIGEST: Final = """
 import hashlib
 from tests.simulation.history import run
 print(hashlib.sha256("".join(run(seed).text() for seed in range(20)).encode()).hexdigest())
 """
+
+
+def a_failing_seed(breakage: Breakage) -> int:
+    """The first one that notices it, while it is broken."""
+    seeds = range(breakage.first, breakage.first + ENOUGH)
+    return next(seed for seed in seeds if run(seed).violation is not None)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -92,6 +108,45 @@ def test_a_seed_can_be_replayed_and_read() -> None:
     assert shown.stdout.endswith("kept every promise\n")
 
 
+# One that ends a history early, and one that is noticed when all should have been delivered.
+@pytest.mark.parametrize("name", ["leases end early", "only a wake-up makes a worker look"])
+def test_a_failing_seed_replays_in_under_a_second_and_prints_its_history(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with BY_NAME[name].broken():
+        seed = a_failing_seed(BY_NAME[name])
+        monkeypatch.setattr(sys, "argv", ["tests.simulation", "--replay", str(seed)])
+        begun = time.process_time()
+        failed = main()
+        took = time.process_time() - begun
+        events = [str(event) for event in run(seed).events]
+
+    shown = capsys.readouterr().out
+    assert failed
+    assert shown.startswith(f"seed {seed}\nfeatures: ")
+    # All that happened, to the last event, and then what was wrong.
+    history, _, verdict = shown.partition("\n\nVIOLATION: ")
+    assert history.endswith("\n".join(events))
+    assert len(events) > 20
+    assert verdict.partition(":")[0] in BY_NAME[name].noticed_by
+    # Of processor time: another process on the machine must not decide.
+    assert took < 1.0
+
+
+def test_a_failing_seed_is_in_the_results(tmp_path: Path) -> None:
+    breakage = BY_NAME["leases end early"]
+    with breakage.broken():
+        seed = a_failing_seed(breakage)
+        tally = simulate([seed])
+    path = tmp_path / "simulation.jsonl"
+
+    add_result(path, seed, tally)
+    add_result(path, 0, Tally(seeds=1))
+
+    found = read_results(tmp_path).simulations
+    assert [(each.violations, each.failing) for each in found] == [(1, [seed]), (0, [])]
+
+
 def test_what_came_of_it_is_added_to_the_results(tmp_path: Path) -> None:
     path = tmp_path / "simulation.jsonl"
     path.write_text('{"seeds": 9, "commit": "0000000"}\n')
@@ -119,7 +174,8 @@ def test_a_history_runs_no_code_of_ours_but_what_is_listed() -> None:
         sys.setprofile(before)
 
     listed = {str(path) for pattern in SIMULATED for path in ROOT.glob(pattern.replace("/**", "/**/*"))}
-    assert {each for each in ran if each.startswith(f"{ROOT}/") and "/.venv/" not in each} <= listed
+    ours = {each for each in ran if each.startswith(f"{ROOT}/") and "/.venv/" not in each}
+    assert ours - {__file__} <= listed
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)

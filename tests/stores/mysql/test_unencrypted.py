@@ -1,10 +1,11 @@
-"""Doctor and connections without TLS."""
+"""Doctor and connections without TLS, and certificates that are no good."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -15,7 +16,13 @@ from testkit.pytest_plugin import provide
 from testkit.servers.mariadb import MariaDB
 from tests.stores.mysql.support import open_store
 from tests.stores.shared.examining import findings
-from tests.stores.shared.unencrypted import certificate, check_what_is_found
+from tests.stores.shared.unencrypted import (
+    ACCOUNT,
+    certificate,
+    check_other_host,
+    check_unknown_authority,
+    check_what_is_found,
+)
 
 pytestmark = pytest.mark.mysql
 
@@ -64,3 +71,39 @@ async def test_a_unix_socket_leads_to_no_other_machine(
     with own_server.fresh_database() as url:
         async with open_store(f"{url}?unix_socket={own_server.socket}") as store:
             assert await findings(store, Code.CONNECTION_UNENCRYPTED) == []
+
+
+@pytest.mark.parametrize("trusted", ["ssl=true", "ssl_ca={other}", "ssl_ca={other}&ssl_check_hostname=false"])
+async def test_a_certificate_of_an_unknown_authority_is_refused(own_server: MariaDB, trusted: str) -> None:
+    with certificate() as (other, _):
+        url = f"mysql://{ACCOUNT}@127.0.0.1:{own_server.port}/shop?{trusted.format(other=other)}"
+        await check_unknown_authority(url)
+
+
+async def test_a_certificate_for_another_host_is_refused(
+    own_server: MariaDB, files: tuple[Path, Path]
+) -> None:
+    await check_other_host(f"mysql://{ACCOUNT}@localhost:{own_server.port}/shop?ssl_ca={files[0]}")
+
+    # It is the name: where it is not to be looked at, all is well.
+    with own_server.fresh_database() as url:
+        unnamed = f"{url.replace('127.0.0.1', 'localhost')}?ssl_ca={files[0]}&ssl_check_hostname=false"
+        async with open_store(unnamed) as store:
+            await store.ping()
+
+
+@pytest.mark.parametrize("driver", ["asyncmy", "aiomysql"])
+async def test_an_engine_refuses_the_same_certificates(
+    own_server: MariaDB, files: tuple[Path, Path], driver: str
+) -> None:
+    def engine(host: str, trusted: Path) -> Any:
+        context = ssl.create_default_context(cafile=str(trusted))
+        address = f"mysql+{driver}://{ACCOUNT}@{host}:{own_server.port}/shop"
+        return create_async_engine(address, connect_args={"ssl": context})
+
+    with certificate() as (other, _):
+        unknown, misnamed = engine("127.0.0.1", other), engine("localhost", files[0])
+    await check_unknown_authority(unknown)
+    await check_other_host(misnamed)
+    await unknown.dispose()
+    await misnamed.dispose()

@@ -1,8 +1,9 @@
-"""Doctor and connections without TLS."""
+"""Doctor and connections without TLS, and certificates that are no good."""
 
 from __future__ import annotations
 
 import shutil
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,13 @@ from testkit.pytest_plugin import provide
 from testkit.servers import Postgres
 from tests.stores.postgres.support import open_store
 from tests.stores.shared.examining import findings
-from tests.stores.shared.unencrypted import certificate, check_what_is_found
+from tests.stores.shared.unencrypted import (
+    ACCOUNT,
+    certificate,
+    check_other_host,
+    check_unknown_authority,
+    check_what_is_found,
+)
 
 pytestmark = pytest.mark.postgres
 
@@ -38,8 +45,14 @@ class WithTls(Postgres):
 
 
 @pytest.fixture(scope="module")
-def own_server() -> Iterator[WithTls]:
-    with certificate() as files, provide(WithTls(files)) as server:
+def files() -> Iterator[tuple[Path, Path]]:
+    with certificate() as files:
+        yield files
+
+
+@pytest.fixture(scope="module")
+def own_server(files: tuple[Path, Path]) -> Iterator[WithTls]:
+    with provide(WithTls(files)) as server:
         yield server
 
 
@@ -71,3 +84,37 @@ async def test_a_unix_socket_leads_to_no_other_machine(
         through = f"postgresql://postgres@/{name}?host={own_server.sockets}&port={own_server.port}"
         async with open_store(through) as store:
             assert await findings(store, Code.CONNECTION_UNENCRYPTED) == []
+
+
+@pytest.mark.parametrize("mode", ["ssl=verify-ca", "ssl=verify-full", "sslmode=verify-full"])
+async def test_a_certificate_of_an_unknown_authority_is_refused(own_server: WithTls, mode: str) -> None:
+    with certificate() as (other, _):
+        where = f"127.0.0.1:{own_server.port}/shop?{mode}&sslrootcert={other}"
+        await check_unknown_authority(f"postgresql://{ACCOUNT}@{where}")
+
+
+@pytest.mark.parametrize("how", ["ssl", "sslmode"])
+async def test_a_certificate_for_another_host_is_refused(
+    own_server: WithTls, files: tuple[Path, Path], how: str
+) -> None:
+    where = f"localhost:{own_server.port}/shop?{how}=verify-full&sslrootcert={files[0]}"
+    await check_other_host(f"postgresql://{ACCOUNT}@{where}")
+
+    # It is the name: where it is not to be looked at, all is well.
+    with own_server.fresh_database() as url:
+        unnamed = f"{url.replace('127.0.0.1', 'localhost')}?{how}=verify-ca&sslrootcert={files[0]}"
+        async with open_store(unnamed) as store:
+            await store.ping()
+
+
+async def test_an_engine_refuses_the_same_certificates(own_server: WithTls, files: tuple[Path, Path]) -> None:
+    with certificate() as (other, _):
+        for host, trusted, check in (
+            ("127.0.0.1", other, check_unknown_authority),
+            ("localhost", files[0], check_other_host),
+        ):
+            context = ssl.create_default_context(cafile=str(trusted))
+            address = f"postgresql+asyncpg://{ACCOUNT}@{host}:{own_server.port}/shop"
+            engine = create_async_engine(address, connect_args={"ssl": context})
+            await check(engine)
+            await engine.dispose()

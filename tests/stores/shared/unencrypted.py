@@ -1,20 +1,30 @@
-"""A connection to another machine without TLS: what a doctor finds. This machine is taken for another one."""
+"""The line to the server: what a doctor finds without TLS, and servers that are not who they should be.
+
+This machine is taken for another one.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import pytest
 
+from nightmail.errors import StoreUnavailable
 from nightmail.findings import Code, Severity
 from nightmail.store import FullStore
+from nightmail.stores import open_store
 from nightmail.stores.shared import unencrypted
 from tests.stores.shared.examining import findings
+
+ACCOUNT: Final = "someone:do-not-tell"
+"""Nobody's: a server that is not trusted gets neither."""
 
 
 @contextmanager
@@ -52,3 +62,27 @@ async def check_what_is_found(
 
     assert (found.severity, found.lasting) == (Severity.NOTICE, False)
     assert found.evidence == f"it leads to another machine, 127.0.0.1 port {port}, without TLS"
+
+
+async def check_unknown_authority(source: Any) -> None:
+    """A store that leads to a server whose certificate none of those has signed that it trusts."""
+    assert "certificate verify failed: self" in await _refusal(source)
+
+
+async def check_other_host(source: Any) -> None:
+    """A store that calls a server `localhost` whose certificate it trusts, and which is only for 127.0.0.1."""
+    assert "certificate is not valid for 'localhost'" in await _refusal(source)
+
+
+async def _refusal(source: Any) -> str:
+    """All that is told: not every driver says in its own words which certificate it was, and why."""
+    store = open_store(source)
+    await store.open()
+    try:
+        with pytest.raises(StoreUnavailable, match="cannot connect to ") as refused:
+            await store.ping()
+    finally:
+        await store.close()
+    told = "".join(traceback.format_exception(refused.value))
+    assert ACCOUNT.partition(":")[2] not in told
+    return told
