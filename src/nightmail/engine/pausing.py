@@ -184,9 +184,8 @@ class Pausing:
         for pause in await _sent(lambda: control.pauses(probe.queue)):
             if not pause.automatic or pause.until is None:
                 continue
-            length = (
-                pause.until - probe.claimed_at
-            )  # The claim of a probe renews the pause for as long as it was.
+            # The claim of a probe renews the pause for as long as it was.
+            length = pause.until - probe.claimed_at
             if length < longest:
                 await self._pause(
                     control, probe.queue, min(2 * length, longest), pause.reason, PauseCause.BREAKER
