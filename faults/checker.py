@@ -28,6 +28,7 @@ RULES: Final[tuple[Rule, ...]] = (
     handling.runs_once,
     handling.right_outcome,
     handling.no_needless_duplicate,
+    handling.duplicates_bounded,
     handling.taken_over,
     handling.poison_alone,
     handling.stops_in_time,

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,17 @@ from faults.workload.config import Config
 
 _WORKLOAD: Final = Path(__file__).parent / "workload"
 _ROOT: Final = Path(__file__).parents[1]
+_INACCURACY_SECONDS: Final = 5.0
+"""The machine's own clock may be set between two looks at it."""
+
+
+class NotOff(Exception):
+    """A process does not go by the clock that it was given: what its run would show is nothing."""
+
+
+def ahead() -> float:
+    """How far the wall clock of this process is ahead of CLOCK_MONOTONIC, which all share and no library moves."""
+    return time.time() - time.monotonic()
 
 
 class Clock:
@@ -32,6 +44,12 @@ class Clock:
         with self._file.open("r+b") as file:
             file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
         self.seconds = seconds
+
+    def check(self, told: float, name: str) -> None:
+        """Raise unless a process goes by it, which says that it is so far `ahead`: LD_PRELOAD fails in silence."""
+        off = told - ahead()
+        if abs(off - self.seconds) > _INACCURACY_SECONDS:
+            raise NotOff(f"the clock of {name} is {off:+.1f} s off, and was to be {self.seconds:+} s off")
 
     @property
     def environment(self) -> dict[str, str]:

@@ -30,6 +30,11 @@ class ClusterPlace(Place):
 
     cluster: Any = None
 
+    @property
+    def needs_copies(self) -> bool:
+        """Whether a server without its copy acknowledges nothing: then the store is back once it is mended."""
+        return False
+
     async def fail_over(self, choice: random.Random) -> bool:
         """kill -9 of a server that is written to, until another has taken over, or it is back itself.
 
@@ -54,6 +59,11 @@ class RedisClusterPlace(ClusterPlace):
     """Three masters, and a replica of each."""
 
     cluster: RedisCluster
+
+    @property
+    def needs_copies(self) -> bool:
+        # The first refuses every write, the second calls every publish uncertain.
+        return self.store in ("redis-cluster-guarded", "redis-cluster-waiting")
 
     def url_for(self, process: int) -> str:
         """Of a node that runs: it names the others."""
@@ -134,6 +144,8 @@ class PatroniPlace(ClusterPlace):
         if not await asyncio.to_thread(self.cluster.may_inherit, standby):
             # Patroni had let the primary go on alone: what it acknowledged since is nowhere else.
             await asyncio.to_thread(primary.start)
+            # Running it may still be a standby: until HAProxy leads to it and it takes writes.
+            await asyncio.to_thread(self.cluster.proxy.start)
             return False
         await asyncio.to_thread(self.cluster.wait_for_heir, of=primary)
         return True

@@ -7,14 +7,19 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import inf
 from typing import Any
 
 from faults.checker import Violation, check
 from faults.commits import last_change
 from faults.journal import CANCELLED, Line
-from faults.ledger import Lease, Ledger
-from faults.rules.handling import BY_THE_MACHINE, TAKEOVER_SECONDS, expired, takeovers, touched
+from faults.ledger import Ledger
+from faults.rules.handling import (
+    BY_THE_MACHINE,
+    TAKEOVER_SECONDS,
+    duplicates,
+    duplicates_bound,
+    takeovers,
+)
 from faults.rules.messages import RETURN_SECONDS, returns
 from nightmail import __version__
 
@@ -42,7 +47,7 @@ class Figures:
     overlaps: int
     duplicates: int
     duplicates_bound: int
-    """How many leases faults have hit: no more than these may have led to a second run."""
+    """How many leases faults have hit in flight, after a run: no more than these may have led to a second one."""
     takeover_seconds: float
     """The longest time from a fault that hit a worker to the next claim of a message that it had, if one was free."""
     lease_seconds: float
@@ -68,6 +73,8 @@ class Figures:
     python: str = platform.python_version()
     whole_seconds: float = 0.0
     """With the start and the end of the servers."""
+    asked: int = 0
+    """How many faults the scenario was to inject: with the seed, what repeats the run."""
 
     @property
     def takeover_bound(self) -> float:
@@ -108,7 +115,6 @@ def figures(
     for line in ledger.lines:
         if line.how == CANCELLED:
             kinds["cancelled handler" if line.what == "ended" else "cancelled publish"] += 1
-    over = [(earlier, later) for message in ledger.messages.values() for earlier, later in expired(message)]
     result = Figures(
         scenario=scenario,
         store=store,
@@ -122,8 +128,8 @@ def figures(
         early=by_rule["never_early"],
         stale_writes=by_rule["fenced"],
         overlaps=by_rule["one_lease"],
-        duplicates=sum(1 for earlier, later in over if earlier.started and later.started),
-        duplicates_bound=_bound(ledger),
+        duplicates=duplicates(ledger),
+        duplicates_bound=duplicates_bound(ledger),
         takeover_seconds=max((seconds for seconds, _, _ in takeovers(ledger)), default=0.0),
         lease_seconds=max(
             (process.booted.lease for process in ledger.processes.values() if process.booted), default=0.0
@@ -164,18 +170,3 @@ def _timeline(ledger: Ledger) -> list[tuple[int, int, float]]:
 
 def _is_before_calm(line: Line, ledger: Ledger) -> bool:
     return ledger.calm is None or line.at < ledger.calm.at
-
-
-def _bound(ledger: Ledger) -> int:
-    """How many leases faults have hit before they were known to be over."""
-    count = 0
-    for message in ledger.messages.values():
-        followed = {earlier.number: later.claimed.at for earlier, later in expired(message)}
-        for lease in message.leases:
-            count += touched(lease, followed.get(lease.number, _ended_at(lease)), ledger)
-    return count
-
-
-def _ended_at(lease: Lease) -> float:
-    ends = [line for line in (*lease.settled, *lease.acked) if line.result != "busy"]
-    return max((line.at for line in ends), default=inf)

@@ -76,6 +76,8 @@ class Line:
     max_deliveries: int = 0
     timeout: float = 0.0
     """After how long a handler is cancelled; 0 is never."""
+    ahead: float | None = None
+    """How far its wall clock is ahead of CLOCK_MONOTONIC."""
     # exited
     code: int | None = None
     # fault

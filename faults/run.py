@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +63,7 @@ async def run(
         seconds=seconds,
         forgives=scenario.forgives.get(place.store, ()),
     )
+    found = replace(found, asked=stage.faults)
     return found, report(violations, ledger, found)
 
 
@@ -75,5 +77,13 @@ def report(violations: Sequence[Violation], ledger: Ledger, found: Figures) -> s
         parts.append("\n".join([str(violation), *(f"    {line}" for line in lines)]))
     if len(violations) > SHOWN:
         parts.append(f"and {len(violations) - SHOWN} more")
-    parts.append(f"again: make faults SCENARIO={found.scenario} STORE={found.store} SEED={found.seed}")
+    parts.append(f"again: {again(found)}")
     return "\n\n".join(parts)
+
+
+def again(found: Figures) -> str:
+    """The command that makes the same choices: not only the seed, the number of faults decides on them too."""
+    return (
+        f"make faults SCENARIO={found.scenario} STORE={found.store} SEED={found.seed} "
+        f'ARGS="--faults {found.asked}"'
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from faults.clock import Clock, Skewed
-from faults.journal import BULK, Journal, What, count_from
+from faults.journal import BULK, Journal, What, count_from, read
 from faults.place import Place
 from faults.proxy import Proxy
 from faults.workload import publisher, worker
@@ -153,6 +153,7 @@ class Stage:
         config = replace(config, **{**self._worker_options, **options})
         actor = self._start(worker.main, config, clock)
         self.workers.append(actor)
+        await self._see_its_clock(actor, clock)
         return actor
 
     async def add_publisher(self, *, clock: Clock | None = None, **options: Any) -> Actor:
@@ -162,6 +163,7 @@ class Stage:
         config = replace(config, **{**self._publisher_options, **options})
         actor = self._start(publisher.main, config, clock)
         self.publishers.append(actor)
+        await self._see_its_clock(actor, clock)
         return actor
 
     async def add_bulk(self, *, clock: Clock | None = None) -> None:
@@ -199,14 +201,28 @@ class Stage:
             clock = self.place.clock  # Where there is no server, the clock of the processes is the store's.
         if clock is not None:
             actor = Actor(config, Skewed(config, clock))
-            if clock.seconds and clock is not self.place.clock:
-                self.note("clock off", config.name, time.monotonic())
         else:
             process = _forks.Process(target=main, args=(config,), name=config.name, daemon=True)
             process.start()
             actor = Actor(config, process)
         self._all.append(actor)
         return actor
+
+    async def _see_its_clock(self, actor: Actor, clock: Clock | None) -> None:
+        """Note that its clock is off, once it has said so itself."""
+        if clock is None or not clock.seconds or clock is self.place.clock:
+            return
+        begun = time.monotonic()
+        await self.until(
+            lambda: self.seen.count("booted", actor.name) > 0 or bool(self._gone), f"{actor.name} to start"
+        )
+        self._refuse_to_go_on()
+        lines = read(self.directory / "journal.jsonl")
+        [booted] = [line for line in lines if line.what == "booted" and line.process == actor.name]
+        assert booted.ahead is not None
+        clock.check(booted.ahead, actor.name)
+        # As of its start: it is no excuse for what came after.
+        self.journal.write("fault", kind="clock off", target=actor.name, sent=begun, until=begun)
 
     # ── waiting ────────────────────────────────────────────────────────────────────────────────────────────
 

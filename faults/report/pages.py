@@ -10,6 +10,7 @@ from typing import Final
 
 from faults.figures import Figures
 from faults.plan import rows as plan
+from faults.report.plots import broken_promises, last_failovers
 from faults.report.results import Results, Simulation
 from faults.report.totals import KINDS, Totals
 from faults.rules.handling import TAKEOVER_SECONDS
@@ -24,13 +25,15 @@ HEAD: Final = """\
 Real processes publish and handle messages on real servers while they are killed, frozen, cut off and restarted. A
 checker then compares what they wrote down with what is promised ([how](faults/README.md)). Each figure below was
 measured in a run whose result line is in [faults/results](faults/results). `make faults` repeats all of it;
-`make faults SCENARIO=… STORE=… SEED=…` repeats one run.
+`make faults SCENARIO=… STORE=… SEED=… ARGS="--faults N"` repeats one run; N is in brackets behind its seed.
 """
 STALLS: Final = """\
 Stalls are faults of the machine, which nothing injected: a process did not run for a while, or waited long for a
 renewal. They may cause a second run as the others may, so they are in its bound.
 
 """
+REPLAYS: Final = 10
+"""How many of the seeds that broke a promise are named; the others are in the results."""
 LIMITS: Final = """\
 ## What this does not show
 
@@ -43,16 +46,16 @@ LIMITS: Final = """\
 
 def page(results: Results, plots: Sequence[Path], *, left_out: str = "") -> str:
     """All of it. `left_out` tells of runs that are not among the results, and why."""
-    promised = [run for run in results.runs if run.store not in SCENARIOS[run.scenario].forgives]
+    promised = [run for run in results.runs if not _is_forgiven(run)]
     measured = [run for run in results.runs if run.scenario in MEASURED]
     parts = [
         HEAD,
-        "## In short\n\n" + _short(promised) + _simulated(results.simulations),
+        "## In short\n\n" + _short(results.runs) + _simulated(results.simulations),
         "## Versions\n\n" + _versions(results.runs),
         "## By scenario and store\n\n" + _by_scenario(promised),
         "## Faults by kind and store\n\n" + _by_kind(results.runs),
         "## Durability, measured\n\n" + _measured(measured),
-        "## Through a failover\n\n" + _pictures(plots),
+        "## Through a failover\n\n" + _pictures(plots, results.runs),
         *(["## Not run yet\n\n" + not_run] if (not_run := _not_run(results.runs)) else []),
         *(["## Left out\n\n" + left_out] if left_out else []),
         LIMITS,
@@ -60,10 +63,15 @@ def page(results: Results, plots: Sequence[Path], *, left_out: str = "") -> str:
     return "\n".join(parts)
 
 
-def _short(runs: Sequence[Figures]) -> str:
+def _is_forgiven(run: Figures) -> bool:
+    """Whether its faults may cost its store what it acknowledged. All that does not follow from this is promised."""
+    return run.store in SCENARIOS[run.scenario].forgives
+
+
+def _short(everything: Sequence[Figures]) -> str:
+    runs = [run for run in everything if not _is_forgiven(run)]
     totals = Totals.of(runs)
     stores = ", ".join(dict.fromkeys(run.store for run in runs))
-    violations = sum(len(run.violations) for run in runs)
     rows = [
         ("runs", f"{len(runs)}, on {stores}"),
         ("messages acknowledged", f"{_sum(runs, 'messages'):,}"),
@@ -72,7 +80,7 @@ def _short(runs: Sequence[Figures]) -> str:
         *((name, f"{totals.count(name):,}") for name in KINDS),
         ("publishes told as uncertain", f"{_sum(runs, 'uncertain'):,}"),
         ("**acknowledged and lost**", f"**{_sum(runs, 'lost')}**"),
-        ("delivered early", str(_sum(runs, "early"))),
+        ("delivered early", str(_sum(everything, "early"))),
         ("writes of late workers that changed something", str(_sum(runs, "stale_writes"))),
         ("overlapping leases", str(_sum(runs, "overlaps"))),
         (
@@ -81,16 +89,27 @@ def _short(runs: Sequence[Figures]) -> str:
         ),
         (
             f"longest time from the return of a store to its next use (bound: {RETURN_SECONDS:g} s)",
-            f"{_most(runs, 'return_seconds'):.1f} s",
+            f"{_most(everything, 'return_seconds'):.1f} s",
         ),
         (
             "longest time from a fault to the next claim of what a worker had, where another was free "
             f"(bound: the lease and {TAKEOVER_SECONDS:g} s)",
-            f"{_most(runs, 'takeover_seconds'):.1f} s",
+            f"{_most(everything, 'takeover_seconds'):.1f} s",
         ),
-        ("promises broken", str(violations)),
+        ("promises broken", str(_broken(everything))),
     ]
-    return _table(("", ""), rows)
+    return _table(("", ""), rows) + _others(len(everything) - len(runs))
+
+
+def _others(count: int) -> str:
+    """What of the runs where a loss is forgiven is in the table above."""
+    if not count:
+        return ""
+    return (
+        f"\n{count} more {'runs were' if count > 1 else 'run was'} made where no promise is made about losses "
+        "([durability](#durability-measured)). What they broke of all else, what they delivered early and the longest "
+        "times are counted here too.\n"
+    )
 
 
 def _simulated(simulations: Sequence[Simulation]) -> str:
@@ -103,8 +122,15 @@ def _simulated(simulations: Sequence[Simulation]) -> str:
     versions = ", ".join(_unique(f"{each.version} at {each.commit}" for each in simulations))
     return (
         f"\nBesides, `make simulate` ran the engine on virtual time for {seeds:,} seeds: {hours:,.0f} virtual hours, "
-        f"{faults:,} faults, {broken} broken promises (Nightmail {versions}).\n"
+        f"{faults:,} faults, {broken} broken promises (Nightmail {versions}).\n" + _failing(simulations)
     )
+
+
+def _failing(simulations: Sequence[Simulation]) -> str:
+    seeds = [seed for each in simulations for seed in each.failing]
+    commands = ", ".join(f"`make simulate REPLAY={seed}`" for seed in seeds[:REPLAYS])
+    more = f" and {len(seeds) - REPLAYS} more" if len(seeds) > REPLAYS else ""
+    return f"How they were broken is shown by {commands}{more}.\n" if seeds else ""
 
 
 def _versions(runs: Sequence[Figures]) -> str:
@@ -124,7 +150,7 @@ def _versions(runs: Sequence[Figures]) -> str:
 
 def _by_scenario(runs: Sequence[Figures]) -> str:
     columns = (
-        "scenario", "store", "seeds", "messages", "faults", "stalls", "lost", "early", "stale writes",
+        "scenario", "store", "seeds (N)", "messages", "faults", "stalls", "lost", "early", "stale writes",
         "overlapping leases", "run again (bound)", "taken over within (bound)",
         f"store in use within (bound {RETURN_SECONDS:g} s)", "broken",
     )  # fmt: skip
@@ -136,7 +162,7 @@ def _by_scenario(runs: Sequence[Figures]) -> str:
                 (
                     scenario,
                     store,
-                    " ".join(str(run.seed) for run in each),
+                    _seeds(each),
                     f"{_sum(each, 'messages'):,}",
                     f"{Totals.of(each).faults.total():,}",
                     f"{_sum(each, 'stalls'):,}",
@@ -146,8 +172,8 @@ def _by_scenario(runs: Sequence[Figures]) -> str:
                     str(_sum(each, "overlaps")),
                     f"{_sum(each, 'duplicates')} ({_sum(each, 'duplicates_bound')})",
                     f"{_most(each, 'takeover_seconds'):.1f} s ({_most(each, 'takeover_bound'):g} s)",
-                    f"{_most(each, 'return_seconds'):.1f} s" if any(run.outages for run in each) else "",
-                    str(sum(len(run.violations) for run in each)),
+                    _returned(each),
+                    str(_broken(each)),
                 )
             )
     about = [
@@ -184,13 +210,19 @@ def _measured(runs: Sequence[Figures]) -> str:
                 (
                     DURABILITY[store],
                     SCENARIOS[scenario].about,
+                    _seeds(each),
                     str(sum(sum(run.faults.values()) for run in each)),
                     f"{_sum(each, 'messages'):,}",
                     str(_sum(each, "lost")),
                     ", ".join(f"{count} {rule}" for rule, count in others.items()) or "none",
+                    _returned(each),
+                    str(_broken(each)),
                 )
             )
-    columns = ("durability", "what is done", "times", "acknowledged", "lost", "other findings")
+    columns = (
+        "durability", "what is done", "seeds (N)", "times", "acknowledged", "lost", "other findings, not promised",
+        f"store in use within (bound {RETURN_SECONDS:g} s)", "promises broken",
+    )  # fmt: skip
     return MEASURED_TEXT + _table(columns, rows)
 
 
@@ -231,10 +263,29 @@ def _not_run(runs: Sequence[Figures]) -> str:
     return "".join(f"- {scenario}: {', '.join(stores)}\n" for scenario, stores in missing.items())
 
 
-def _pictures(plots: Sequence[Path]) -> str:
+def _pictures(plots: Sequence[Path], runs: Sequence[Figures]) -> str:
     if not plots:
         return "No failover is among the results.\n"
-    return "\n".join(f"![{plot.stem}]({plot})\n" for plot in plots)
+    broken = "".join(
+        f"- {run.store}, seed {run.seed}: {broken_promises(run)}\n"
+        for run in last_failovers(runs)
+        if run.violations
+    )
+    drawn = "\n".join(f"![{plot.stem}]({plot})\n" for plot in plots)
+    return (f"Not all that is drawn here was as promised:\n\n{broken}\n" if broken else "") + drawn
+
+
+def _seeds(runs: Iterable[Figures]) -> str:
+    """Each with the number of faults that was asked for: together they make the choices of a run."""
+    return ", ".join(f"{run.seed} ({run.asked})" if run.asked else str(run.seed) for run in runs)
+
+
+def _returned(runs: Sequence[Figures]) -> str:
+    return f"{_most(runs, 'return_seconds'):.1f} s" if any(run.outages for run in runs) else ""
+
+
+def _broken(runs: Iterable[Figures]) -> int:
+    return sum(len(run.violations) for run in runs)
 
 
 def _sum(runs: Iterable[Figures], name: str) -> int:

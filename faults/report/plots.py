@@ -9,9 +9,26 @@ from faults.figures import Figures
 
 
 def plot_failovers(runs: Sequence[Figures], directory: Path) -> list[Path]:
-    """A plot of the last `failover` run on each store."""
-    last = {run.store: run for run in runs if run.scenario == "failover" and not run.violations}
-    return [_plot(run, directory / f"failover-{store}.svg") for store, run in sorted(last.items())]
+    """A plot of each of these runs."""
+    return [_plot(run, directory / f"failover-{run.store}.svg") for run in last_failovers(runs)]
+
+
+def last_failovers(runs: Sequence[Figures]) -> list[Figures]:
+    """The last `failover` run on each store, whatever it found."""
+    last = {run.store: run for run in runs if run.scenario == "failover"}
+    return [run for _, run in sorted(last.items())]
+
+
+def title(run: Figures) -> str:
+    """What stands above a plot."""
+    broken = f"\n{broken_promises(run)}" if run.violations else ""
+    return f"{run.server}, {run.store}, seed {run.seed}: the store is hit in the grey times{broken}"
+
+
+def broken_promises(run: Figures) -> str:
+    """How many, in words."""
+    count = len(run.violations)
+    return f"{count} promise{'s' if count > 1 else ''} broken"
 
 
 def _plot(run: Figures, path: Path) -> Path:
@@ -25,7 +42,7 @@ def _plot(run: Figures, path: Path) -> Path:
     figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 4), layout="constrained")
     above.step(seconds, [runs for _, runs, _ in run.timeline], where="post")
     above.set_ylabel("runs in a second")
-    above.set_title(f"{run.server}, {run.store}, seed {run.seed}: the store is hit in the grey times")
+    above.set_title(title(run))
     below.step(seconds, [late for _, _, late in run.timeline], where="post")
     below.set_ylabel("latest, s")
     below.set_xlabel("seconds")

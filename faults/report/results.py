@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ class Simulation:
     violations: int
     version: str
     commit: str = ""
+    failing: Sequence[int] = ()
+    """The seeds that broke a promise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Final
 from faults.journal import CANCELLED, Line
 from faults.ledger import Lease, Ledger, Message
 from faults.rules.leases import CLOCKS
+from faults.rules.messages import is_stored
 from faults.workload.process import STALL
 from faults.workload.recorded import SLOW
 
@@ -94,6 +95,49 @@ def no_needless_duplicate(ledger: Ledger) -> Iterator[tuple[str, str]]:
         for earlier, later in expired(message):
             if not touched(earlier, later.claimed.at, ledger):
                 yield key, f"the lease of {earlier.process} on {key} expired although no fault had hit it"
+
+
+def duplicates_bounded(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """No more runs twice than faults have hit while it was leased."""
+    count, bound = duplicates(ledger), duplicates_bound(ledger)
+    if count > bound:
+        yield "", f"{count} leases led to a second run, and faults have hit {bound}"
+
+
+def duplicates(ledger: Ledger) -> int:
+    """How many leases ended by themselves after their run had begun, and were followed by another run."""
+    return sum(
+        bool(earlier.started and later.started)
+        for message in ledger.messages.values()
+        for earlier, later in expired(message)
+    )
+
+
+def duplicates_bound(ledger: Ledger) -> int:
+    """How many leases faults have hit in flight, after a run: no more than these may have led to a second one."""
+    count = 0
+    for message in ledger.messages.values():
+        followed = {earlier.number: later.claimed.at for earlier, later in expired(message)}
+        for lease in message.leases:
+            until = min(followed.get(lease.number, inf), _over_at(lease))
+            count += bool(lease.started) and _hit_in_flight(lease, until, ledger)
+    return count
+
+
+def _hit_in_flight(lease: Lease, until: float, ledger: Ledger) -> bool:
+    """Whether a fault hit its holder between the claim and then. Unlike in `touched` nothing is allowed around it."""
+    return _is_heard_late(lease) or ledger.hit(lease.process, _begun(lease), until)
+
+
+def _over_at(lease: Lease) -> float:
+    """When its holder knew what had become of it, or else when it had ended by itself at the latest."""
+    answers = [line.at for line in (*lease.settled, *lease.acked) if line.result != "busy"]
+    if answers:
+        return min(answers)
+    sent = (line for _, line in (*lease.settling, *lease.acking))
+    ended = [lease.ended] if lease.ended is not None else []
+    last = max(line.at for line in (lease.claimed, *lease.started, *ended, *lease.extended, *sent))
+    return last + lease.claimed.lease
 
 
 def expired(message: Message) -> Iterator[tuple[Lease, Lease]]:
@@ -194,11 +238,17 @@ def _is_busy(process: str, since: float, until: float, ledger: Ledger) -> bool:
 
 def touched(lease: Lease, until: float, ledger: Ledger) -> bool:
     """Whether a fault hit the holder of this lease while it had it."""
-    begun = lease.claimed.sent or lease.claimed.at
-    if lease.claimed.at - begun > SLOW_CLAIM:
-        return True  # An event loop that blocks cannot hear what its claim brought: its keeper does not know of it.
     # For the length of a lease after it the holder may still be busy with what it caused.
-    return ledger.hit(lease.process, begun - lease.claimed.lease, until)
+    return _is_heard_late(lease) or ledger.hit(lease.process, _begun(lease) - lease.claimed.lease, until)
+
+
+def _is_heard_late(lease: Lease) -> bool:
+    """An event loop that blocks cannot hear what its claim brought: its keeper does not know of it."""
+    return lease.claimed.at - _begun(lease) > SLOW_CLAIM
+
+
+def _begun(lease: Lease) -> float:
+    return lease.claimed.sent or lease.claimed.at
 
 
 def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
@@ -212,7 +262,7 @@ def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
         booted = (process.booted for process in ledger.processes.values() if process.booted is not None)
         limits = {line.max_deliveries for line in booted if line.max_deliveries}
         letters = ledger.over.letters if ledger.over is not None else ()
-        if message.acknowledged is not None and limits:
+        if is_stored(message) and limits:
             if message.ids.isdisjoint(letters):
                 yield key, f"{key} kills its process and is no dead letter"
             elif len(starts) not in limits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final
 
@@ -9,6 +10,9 @@ from faults.clusters import ClusterPlace, clustered
 from faults.scenarios.processes import cast
 from faults.scenarios.scenario import ASYNCHRONOUS, Scenario
 from faults.stage import Stage
+
+WITHOUT_COPY_SECONDS: Final = 1.0
+"""How long a store that needs its copies is left without one after a failover."""
 
 
 async def failover(stage: Stage) -> None:
@@ -46,11 +50,18 @@ async def _lose(stage: Stage, kind: str, *, cut: bool) -> None:
         await stage.until_any_busy(stage.random.randint(20, 60))
         begun = time.monotonic()
         inherited = await (place.cut_off_and_fail_over if cut else place.fail_over)(stage.random)
-        stage.note(kind if inherited else "server killed", None, begun)
+        hit = kind if inherited else "server killed"
         became = "another took over" if inherited else "none may take over, it was started again"
         stage.say(f"{number + 1} of {stage.faults} lost; {became} within {time.monotonic() - begun:.1f} s")
-        await stage.until_any_busy(20)
-        await place.mend()
+        if place.needs_copies:
+            # Not until something runs: publishers may all stand before the server that acknowledges nothing.
+            await asyncio.sleep(WITHOUT_COPY_SECONDS)
+            await place.mend()
+            stage.note(hit, None, begun)
+        else:
+            stage.note(hit, None, begun)
+            await stage.until_any_busy(20)
+            await place.mend()
         stage.journal.write("returned")
         await stage.until_any_busy(20)
 

@@ -23,6 +23,7 @@ ASYNCHRONOUS: Final = (
     "runs_once",
     "right_outcome",
     "no_needless_duplicate",
+    "duplicates_bounded",
 )
 """What cannot be promised when a server comes back without some of what it acknowledged: it is counted."""
 

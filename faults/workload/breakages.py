@@ -264,6 +264,13 @@ BREAKAGES: Final = {
             worker=never_renewed,
         ),
         Breakage(
+            name="never-renewed-at-all",
+            scenario="blocked",
+            store="sqlite",
+            rules=("duplicates_bounded",),
+            worker=never_renewed,
+        ),
+        Breakage(
             name="a-stop-is-done",
             scenario="stops",
             store="sqlite",

@@ -73,8 +73,10 @@ class SqlDatabase(Database):
 
     def __init__(self, url: str) -> None:
         scheme, _, rest = url.partition("?")[0].partition("://")
+        # Servers die here. Without the ping the pool hands out connections that died with one, long after another has
+        # taken over: SQLAlchemy's documentation advises it, and an application that means to survive has it.
         self.engine: Final[AsyncEngine] = create_async_engine(
-            f"{_DRIVERS[scheme]}://{rest}", connect_args=_ARGUMENTS[scheme], pool_size=10, pool_pre_ping=False
+            f"{_DRIVERS[scheme]}://{rest}", connect_args=_ARGUMENTS[scheme], pool_size=10, pool_pre_ping=True
         )
         if scheme == "sqlite":
             begin_immediate(self.engine)

@@ -12,6 +12,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any, Final
 
+from faults.clock import ahead
 from faults.journal import CANCELLED, Journal, What
 from faults.workload.breakages import break_publisher
 from faults.workload.config import BATCH, BULK_QUEUE, TRANSACTIONAL, Kind, PublisherConfig
@@ -216,7 +217,7 @@ async def publish(config: PublisherConfig, journal: Journal) -> None:
             except StoreUnavailable:
                 await asyncio.sleep(AGAIN_SECONDS)
         publisher = Publisher(config, journal, broker, database)
-        journal.write("booted")
+        journal.write("booted", ahead=ahead())
         await publisher.run()
         await broker.stop()
         await store.close()

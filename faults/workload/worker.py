@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
+from faults.clock import ahead
 from faults.journal import CANCELLED, Journal
 from faults.workload.breakages import break_product, break_worker
 from faults.workload.config import BULK_QUEUE, TRANSACTIONAL, WorkerConfig
@@ -171,6 +172,7 @@ async def work(config: WorkerConfig, journal: Journal) -> None:
             grace=config.grace,
             max_deliveries=config.max_deliveries,
             timeout=config.timeout,
+            ahead=ahead(),
         )
         await asked.wait()
         journal.write("stopping")

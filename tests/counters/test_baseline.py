@@ -84,8 +84,12 @@ def test_only_what_changed_is_written_again(tmp_path: Path, monkeypatch: pytest.
     ]
 
 
-def test_a_plan_that_does_more_than_there_is_reason_for_fails_with_both_numbers_and_the_likely_cause() -> None:
+def test_a_plan_that_does_more_than_there_is_reason_for_fails_with_both_numbers_and_the_likely_cause() -> (
+    None
+):
     within("rows", 100, 100)
 
-    with pytest.raises(pytest.fail.Exception, match=r"^rows: 101, at most 100 wanted\. Likely: a plan that reads rows"):
+    with pytest.raises(
+        pytest.fail.Exception, match=r"^rows: 101, at most 100 wanted\. Likely: a plan that reads rows"
+    ):
         within("rows", 101, 100)

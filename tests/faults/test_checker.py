@@ -9,6 +9,7 @@ import pytest
 from faults.checker import RULES, check
 from faults.journal import Line
 from faults.ledger import Ledger
+from faults.rules.handling import duplicates_bound
 
 ME: Final = "worker-1"
 OTHER: Final = "worker-2"
@@ -29,6 +30,16 @@ def acknowledged(at: float = 0.1, key: str = KEY, id_: int | None = 1) -> Line:
 
 def published(key: str = KEY, id_: int = 1, at: float = 0.0, **facts: Any) -> list[Line]:
     return [intended(at, key, **facts), acknowledged(at + 0.1, key, id_)]
+
+
+def uncertain(**facts: Any) -> list[Line]:
+    """A publish of which its publisher was told that it is unknown."""
+    return [intended(**facts), Line(what="uncertain", process="publisher-1", at=0.1, key=KEY)]
+
+
+def unanswered(at: float, process: str = OTHER, queue: str = "plain") -> Line:
+    """A claim that fails."""
+    return Line(what="claiming", process=process, at=at, token=f"unanswered {at}", queue=queue)
 
 
 def booted(process: str = ME, **facts: Any) -> Line:
@@ -124,6 +135,17 @@ LEFT_BEHIND: Final = [*published(), claimed(1.0), about("started", 1.0), fault(1
 IN_LINE: Final = [
     *BOOTED, *published(ordering_key="k"), *published("publisher-1/1", 2, 0.5, ordering_key="k"),
 ]  # fmt: skip
+POISON_RUNS: Final = [
+    claimed(1.0), about("started", 1.0), fault(1.0),
+    claimed(4.5, "b", "worker-3", deliveries=2), about("started", 4.5, "b", "worker-3"), fault(4.5, "worker-3"),
+    claimed(8.0, "c", "worker-4", deliveries=3), about("started", 8.0, "c", "worker-4"), fault(8.0, "worker-4"),
+]  # fmt: skip
+"""What kills its process is run as often as it may be."""
+ALL_THERE: Final = [*BOOTED, *published(), *a_run(1.0), *settled(1.2), nemesis("returned", 2.0)]
+"""Every server of a cluster is back, and a worker was at work before."""
+ONE_MORE: Final = [*published("publisher-1/1", 2), *a_run(12.5, token="c", key="publisher-1/1", id=2)]
+"""That worker claims a message again."""
+DONE_ONCE_MORE: Final = settled(12.7, token="c", key="publisher-1/1", id=2)
 
 FINE: Final = {
     "handled": [*BOOTED, *published(), *a_run(1.0), *settled(1.2), *end()],
@@ -152,6 +174,11 @@ FINE: Final = {
     "done was not heard, and a fault is why": [
         *BOOTED, *published(), *a_run(1.0), about("settling", 1.2, outcome="done"), pause(1.21, 1.22),
         *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+    ],
+    "its claim was heard too late to renew it": [
+        *BOOTED, *published(), *a_run(4.2, sent=1.0, store_at=EPOCH + 1.0, token="b"),
+        *a_run(4.25, token="c", process=OTHER, deliveries=2), *settled(4.4, token="c", process=OTHER),
+        *settled(4.5, token="b", result="lost"), *end(),
     ],
     "done was heard the second time only, as unknown": [
         *BOOTED, *published(), *a_run(1.0), about("settling", 1.2, outcome="done"), *settled(1.4, result="unknown"),
@@ -216,19 +243,41 @@ FINE: Final = {
         *BOOTED, intended(timer=True), nemesis("refused", 0.1, key=KEY), acknowledged(), *a_run(1.0), *settled(1.2),
         *end(),
     ],
+    "refused once and unknown once, and a timer": [
+        *BOOTED, *uncertain(timer=True), nemesis("refused", 0.2, key=KEY), *a_run(1.0), *settled(1.2), *end(),
+    ],
+    "refused, and its publisher was killed while it published again": [
+        *BOOTED, intended(timer=True), nemesis("refused", 0.1, key=KEY), fault(0.3, "publisher-1"), *a_run(1.0),
+        *settled(1.2), *end(),
+    ],
+    "unknown, and not stored": [*BOOTED, *uncertain(transactional=True), *end()],
+    "unknown, and stored": [*BOOTED, *uncertain(), *a_run(1.0), *settled(1.2), *end()],
+    "unknown, and a dead letter": [
+        *BOOTED, *uncertain(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(letters=(1,)),
+    ],
+    "unknown, and in its handler's transaction": [
+        *BOOTED, *uncertain(transactional=True), *a_run(1.0), about("acking", 1.2), *end(effects=(KEY,)),
+    ],
+    "used again at once, with nothing to claim": [
+        *ALL_THERE, *looked(2.1, ME), *ONE_MORE, *DONE_ONCE_MORE, *end(),
+    ],
+    "gone again before it had to be in use": [
+        *ALL_THERE, fault(2.8, None, 6.0, "failover"), *ONE_MORE, *DONE_ONCE_MORE, *end(),
+    ],
+    "some servers are back while others are hit": [
+        *ALL_THERE, fault(1.9, None, 11.0, "failover"), *ONE_MORE, *DONE_ONCE_MORE, *end(),
+    ],
     "in order": [
         *IN_LINE, *a_run(1.0), *settled(1.2),
         *a_run(1.4, token="b", key="publisher-1/1", id=2),
         *settled(1.6, token="b", key="publisher-1/1", id=2), *end(),
     ],
     "poison": [
-        *BOOTED, *published(poison=True),
-        claimed(1.0), about("started", 1.0), fault(1.0),
-        claimed(4.5, "b", "worker-3", deliveries=2), about("started", 4.5, "b", "worker-3"), fault(4.5, "worker-3"),
-        claimed(8.0, "c", "worker-4", deliveries=3), about("started", 8.0, "c", "worker-4"), fault(8.0, "worker-4"),
+        *BOOTED, *published(poison=True), *POISON_RUNS,
         claimed(11.5, "d", OTHER, deliveries=4), *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"),
         *end(letters=(1,)),
     ],
+    "poison, of which it is unknown whether it was stored": [*BOOTED, *uncertain(poison=True), *end()],
     "started just after its queue was paused, and just after it was resumed": [
         *BOOTED, *paused(0.5, 6.0), *published(), *published("publisher-1/1", 2),
         *a_run(1.4), *settled(1.6),
@@ -282,6 +331,11 @@ BROKEN: Final = {
         "dead, and no dead letter": [
             *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(),
         ],
+        "unknown, claimed, and gone": [*BOOTED, *uncertain(), claimed(1.0), fault(1.1), *end()],
+        "unknown, failed, and gone": [*BOOTED, *uncertain(), *a_run(1.0, "failed"), *settled(1.2, "retry"), *end()],
+        "unknown, dead, and no dead letter": [
+            *BOOTED, *uncertain(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(),
+        ],
     },
     "no_phantom": {
         "no one published it": [*BOOTED, *a_run(1.0, key="forked"), *settled(1.2, key="forked"), *end()],
@@ -291,6 +345,10 @@ BROKEN: Final = {
         "refused, and there": [
             *BOOTED, intended(), nemesis("refused", 0.1, key=KEY), nemesis("left", 80.0, key=KEY, id=1),
             *end(waiting=(1,)),
+        ],
+        "a timer, refused each time, and delivered": [
+            *BOOTED, intended(timer=True), nemesis("refused", 0.1, key=KEY), nemesis("refused", 0.3, key=KEY),
+            fault(0.4, "publisher-2"), *a_run(1.0), *settled(1.2), *end(),
         ],
     },
     "effects_once": {
@@ -302,6 +360,24 @@ BROKEN: Final = {
             *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2),
             *end(effects=(KEY,), waiting=(1,)),
         ],
+        "unknown, acked, and none": [
+            *BOOTED, *uncertain(transactional=True), *a_run(1.0), about("acking", 1.2),
+            about("acked", 1.3, result="written"), *end(),
+        ],
+        "unknown, done, and none": [
+            *BOOTED, *uncertain(transactional=True), *a_run(1.0), *settled(1.2), *end(),
+        ],
+        "an effect of what was rolled back": [
+            *BOOTED, intended(transactional=True), nemesis("rolled_back", 0.1, key=KEY), *end(effects=(KEY,)),
+        ],
+        "an effect of what was refused": [
+            *BOOTED, intended(transactional=True), nemesis("refused", 0.1, key=KEY), *end(effects=(KEY,)),
+        ],
+        "an effect of what was claimed, and did not run": [
+            *BOOTED, *published(transactional=True), claimed(1.0), *settled(1.1, "release"),
+            *end(effects=(KEY,)),
+        ],
+        "an effect of what no one published": [*BOOTED, *end(effects=(KEY,))],
     },
     "timer_ids": {
         "stored twice": [
@@ -331,6 +407,15 @@ BROKEN: Final = {
         "published too late": [
             *BOOTED, *published(), fault(1.0, None, 1.1, "server killed"), *a_run(1.2), *settled(1.3),
             *published("publisher-1/1", 2, at=11.1), *end(13.0, waiting=(2,)),
+        ],
+        "by one process too late, though another looked": [
+            *ALL_THERE, *looked(2.1, OTHER), *ONE_MORE, *DONE_ONCE_MORE, *end(),
+        ],
+        "by one process too late, though it asked": [
+            *ALL_THERE, unanswered(2.1, ME), *ONE_MORE, *DONE_ONCE_MORE, *end(),
+        ],
+        "by one process too late, and then gone again": [
+            *ALL_THERE, fault(12.1, None, 12.3, "failover"), *ONE_MORE, *DONE_ONCE_MORE, *end(),
         ],
     },
     "delivered": {"it still waits": [*BOOTED, *published(), *end(waiting=(1,))]},
@@ -436,6 +521,27 @@ BROKEN: Final = {
             *end(),
         ],
     },
+    "duplicates_bounded": {
+        "a fault that was over before it was claimed": [
+            *BOOTED, *published(), pause(0.3, 0.5), claimed(1.0), about("started", 1.0),
+            *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER), *end(),
+        ],
+        "two, and a fault hit one": [
+            *BOOTED, *published(), *published("publisher-1/1", 2), claimed(1.0), about("started", 1.0),
+            pause(1.1, 1.3), claimed(1.4, "c", key="publisher-1/1", id=2),
+            about("started", 1.5, "c", key="publisher-1/1", id=2),
+            *a_run(4.5, token="b", process=OTHER, deliveries=2), *settled(4.7, token="b", process=OTHER),
+            *a_run(4.9, token="d", process=OTHER, deliveries=2, key="publisher-1/1", id=2),
+            *settled(5.1, token="d", process=OTHER, key="publisher-1/1", id=2), *end(),
+        ],
+        "a fault of the whole store that came when its message was done": [
+            *BOOTED, *published(), *published("publisher-1/1", 2), *a_run(1.0), *settled(1.2),
+            fault(1.3, None, 1.4, "failover"), claimed(1.5, "c", key="publisher-1/1", id=2),
+            about("started", 1.5, "c", key="publisher-1/1", id=2),
+            *a_run(4.9, token="d", process=OTHER, deliveries=2, key="publisher-1/1", id=2),
+            *settled(5.1, token="d", process=OTHER, key="publisher-1/1", id=2), *end(),
+        ],
+    },
     "taken_over": {
         "late, although a worker looked": [
             *BOOTED, *LEFT_BEHIND, *looked(8.0), *a_run(15.1, token="b", process=OTHER, deliveries=2),
@@ -448,6 +554,10 @@ BROKEN: Final = {
     },
     "poison_alone": {
         "it lives on": [*BOOTED, *published(poison=True), claimed(1.0), about("started", 1.0), fault(1.0), *end()],
+        "unknown, and it lives on": [
+            *BOOTED, *uncertain(poison=True), *POISON_RUNS, claimed(11.5, "d", OTHER, deliveries=4),
+            about("started", 11.5, "d", OTHER), fault(11.5, OTHER), *end(waiting=(1,)),
+        ],
         "it dies too soon": [
             *BOOTED, *published(poison=True), claimed(1.0), about("started", 1.0), fault(1.0),
             claimed(4.5, "b", OTHER, deliveries=4), *settled(4.6, "dead", "b", OTHER, reason="max_deliveries"),
@@ -523,6 +633,16 @@ def test_a_journal_in_which_all_is_well_passes(journal: list[Line]) -> None:
 )
 def test_a_broken_promise_is_found_and_named(rule: str, journal: list[Line]) -> None:
     assert rule in rules_broken(journal)
+
+
+def test_no_more_may_run_twice_than_ran_and_was_hit_in_flight() -> None:
+    hit = fault(1.15, None, 3.0, "failover")
+    journal = [
+        *BOOTED, *published(), *a_run(0.5), *settled(0.7), claimed(1.0, "waits"), *a_run(1.1, token="hit"),
+        *settled(1.2, token="hit"), hit, *a_run(3.5, token="late"), *settled(3.7, token="late"), *end(),
+    ]  # fmt: skip
+
+    assert duplicates_bound(Ledger(journal)) == 1
 
 
 def test_every_rule_has_a_journal_that_breaks_it() -> None:

@@ -9,8 +9,10 @@ from typing import Any
 from faults.commits import last_change
 from faults.figures import Figures
 from faults.plan import rows
-from faults.report.pages import page
+from faults.report.pages import DURABILITY, MEASURED, page
+from faults.report.plots import last_failovers, title
 from faults.report.results import Results, Simulation, append, keep_current, read_results
+from faults.scenarios import SCENARIOS
 
 
 def a_run(**facts: Any) -> Figures:
@@ -20,7 +22,7 @@ def a_run(**facts: Any) -> Figures:
         "duplicates": 5,
         "duplicates_bound": 40, "takeover_seconds": 4.2, "lease_seconds": 3.0, "return_seconds": 0.0, "seconds": 20.0,
         "checked_seconds": 0.1, "violations": [], "forgiven": {},
-        "server": "PostgreSQL 15.18", "timeline": [(0, 10, 0.1)], "outages": [],
+        "server": "PostgreSQL 15.18", "timeline": [(0, 10, 0.1)], "outages": [], "asked": 20,
     }  # fmt: skip
     return Figures(**usual | facts)
 
@@ -36,7 +38,7 @@ def test_the_figures_of_all_runs_are_added_up() -> None:
 
     assert row(text, "messages acknowledged")[1] == "2,468"
     assert row(text, "**acknowledged and lost**")[1] == "**0**"
-    assert row(text, "kills | postgres")[2:5] == ["7 8", "2,468", "40"]
+    assert row(text, "kills | postgres")[2:5] == ["7 (20), 8 (20)", "2,468", "40"]
     assert row(text, "postgres | PostgreSQL 15.18")[1] == "PostgreSQL 15.18"
 
 
@@ -87,7 +89,65 @@ def test_what_is_not_promised_is_measured_and_kept_apart() -> None:
     text = page(Results([a_run(), lost], []), [])
 
     assert row(text, "**acknowledged and lost**")[1] == "**0**"
-    assert row(text, "Redis, `appendfsync everysec`")[-2:] == ["44", "2 counters"]
+    assert row(text, "Redis, `appendfsync everysec`")[-4:] == ["44", "2 counters", "", "0"]
+
+
+def test_what_is_promised_is_counted_where_a_loss_is_forgiven_too() -> None:
+    guarded = a_run(
+        scenario="cut-off", store="redis-cluster-guarded", seed=43, asked=3, return_seconds=20.3,
+        takeover_seconds=14.5, early=2, lost=5, violations=["used_again: a", "never_early: b"],
+        forgiven={"nothing_lost": 5}, outages=[(1.0, 2.0)],
+    )  # fmt: skip
+    text = page(Results([a_run(), guarded], []), [])
+
+    assert row(text, "promises broken")[1] == "2"
+    assert row(text, "delivered early")[1] == "2"
+    assert row(text, "**acknowledged and lost**")[1] == "**0**"
+    assert row(text, "messages acknowledged")[1] == "1,234"
+    [returned] = [line for line in text.splitlines() if line.startswith("| longest time from the return")]
+    assert "20.3 s" in returned
+    [taken_over] = [line for line in text.splitlines() if line.startswith("| longest time from a fault")]
+    assert "14.5 s" in taken_over
+    assert "1 more run" in text
+    measured = row(text, f"{DURABILITY['redis-cluster-guarded']} | {SCENARIOS['cut-off'].about}")
+    assert measured[2] == "43 (3)"
+    assert measured[-4:] == ["5", "none", "20.3 s", "2"]
+
+
+def test_every_run_in_which_something_is_forgiven_has_a_row() -> None:
+    assert {name for name, scenario in SCENARIOS.items() if scenario.forgives} <= set(MEASURED)
+    assert {store for name in MEASURED for store in SCENARIOS[name].stores} <= set(DURABILITY)
+
+
+def test_a_failover_that_broke_a_promise_is_drawn_and_told() -> None:
+    kept = a_run(scenario="failover", store="patroni")
+    broken = a_run(scenario="failover", store="patroni", seed=43, violations=["used_again: a"])
+    plots = [Path("failover-patroni.svg")]
+
+    assert last_failovers([kept, broken]) == [broken]
+    assert title(broken).endswith("patroni, seed 43: the store is hit in the grey times\n1 promise broken")
+    assert "- patroni, seed 43: 1 promise broken\n\n![" in page(Results([kept, broken], []), plots)
+    assert "promise broken" not in title(kept) + page(Results([kept], []), plots)
+
+
+def test_the_command_that_repeats_a_run_says_how_many_faults() -> None:
+    text = page(Results([a_run(seed=11, asked=200), a_run(seed=12, asked=0)], []), [])
+
+    assert '`make faults SCENARIO=… STORE=… SEED=… ARGS="--faults N"` repeats one run' in " ".join(
+        text.split()
+    )
+    # Of an older run the number is not known.
+    assert row(text, "kills | postgres")[2] == "11 (200), 12"
+
+
+def test_seeds_that_broke_a_promise_are_named() -> None:
+    failed = Simulation(
+        seeds=5000, first=0, hours=20.0, events=1, faults={}, violations=2, version="0", failing=(4711, 4800)
+    )
+    text = page(Results([a_run()], [failed]), [])
+
+    assert "2 broken promises (Nightmail 0" in text
+    assert "`make simulate REPLAY=4711`, `make simulate REPLAY=4800`" in text
 
 
 def test_simulated_seeds_are_a_line() -> None:
