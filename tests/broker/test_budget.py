@@ -1,4 +1,4 @@
-"""What the broker may cost the server: connections, and round trips per message."""
+"""What the broker may cost the server: connections, and transactions per message."""
 
 from __future__ import annotations
 
@@ -109,4 +109,4 @@ async def test_a_message_under_load_costs_a_small_part_of_a_round_trip(
     await broker.stop()
     spent = await asked(postgres_url, counting) - before
 
-    at_most("a message under load on postgres", "round trips", spent / MESSAGES)
+    at_most("a message under load on postgres", "transactions", spent / MESSAGES)
