@@ -71,7 +71,7 @@ async def test_the_number_of_connections_does_not_grow_with_the_subscribers(
     assert await asked(postgres_url, counting) == 0
 
 
-async def test_a_message_under_load_costs_a_small_part_of_a_round_trip(
+async def test_a_message_under_load_costs_a_small_part_of_a_transaction(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = OutboxBroker(postgres_url, create_tables=True, logger=None)
