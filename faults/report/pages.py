@@ -264,7 +264,7 @@ def _found(broken: Sequence[Broken]) -> str:
     commits = ", ".join(_unique(each.commit for each in broken))
     return (
         "A suite that cannot fail shows nothing. So the product was broken on purpose, in one way at a time "
-        f"(`make faults ARGS="--breakages all"`, at {commits}):\n\n"
+        f'(`make faults ARGS="--breakages all"`, at {commits}):\n\n'
         + _table(("broken", "scenario", "store", "the rule that said so"), rows)
     )
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from faults.journal import CANCELLED, Line
+from faults.journal import BY_A_MESSAGE, CANCELLED, Line
 from faults.ledger import Lease, Ledger, Message
 from faults.rules.leases import CLOCKS
 from faults.rules.messages import is_stored
@@ -252,7 +252,10 @@ def _begun(lease: Lease) -> float:
 
 
 def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
-    """A message that kills its process dies after exactly its limit, and from the third time on takes no run along."""
+    """A message that kills its process dies after exactly its limit, and from the third time on takes no run along.
+
+    Until then several of them may wait in one process, and each that dies with it has been delivered once more.
+    """
     for key, message in ledger.messages.items():
         if message.intended is None or not message.intended.poison:
             continue
@@ -265,8 +268,17 @@ def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
         if is_stored(message) and limits:
             if message.ids.isdisjoint(letters):
                 yield key, f"{key} kills its process and is no dead letter"
-            elif len(starts) not in limits:
+            elif len(starts) + sum(_dies_along(lease, ledger) for lease in message.leases) not in limits:
                 yield key, f"{key} kills its process and was given up after {len(starts)} runs"
+
+
+def _dies_along(lease: Lease, ledger: Ledger) -> bool:
+    """Whether another message killed its process before it was started itself: that is a delivery, too."""
+    return (
+        not lease.started
+        and not lease.settling
+        and any(fault.target == lease.process and fault.kind == BY_A_MESSAGE for fault in ledger.faults)
+    )
 
 
 def _taken_along(poison: str, killer: Lease, ledger: Ledger) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from faults.checker import RULES, check
-from faults.journal import Line
+from faults.journal import BY_A_MESSAGE, Line
 from faults.ledger import Ledger
 from faults.rules.handling import duplicates_bound
 
@@ -135,11 +135,11 @@ LEFT_BEHIND: Final = [*published(), claimed(1.0), about("started", 1.0), fault(1
 IN_LINE: Final = [
     *BOOTED, *published(ordering_key="k"), *published("publisher-1/1", 2, 0.5, ordering_key="k"),
 ]  # fmt: skip
-POISON_RUNS: Final = [
-    claimed(1.0), about("started", 1.0), fault(1.0),
+POISON_AGAIN: Final = [
     claimed(4.5, "b", "worker-3", deliveries=2), about("started", 4.5, "b", "worker-3"), fault(4.5, "worker-3"),
     claimed(8.0, "c", "worker-4", deliveries=3), about("started", 8.0, "c", "worker-4"), fault(8.0, "worker-4"),
 ]  # fmt: skip
+POISON_RUNS: Final = [claimed(1.0), about("started", 1.0), fault(1.0), *POISON_AGAIN]
 """What kills its process is run as often as it may be."""
 ALL_THERE: Final = [*BOOTED, *published(), *a_run(1.0), *settled(1.2), nemesis("returned", 2.0)]
 """Every server of a cluster is back, and a worker was at work before."""
@@ -274,6 +274,12 @@ FINE: Final = {
     ],
     "poison": [
         *BOOTED, *published(poison=True), *POISON_RUNS,
+        claimed(11.5, "d", OTHER, deliveries=4), *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"),
+        *end(letters=(1,)),
+    ],
+    "poison that dies along with another one, and is given up after one run less": [
+        *BOOTED, booted("publisher-1", max_deliveries=0), *published(poison=True),
+        claimed(1.0), fault(1.0, kind=BY_A_MESSAGE), *POISON_AGAIN,
         claimed(11.5, "d", OTHER, deliveries=4), *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"),
         *end(letters=(1,)),
     ],
@@ -562,6 +568,11 @@ BROKEN: Final = {
             *BOOTED, *published(poison=True), claimed(1.0), about("started", 1.0), fault(1.0),
             claimed(4.5, "b", OTHER, deliveries=4), *settled(4.6, "dead", "b", OTHER, reason="max_deliveries"),
             *end(letters=(1,)),
+        ],
+        "it dies too soon, and was handed back before another killed its process": [
+            *BOOTED, *published(poison=True), claimed(1.0), *settled(1.1, "release"), fault(1.2, kind=BY_A_MESSAGE),
+            *POISON_AGAIN, claimed(11.5, "d", OTHER, deliveries=4),
+            *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"), *end(letters=(1,)),
         ],
         "it dies without a run": [
             *BOOTED, booted("publisher-1", max_deliveries=0), *published(poison=True), claimed(1.0, deliveries=4),
