@@ -67,14 +67,12 @@ def _is_right(line: Line, how: str | None, lease: Lease, ledger: Ledger) -> bool
     match line.outcome:
         case "done":
             return how == "ok"
-        case "retry":
-            # A handler that returned may still fail to commit.
-            return how == "failed" or bool(lease.acking) or _ran_too_long(line, lease, ledger)
         case "dead" if line.reason == "max_deliveries":
             booted = ledger.processes[lease.process].booted
             return booted is not None and lease.claimed.deliveries > booted.max_deliveries
-        case "dead":
-            return how == "failed" or _ran_too_long(line, lease, ledger)
+        case "retry" | "dead":
+            # A handler that returned may still fail to commit.
+            return how == "failed" or bool(lease.acking) or _ran_too_long(line, lease, ledger)
         case _:
             return how != "ok" or bool(lease.acking)
 

@@ -238,6 +238,10 @@ FINE: Final = {
         *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2), *settled(1.3, "retry"),
         *a_run(1.5, token="b", attempts=1), about("acking", 1.7, token="b"), *end(effects=(KEY,)),
     ],
+    "dead, because the commit of its last attempt did not end in time": [
+        *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2),
+        *settled(1.3, "dead", reason="retries_exhausted"), *end(letters=(1,)),
+    ],
     "rolled back": [*BOOTED, intended(), nemesis("rolled_back", 0.1, key=KEY), *end()],
     "refused once, and a timer": [
         *BOOTED, intended(timer=True), nemesis("refused", 0.1, key=KEY), acknowledged(), *a_run(1.0), *settled(1.2),
@@ -495,6 +499,9 @@ BROKEN: Final = {
     "right_outcome": {
         "done before it ran": [*BOOTED, *published(), claimed(1.0), *settled(1.2), *end()],
         "done although it failed": [*BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2), *end()],
+        "dead although it went well": [
+            *BOOTED, *published(), *a_run(1.0), *settled(1.2, "dead", reason="retries_exhausted"), *end(letters=(1,)),
+        ],
         "a cancelled run that counts": [
             *BOOTED, *published(), *a_run(1.0, "cancelled"), *settled(1.2, "retry"),
             *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
