@@ -313,11 +313,9 @@ def stops_in_time(ledger: Ledger) -> Iterator[tuple[str, str]]:
 
 
 def _taken_over(lease: Lease, message: Message, before: float) -> bool:
-    """Whether it had ended by itself by then: its message was leased again."""
-    return any(
-        later.number > lease.number and later.claimed.id == lease.claimed.id and later.claimed.at < before
-        for later in message.leases
-    )
+    """Whether it had ended by itself by then: its message was leased again, by the order of the store."""
+    later = message.leases[message.leases.index(lease) + 1 :]
+    return any(each.claimed.id == lease.claimed.id and each.claimed.at < before for each in later)
 
 
 def ends_well(ledger: Ledger) -> Iterator[tuple[str, str]]:

@@ -231,6 +231,12 @@ FINE: Final = {
         *settled(1.2, "release"), about("stopped", 1.3, key=None, id=None, token=None),
         *a_run(1.5, token="b", process=OTHER), *settled(1.7, token="b", process=OTHER), *end(),
     ],
+    "claimed, and heard of only after another had taken it over": [
+        *BOOTED, *published(), *a_run(5.0, token="b", process=OTHER, deliveries=2),
+        *settled(5.4, token="b", process=OTHER), claimed(9.0, sent=0.9, store_at=EPOCH + 1.0),
+        about("extended", 9.1, result="lost"), about("stopping", 10.0, key=None, id=None, token=None),
+        about("stopped", 10.1, key=None, id=None, token=None), *end(),
+    ],
     "in its handler's transaction": [
         *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2), *end(effects=(KEY,)),
     ],
