@@ -45,6 +45,7 @@ _IDLE: Final = "docs/adr/0016-idle-workers-share-a-look.md#numbers"
 _LEASES: Final = "docs/adr/0013-how-soon-a-dead-worker-is-replaced.md#numbers"
 _KEYS: Final = "docs/adr/0010-only-the-first-of-a-key.md#numbers"
 _TABLES: Final = "docs/adr/0001-table-design.md#numbers"
+_LOOKING: Final = "docs/command-line.md#what-looking-costs"
 _DRAINS: Final = {"postgres": _ENGINE, "redis": _REDIS, "mariadb": _ENGINE, "sqlite": _SQLITE}
 """Where the store itself takes most of the time of a drain its own page; elsewhere the engine and FastStream do."""
 _COUNTED: Final = {"postgres": "transactions", "redis": "requests", "mariadb": "statements"}
@@ -384,7 +385,7 @@ def _all() -> list[Bound]:
                 Place("operating", operating.COMMANDS, store, operating.SLOWEST),
                 2,
                 "s",
-                _TABLES,
+                _LOOKING,
             )
             for store in STORES
         ),
@@ -395,7 +396,7 @@ def _all() -> list[Bound]:
                 Place("operating", operating.DRAIN, store, operating.BESIDE_EMPTY),
                 at_least=95,
                 unit="%",
-                why=_TABLES,
+                why=_LOOKING,
             )
             for store in STORES
         ),

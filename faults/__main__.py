@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from faults.commits import last_change
 from faults.figures import Figures
 from faults.place import kept_servers
 from faults.plan import Estimate, Row, rows, table
-from faults.report.results import append, keep_current, read_results
+from faults.report.results import Broken, append, keep_current, read_results
 from faults.report.totals import Totals
 from faults.run import run
 from faults.scenarios import SCENARIOS, Scenario
@@ -51,6 +52,9 @@ def main() -> int:
             print(f"{scenario.name:<14} {scenario.about} ({', '.join(scenario.stores)})")
         return 0
     if options.breakages:
+        if options.results:
+            options.results = options.results.with_name("broken.jsonl")
+            keep_current(options.results)
         broken = BREAKAGES.values() if options.breakages == "all" else [BREAKAGES[options.breakages]]
         return min(sum(not _finds(breakage, options) for breakage in broken), 1)
     chosen = [
@@ -146,6 +150,16 @@ def _finds(breakage: Breakage, options: argparse.Namespace) -> bool:
     )
     said = [each for each in found.violations if each.startswith(breakage.rules)]
     print(f"found: {said[0]}\n" if said else f"not found; the journal is in {directory}\n", flush=True)
+    if options.results:
+        rule = said[0].partition(":")[0] if said else ""
+        outcome = Broken(
+            name=breakage.name,
+            scenario=scenario.name,
+            store=breakage.store,
+            said=rule,
+            commit=last_change(),
+        )
+        append(options.results, outcome)
     if said:
         shutil.rmtree(directory)
     return bool(said)

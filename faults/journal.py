@@ -34,6 +34,8 @@ What: TypeAlias = Literal[
 
 CANCELLED: Final = "cancelled"
 """How a handler ended, or a publish, that was cancelled while it was under way."""
+BY_A_MESSAGE: Final = "killed by a message"
+"""The fault of a process that died by what it handled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

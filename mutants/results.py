@@ -20,7 +20,8 @@ _INTRODUCTION: Final = """\
 Tests are worth what they notice. So the product is broken on purpose, in one place at a time, and a named test has to
 fail each time. `make mutants` does that, in a copy of the tree, and writes this page; `make mutants PART=redis` and
 `NAME=...` take some of them. `make test` checks that each mistake still fits its file, that its tests exist, and that
-the page is about the mistakes as they are now.
+the page is about the mistakes as they are now. Each row names the commit that had last changed the product when it ran;
+`make mutants ARGS=--old` takes those of older commits.
 
 The mistakes are in `mutants/catalogue`. Those of `faults/workload/breakages.py` and `tests/simulation/breakages.py` are
 made while the product runs, and show that the fault suite and the simulation notice them.
@@ -37,6 +38,8 @@ class Result:
     by: str
     hung: bool
     seconds: float
+    commit: str = ""
+    """The one that had last changed the product."""
 
 
 def load() -> dict[str, Result]:
@@ -70,8 +73,8 @@ def page(mutants: Sequence[Mutant], results: dict[str, Result]) -> str:
             "",
             f"## {part}",
             "",
-            "| mutant | what a user would see | killed by | s |",
-            "|---|---|---|---:|",
+            "| mutant | what a user would see | killed by | s | at commit |",
+            "|---|---|---|---:|---|",
         ]
         for mutant in mutants:
             if mutant.part == part:
@@ -80,6 +83,7 @@ def page(mutants: Sequence[Mutant], results: dict[str, Result]) -> str:
                 test = names[-1].partition("[")[0]
                 lines.append(
                     f"| {mutant.name} | {mutant.why} | `{where.removeprefix('tests/')}` `{test}`"
-                    f"{', which hangs' if result.hung else ''} | {result.seconds:.0f} |"
+                    f"{', which hangs' if result.hung else ''} | {result.seconds:.0f} "
+                    f"| {result.commit or 'not noted'} |"
                 )
     return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ from typing import Final
 from faults.figures import Figures
 from faults.plan import rows as plan
 from faults.report.plots import broken_promises, last_failovers
-from faults.report.results import Results, Simulation
+from faults.report.results import Broken, Results, Simulation
 from faults.report.totals import KINDS, Totals
 from faults.rules.handling import TAKEOVER_SECONDS
 from faults.rules.messages import RETURN_SECONDS
@@ -56,6 +56,7 @@ def page(results: Results, plots: Sequence[Path], *, left_out: str = "") -> str:
         "## Faults by kind and store\n\n" + _by_kind(results.runs),
         "## Durability, measured\n\n" + _measured(measured),
         "## Through a failover\n\n" + _pictures(plots, results.runs),
+        "## What it finds when something is wrong\n\n" + _found(results.broken),
         *(["## Not run yet\n\n" + not_run] if (not_run := _not_run(results.runs)) else []),
         *(["## Left out\n\n" + left_out] if left_out else []),
         LIMITS,
@@ -251,6 +252,21 @@ DURABILITY: Final = {
     "patroni": "Postgres, synchronous standby",
     "patroni-async": "Postgres, asynchronous standby",
 }
+
+
+def _found(broken: Sequence[Broken]) -> str:
+    if not broken:
+        return "Not tried yet.\n"
+    rows = [
+        (each.name, each.scenario, each.store, f"`{each.said}`" if each.said else "**not found**")
+        for each in broken
+    ]
+    commits = ", ".join(_unique(each.commit for each in broken))
+    return (
+        "A suite that cannot fail shows nothing. So the product was broken on purpose, in one way at a time "
+        f'(`make faults ARGS="--breakages all"`, at {commits}):\n\n'
+        + _table(("broken", "scenario", "store", "the rule that said so"), rows)
+    )
 
 
 def _not_run(runs: Sequence[Figures]) -> str:

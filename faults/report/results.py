@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +29,41 @@ class Simulation:
     """The seeds that broke a promise."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """One run with the product broken on purpose."""
+
+    name: str
+    scenario: str
+    store: str
+    said: str
+    """The rule that found it; nothing if none did that should have."""
+    commit: str
+
+
 @dataclass(frozen=True, slots=True)
 class Results:
     """Everything there is."""
 
     runs: list[Figures]
     simulations: list[Simulation]
+    broken: list[Broken] = field(default_factory=list)
 
 
 def read_results(directory: Path) -> Results:
-    """Every line of every file: `simulation*.jsonl` are of the simulation, all others of the fault suite."""
+    """Every line of every file: `simulation*.jsonl`, `broken.jsonl`, and all others of the fault suite."""
     runs = [
-        Figures(**{field.name: line[field.name] for field in fields(Figures)})
+        Figures(**{each.name: line[each.name] for each in fields(Figures)})
         for path in sorted(directory.glob("*.jsonl"))
-        if not path.name.startswith("simulation")
+        if not path.name.startswith(("simulation", "broken"))
         for line in _lines(path)
-        if all(field.name in line for field in fields(Figures))  # Else it is of an older suite.
+        if all(each.name in line for each in fields(Figures))  # Else it is of an older suite.
     ]
     simulations = [
         Simulation(**line) for path in sorted(directory.glob("simulation*.jsonl")) for line in _lines(path)
     ]
-    return Results(runs, simulations)
+    broken = [Broken(**line) for path in sorted(directory.glob("broken.jsonl")) for line in _lines(path)]
+    return Results(runs, simulations, broken)
 
 
 def keep_current(path: Path, commit: str | None = None) -> None:
@@ -60,10 +74,10 @@ def keep_current(path: Path, commit: str | None = None) -> None:
         path.write_text("".join(f"{line}\n" for line in lines))
 
 
-def append(path: Path, run: Figures) -> None:
+def append(path: Path, run: Figures | Broken) -> None:
     """Add this one."""
     with path.open("a") as results:
-        results.write(json.dumps(run.as_json()) + "\n")
+        results.write(json.dumps(run.as_json() if isinstance(run, Figures) else asdict(run)) + "\n")
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from faults.figures import Figures
+from faults.journal import BY_A_MESSAGE
 from faults.scenarios import SCENARIOS
 from faults.stage import WORKER_KILLED
 
 KINDS: Final = {
-    "workers killed": (WORKER_KILLED, "killed by a message"),
+    "workers killed": (WORKER_KILLED, BY_A_MESSAGE),
     "servers killed": ("server killed", "power lost"),
     "failovers": ("failover", "failover to a copy that was cut off"),
     "pauses beyond the lease": ("pause",),

@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from faults.journal import CANCELLED, Line
+from faults.journal import BY_A_MESSAGE, CANCELLED, Line
 from faults.ledger import Lease, Ledger, Message
 from faults.rules.leases import CLOCKS
 from faults.rules.messages import is_stored
@@ -67,14 +67,12 @@ def _is_right(line: Line, how: str | None, lease: Lease, ledger: Ledger) -> bool
     match line.outcome:
         case "done":
             return how == "ok"
-        case "retry":
-            # A handler that returned may still fail to commit.
-            return how == "failed" or bool(lease.acking) or _ran_too_long(line, lease, ledger)
         case "dead" if line.reason == "max_deliveries":
             booted = ledger.processes[lease.process].booted
             return booted is not None and lease.claimed.deliveries > booted.max_deliveries
-        case "dead":
-            return how == "failed" or _ran_too_long(line, lease, ledger)
+        case "retry" | "dead":
+            # A handler that returned may still fail to commit.
+            return how == "failed" or bool(lease.acking) or _ran_too_long(line, lease, ledger)
         case _:
             return how != "ok" or bool(lease.acking)
 
@@ -252,7 +250,10 @@ def _begun(lease: Lease) -> float:
 
 
 def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
-    """A message that kills its process dies after exactly its limit, and from the third time on takes no run along."""
+    """A message that kills its process dies after exactly its limit, and from the third time on takes no run along.
+
+    Until then several of them may wait in one process, and each that dies with it has been delivered once more.
+    """
     for key, message in ledger.messages.items():
         if message.intended is None or not message.intended.poison:
             continue
@@ -265,8 +266,17 @@ def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
         if is_stored(message) and limits:
             if message.ids.isdisjoint(letters):
                 yield key, f"{key} kills its process and is no dead letter"
-            elif len(starts) not in limits:
+            elif len(starts) + sum(_dies_along(lease, ledger) for lease in message.leases) not in limits:
                 yield key, f"{key} kills its process and was given up after {len(starts)} runs"
+
+
+def _dies_along(lease: Lease, ledger: Ledger) -> bool:
+    """Whether another message killed its process before it was started itself: that is a delivery, too."""
+    return (
+        not lease.started
+        and not lease.settling
+        and any(fault.target == lease.process and fault.kind == BY_A_MESSAGE for fault in ledger.faults)
+    )
 
 
 def _taken_along(poison: str, killer: Lease, ledger: Ledger) -> Iterator[tuple[str, str]]:
@@ -303,11 +313,9 @@ def stops_in_time(ledger: Ledger) -> Iterator[tuple[str, str]]:
 
 
 def _taken_over(lease: Lease, message: Message, before: float) -> bool:
-    """Whether it had ended by itself by then: its message was leased again."""
-    return any(
-        later.number > lease.number and later.claimed.id == lease.claimed.id and later.claimed.at < before
-        for later in message.leases
-    )
+    """Whether it had ended by itself by then: its message was leased again, by the order of the store."""
+    later = message.leases[message.leases.index(lease) + 1 :]
+    return any(each.claimed.id == lease.claimed.id and each.claimed.at < before for each in later)
 
 
 def ends_well(ledger: Ledger) -> Iterator[tuple[str, str]]:

@@ -6,10 +6,11 @@ import asyncio
 from typing import Final
 
 from faults.clock import Clock
+from faults.journal import BY_A_MESSAGE
 from faults.place import POOLED, STORES
 from faults.scenarios.scenario import Scenario
 from faults.stage import Stage
-from faults.workload.config import WorkerConfig
+from faults.workload.config import KINDS, WorkerConfig
 
 
 async def cast(stage: Stage, *, workers: int = 2, publishers: int = 2) -> None:
@@ -150,12 +151,14 @@ async def poison(stage: Stage) -> None:
     for _ in range(400 * stage.faults):
         for actor in list(stage.workers):
             if not actor.alive:
-                await stage.bury(actor, "killed by a message")
+                await stage.bury(actor, BY_A_MESSAGE)
                 await stage.add_worker()
         if await stage.dead_letters() >= stage.faults:
             return
         await stage.rest()
 
+
+_OUT_OF_LINE: Final = tuple(kind for kind in KINDS if kind != "ordered")
 
 SCENARIOS: Final = (
     Scenario(
@@ -232,9 +235,10 @@ SCENARIOS: Final = (
         about="publishes and handlers cancelled while they are under way",
         play=cancellations,
         faults=1000,
-        # Many at a time: each has to be under way when it is cancelled.
+        # Many at a time: each has to be under way when it is cancelled. Not more than can be handled, though, and few
+        # with an ordering key: those of a line are handled one after the other, cancelled and tried again.
         worker={"timeout": 0.2, "handler_seconds": 0.16, "max_workers": 32},
-        publisher={"cancels": 0.5, "at_once": 16, "pause": 0.005},
+        publisher={"cancels": 0.5, "at_once": 16, "pause": 0.1, "kinds": (*KINDS, *3 * _OUT_OF_LINE)},
         bulk=200.0,
     ),
     Scenario(

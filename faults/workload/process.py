@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import logging
+import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -38,11 +40,13 @@ def begin(config: Config, main: Coroutine[Any, Any, None], journal: Journal) -> 
 
 
 def _watch(name: str, journal: Journal) -> None:
-    """Write down when this process stood still."""
+    """Write down when this process stood still, and end it with the suite, which may have been killed."""
+    suite = multiprocessing.parent_process()
     before = time.monotonic()
-    while True:
+    while suite is None or suite.is_alive():
         time.sleep(LOOK_SECONDS)
         now = time.monotonic()
         if now - before > STALL_SECONDS:
             journal.write("fault", kind=STALL, target=name, sent=before, until=now)
         before = now
+    os._exit(1)

@@ -1,4 +1,4 @@
-"""What the broker may cost the server: connections, and round trips per message."""
+"""What the broker may cost the server: connections, and transactions per message."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_the_number_of_connections_does_not_grow_with_the_subscribers(
     assert await asked(postgres_url, counting) == 0
 
 
-async def test_a_message_under_load_costs_a_small_part_of_a_round_trip(
+async def test_a_message_under_load_costs_a_small_part_of_a_transaction(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = OutboxBroker(postgres_url, create_tables=True, logger=None)
@@ -109,4 +109,4 @@ async def test_a_message_under_load_costs_a_small_part_of_a_round_trip(
     await broker.stop()
     spent = await asked(postgres_url, counting) - before
 
-    at_most("a message under load on postgres", "round trips", spent / MESSAGES)
+    at_most("a message under load on postgres", "transactions", spent / MESSAGES)

@@ -37,7 +37,7 @@ CAUSES: Final = {
     "wake-ups": "a transaction rings more often than once for each queue",
     "statements": "an idle worker looks more often, or with more statements",
     "connections": "a verb with a connection of its own, or one for each subscriber",
-    "round trips": "smaller batches, or a statement more for each batch",
+    "transactions": "smaller batches, or a transaction more for each batch",
 }
 
 WHAT_TO_DO: Final = f"""

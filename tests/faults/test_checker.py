@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from faults.checker import RULES, check
-from faults.journal import Line
+from faults.journal import BY_A_MESSAGE, Line
 from faults.ledger import Ledger
 from faults.rules.handling import duplicates_bound
 
@@ -135,11 +135,11 @@ LEFT_BEHIND: Final = [*published(), claimed(1.0), about("started", 1.0), fault(1
 IN_LINE: Final = [
     *BOOTED, *published(ordering_key="k"), *published("publisher-1/1", 2, 0.5, ordering_key="k"),
 ]  # fmt: skip
-POISON_RUNS: Final = [
-    claimed(1.0), about("started", 1.0), fault(1.0),
+POISON_AGAIN: Final = [
     claimed(4.5, "b", "worker-3", deliveries=2), about("started", 4.5, "b", "worker-3"), fault(4.5, "worker-3"),
     claimed(8.0, "c", "worker-4", deliveries=3), about("started", 8.0, "c", "worker-4"), fault(8.0, "worker-4"),
 ]  # fmt: skip
+POISON_RUNS: Final = [claimed(1.0), about("started", 1.0), fault(1.0), *POISON_AGAIN]
 """What kills its process is run as often as it may be."""
 ALL_THERE: Final = [*BOOTED, *published(), *a_run(1.0), *settled(1.2), nemesis("returned", 2.0)]
 """Every server of a cluster is back, and a worker was at work before."""
@@ -231,12 +231,22 @@ FINE: Final = {
         *settled(1.2, "release"), about("stopped", 1.3, key=None, id=None, token=None),
         *a_run(1.5, token="b", process=OTHER), *settled(1.7, token="b", process=OTHER), *end(),
     ],
+    "claimed, and heard of only after another had taken it over": [
+        *BOOTED, *published(), *a_run(5.0, token="b", process=OTHER, deliveries=2),
+        *settled(5.4, token="b", process=OTHER), claimed(9.0, sent=0.9, store_at=EPOCH + 1.0),
+        about("extended", 9.1, result="lost"), about("stopping", 10.0, key=None, id=None, token=None),
+        about("stopped", 10.1, key=None, id=None, token=None), *end(),
+    ],
     "in its handler's transaction": [
         *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2), *end(effects=(KEY,)),
     ],
     "a commit that failed": [
         *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2), *settled(1.3, "retry"),
         *a_run(1.5, token="b", attempts=1), about("acking", 1.7, token="b"), *end(effects=(KEY,)),
+    ],
+    "dead, because the commit of its last attempt did not end in time": [
+        *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2),
+        *settled(1.3, "dead", reason="retries_exhausted"), *end(letters=(1,)),
     ],
     "rolled back": [*BOOTED, intended(), nemesis("rolled_back", 0.1, key=KEY), *end()],
     "refused once, and a timer": [
@@ -274,6 +284,12 @@ FINE: Final = {
     ],
     "poison": [
         *BOOTED, *published(poison=True), *POISON_RUNS,
+        claimed(11.5, "d", OTHER, deliveries=4), *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"),
+        *end(letters=(1,)),
+    ],
+    "poison that dies along with another one, and is given up after one run less": [
+        *BOOTED, booted("publisher-1", max_deliveries=0), *published(poison=True),
+        claimed(1.0), fault(1.0, kind=BY_A_MESSAGE), *POISON_AGAIN,
         claimed(11.5, "d", OTHER, deliveries=4), *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"),
         *end(letters=(1,)),
     ],
@@ -489,6 +505,9 @@ BROKEN: Final = {
     "right_outcome": {
         "done before it ran": [*BOOTED, *published(), claimed(1.0), *settled(1.2), *end()],
         "done although it failed": [*BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2), *end()],
+        "dead although it went well": [
+            *BOOTED, *published(), *a_run(1.0), *settled(1.2, "dead", reason="retries_exhausted"), *end(letters=(1,)),
+        ],
         "a cancelled run that counts": [
             *BOOTED, *published(), *a_run(1.0, "cancelled"), *settled(1.2, "retry"),
             *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
@@ -562,6 +581,11 @@ BROKEN: Final = {
             *BOOTED, *published(poison=True), claimed(1.0), about("started", 1.0), fault(1.0),
             claimed(4.5, "b", OTHER, deliveries=4), *settled(4.6, "dead", "b", OTHER, reason="max_deliveries"),
             *end(letters=(1,)),
+        ],
+        "it dies too soon, and was handed back before another killed its process": [
+            *BOOTED, *published(poison=True), claimed(1.0), *settled(1.1, "release"), fault(1.2, kind=BY_A_MESSAGE),
+            *POISON_AGAIN, claimed(11.5, "d", OTHER, deliveries=4),
+            *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"), *end(letters=(1,)),
         ],
         "it dies without a run": [
             *BOOTED, booted("publisher-1", max_deliveries=0), *published(poison=True), claimed(1.0, deliveries=4),

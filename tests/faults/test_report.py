@@ -11,7 +11,7 @@ from faults.figures import Figures
 from faults.plan import rows
 from faults.report.pages import DURABILITY, MEASURED, page
 from faults.report.plots import last_failovers, title
-from faults.report.results import Results, Simulation, append, keep_current, read_results
+from faults.report.results import Broken, Results, Simulation, append, keep_current, read_results
 from faults.scenarios import SCENARIOS
 
 
@@ -182,3 +182,19 @@ def test_a_run_that_was_left_out_is_told_with_its_reason() -> None:
         results, [], left_out="- kills, seed 7: why\n"
     )
     assert "Left out" not in page(results, [])
+
+
+def test_what_is_broken_on_purpose_is_told_with_the_rule_that_found_it_and_what_no_rule_found(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "broken.jsonl"
+    found = Broken(name="not-fenced", scenario="pauses", store="sqlite", said="no_stale_write", commit="abc")
+    append(file, found)
+    append(file, Broken(name="acks-nothing", scenario="kills", store="sqlite", said="", commit="abc"))
+    results = read_results(tmp_path)
+    text = page(results, [])
+
+    assert results.broken[0] == found
+    assert results.runs == []
+    assert row(text, "not-fenced")[-1] == "`no_stale_write`"
+    assert row(text, "acks-nothing")[-1] == "**not found**"

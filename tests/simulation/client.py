@@ -18,7 +18,7 @@ from nightmail.limits import CLAIM_BYTES
 from nightmail.message import Delivery, Message
 from nightmail.outcome import WriteResult
 from nightmail.store import Capabilities, Claimed, Extend, Lingers, Settlement
-from tests.simulation.line import Line
+from tests.simulation.line import Line, Trip
 from tests.simulation.loop import SimLoop, running_loop
 from tests.simulation.server import Server
 from tests.simulation.session import Session
@@ -193,32 +193,41 @@ class Client:
             here.call_later(trip.answered or 0.0, _set, reply, busy)
         elif trip.arrives is not None:
             wait = None if trip.answered is None else trip.answered - (trip.again or trip.arrives)
-            first = None if trip.again is not None else (here, reply, wait)
-            self._server.loop.call_later(trip.arrives, self._carry_out, work, first)
+            last = partial(self._pass_on, verb, trip, here, reply, wait)
+            self._server.loop.call_later(
+                trip.arrives, self._carry_out, work, _ignore if trip.again is not None else last
+            )
             if trip.again is not None:
-                self._server.loop.call_later(trip.again, self._carry_out, again or work, (here, reply, wait))
+                self._server.loop.call_later(trip.again, self._carry_out, again or work, last)
         return await reply
 
     def _carry_out(
-        self,
-        work: Callable[[], Coroutine[Any, Any, T]],
-        answer: tuple[SimLoop, asyncio.Future[T], float | None] | None,
+        self, work: Callable[[], Coroutine[Any, Any, T]], then: Callable[[asyncio.Task[T]], object]
     ) -> None:
-        task = self._server.loop.create_task(work())
-        task.add_done_callback(partial(_pass_on, answer))
+        self._server.loop.create_task(work()).add_done_callback(then)
+
+    def _pass_on(
+        self,
+        verb: str,
+        trip: Trip,
+        loop: SimLoop,
+        reply: asyncio.Future[T],
+        wait: float | None,
+        task: asyncio.Task[T],
+    ) -> None:
+        error = task.exception()
+        if wait is None or loop.is_dead:
+            return
+        self.line.is_carried_out(verb, trip, wait)
+        if error is not None:
+            loop.call_later(wait, _fail, reply, error)
+        else:
+            loop.call_later(wait, _set, reply, task.result())
 
 
-def _pass_on(answer: tuple[SimLoop, asyncio.Future[T], float | None] | None, task: asyncio.Task[T]) -> None:
-    error = task.exception()
-    if answer is None:
-        return
-    loop, reply, wait = answer
-    if wait is None or loop.is_dead:
-        return
-    if error is not None:
-        loop.call_later(wait, _fail, reply, error)
-    else:
-        loop.call_later(wait, _set, reply, task.result())
+def _ignore(task: asyncio.Task[Any]) -> None:
+    """Nothing hears of this one, and asyncio does not log an exception that was retrieved."""
+    task.exception()
 
 
 def _set(reply: asyncio.Future[T], answer: T) -> None:

@@ -45,6 +45,10 @@ class Trip:
     """When it is carried out once more."""
     busy: bool = False
     """Whether the store finds everything locked."""
+    upset: str = ""
+    """What is wrong with it."""
+    noted_until: int = 0
+    """Until when that was noted to last, in microseconds of the history."""
 
 
 class Line:
@@ -103,9 +107,21 @@ class Line:
         journal = self._journal
         journal.faults[kind] += 1
         seconds = max(each for each in (trip.arrives, trip.answered, trip.fails, 0.0) if each is not None)
-        until = journal.at + round(seconds * 1_000_000)
-        journal.note(Fault(at=journal.at, worker=self._worker, kind=kind, verb=verb, until=until))
+        trip.upset = kind
+        self._note_until(verb, trip, seconds)
         return trip
+
+    def is_carried_out(self, verb: str, trip: Trip, wait: float) -> None:
+        """Its caller hears of it so many seconds from now: later than was noted, if the store took its time."""
+        if trip.upset and self._journal.at + round(wait * 1_000_000) > trip.noted_until:
+            self._note_until(verb, trip, wait)
+
+    def _note_until(self, verb: str, trip: Trip, seconds: float) -> None:
+        journal = self._journal
+        trip.noted_until = journal.at + round(seconds * 1_000_000)
+        journal.note(
+            Fault(at=journal.at, worker=self._worker, kind=trip.upset, verb=verb, until=trip.noted_until)
+        )
 
 
 Faults = Counter[str]
