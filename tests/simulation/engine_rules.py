@@ -88,13 +88,16 @@ def _stopped(run: Run | None, claim: Claimed, hand: Hand) -> list[str]:
 
 
 def _has_stopped_neighbour(run: Run, ledger: Ledger) -> bool:
-    """Whether another message of the same batch was to be stopped: its handler cannot be ended for one alone."""
+    """Whether another message of the same batch was to be stopped: its handler cannot be ended for one alone.
+
+    It may have been replaced since, and then nothing is to be stopped any more: its holder had been told.
+    """
     return any(
         other is not run
         and other.worker == run.worker
         and other.started == run.started
-        and ledger.messages[other.id].to_stop
-        for other in ledger.runs.values()
+        and (ledger.messages[other.id].to_stop or claim in ledger.told)
+        for claim, other in ledger.runs.items()
     )
 
 
