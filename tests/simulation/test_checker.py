@@ -184,8 +184,9 @@ WELL: Final[dict[str, list[Event]]] = {
     "of a batch one is stopped, and replaced before the others are handed back": [
         booted(), stored(timer="t"), stored(2), claimed(S), claimed(S, 2), received(S), received(S, 2), started(S),
         started(S, 2), StopRequested(at=S, id=1), told(2 * S),
-        Extended(at=2 * S, id=2, token="c1", until=5 * S, written=True), ended(2 * S, "cancelled"), ended(2 * S, "cancelled", 2),
-        stored(at=4 * S + 1, timer="t", on_conflict="replace"), settled(4 * S + 2, "release", 2),
+        Extended(at=2 * S, id=2, token="c1", until=5 * S, written=True), ended(2 * S, "cancelled"),
+        ended(2 * S, "cancelled", 2), stored(at=4 * S + 1, timer="t", on_conflict="replace"),
+        settled(4 * S + 2, "release", 2),
         Over(at=4 * S + 3, waiting=(1, 2)),
     ],
     "a process reports, stops and signs off": [
