@@ -145,6 +145,8 @@ def _finds(breakage: Breakage, options: argparse.Namespace) -> bool:
     """Whether this mistake is found, by a rule that should find it."""
     print(f"broken: {breakage.name}")
     scenario = SCENARIOS[breakage.scenario]
+    if breakage.kinds:
+        scenario = replace(scenario, publisher={**scenario.publisher, "kinds": breakage.kinds})
     found, _, directory = _run(
         scenario, breakage.store, options, faults=options.faults, breakage=breakage.name
     )

@@ -62,8 +62,9 @@ def read_results(directory: Path) -> Results:
     simulations = [
         Simulation(**line) for path in sorted(directory.glob("simulation*.jsonl")) for line in _lines(path)
     ]
-    broken = [Broken(**line) for path in sorted(directory.glob("broken.jsonl")) for line in _lines(path)]
-    return Results(runs, simulations, broken)
+    broken = [Broken(**line) for path in directory.glob("broken.jsonl") for line in _lines(path)]
+    last = {each.name: each for each in broken}
+    return Results(runs, simulations, list(last.values()))
 
 
 def keep_current(path: Path, commit: str | None = None) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from faults.workload.config import Kind
 from nightmail.engine.attempt import Attempt
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery, Message
@@ -48,6 +49,8 @@ class Breakage:
     worker: Callable[[Any], None] | None = None
     """Breaks the store of a worker."""
     publisher: Callable[[Any], None] | None = None
+    kinds: tuple[Kind, ...] = ()
+    """What is published, if the usual kinds have too few of those that it hits."""
 
 
 def acknowledged_before_commit(store: Any) -> None:
@@ -290,6 +293,7 @@ BREAKAGES: Final = {
             store="redis",
             rules=("timer_ids",),
             publisher=published_without(timer_id=None, dedup_for=None),
+            kinds=("timer",),
         ),
         Breakage(
             name="claimed-while-paused",
