@@ -15,6 +15,7 @@ Rule: TypeAlias = Callable[[Ledger], Iterator[Finding]]
 
 RULES: Final[tuple[Rule, ...]] = (
     messages.nothing_lost,
+    messages.nothing_vanishes,
     messages.no_phantom,
     messages.effects_once,
     messages.timer_ids,

@@ -24,7 +24,7 @@ def is_stored(message: Message) -> bool:
 
 
 def nothing_lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
-    """What was acknowledged or claimed is still there, or was removed by a write that a worker sent under its lease."""
+    """What was acknowledged is still there, or was removed by a write that a worker sent under its lease."""
     over = ledger.over
     if over is None:
         return
@@ -32,10 +32,8 @@ def nothing_lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
         yield "", f"the store is damaged: {over.how}"
     kept = {*over.waiting, *over.letters}
     for key, message in ledger.messages.items():
-        removed = any(lease.removing < inf for lease in message.leases)
-        if is_stored(message) and not removed and kept.isdisjoint(message.ids):
-            known = "acknowledged" if message.acknowledged is not None else "claimed"
-            yield key, f"{key} was {known} and is lost"
+        if message.acknowledged is not None and _is_missing(message, kept):
+            yield key, f"{key} was acknowledged and is lost"
         for lease in message.leases:
             gone = lease.gone
             if gone is None:
@@ -45,6 +43,20 @@ def nothing_lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
                 yield key, f"{key} died and is no dead letter"
             if id_ in over.waiting:
                 yield key, f"{key} is there although it is {gone.outcome or 'acked'}"
+
+
+def nothing_vanishes(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """The same of what a worker has had, although its publisher was never told that it is stored."""
+    if ledger.over is None:
+        return
+    kept = {*ledger.over.waiting, *ledger.over.letters}
+    for key, message in ledger.messages.items():
+        if message.acknowledged is None and message.leases and _is_missing(message, kept):
+            yield key, f"{key} was claimed and is gone"
+
+
+def _is_missing(message: Message, kept: set[int]) -> bool:
+    return kept.isdisjoint(message.ids) and not any(lease.removing < inf for lease in message.leases)
 
 
 def no_phantom(ledger: Ledger) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from faults.stage import Stage
 
 ASYNCHRONOUS: Final = (
     "nothing_lost",
+    "nothing_vanishes",
     "no_phantom",
     "effects_once",
     "timer_ids",

@@ -347,11 +347,13 @@ BROKEN: Final = {
         "dead, and no dead letter": [
             *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(),
         ],
-        "unknown, claimed, and gone": [*BOOTED, *uncertain(), claimed(1.0), fault(1.1), *end()],
-        "unknown, failed, and gone": [*BOOTED, *uncertain(), *a_run(1.0, "failed"), *settled(1.2, "retry"), *end()],
         "unknown, dead, and no dead letter": [
             *BOOTED, *uncertain(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="rejected"), *end(),
         ],
+    },
+    "nothing_vanishes": {
+        "unknown, claimed, and gone": [*BOOTED, *uncertain(), claimed(1.0), fault(1.1), *end()],
+        "unknown, failed, and gone": [*BOOTED, *uncertain(), *a_run(1.0, "failed"), *settled(1.2, "retry"), *end()],
     },
     "no_phantom": {
         "no one published it": [*BOOTED, *a_run(1.0, key="forked"), *settled(1.2, key="forked"), *end()],
