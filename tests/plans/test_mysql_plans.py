@@ -23,6 +23,8 @@ from nightmail.stores.mysql.dialect import MARIADB
 from nightmail.stores.mysql.lane import Lane
 from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.requests import Answer
+from nightmail.stores.mysql.wakeups import TOGETHER
+from nightmail.stores.shared.marks import LEVELS
 from nightmail.testing.conformance.build import HOUR, LEASE, QUEUE, message
 from tests.counters.baseline import within
 from tests.stores.mysql.support import connection, execute, open_store, run
@@ -259,6 +261,27 @@ async def test_the_question_asked_all_the_time_while_idle_is_cheap(mysql_url: st
             for _ in range(10):
                 await tower._look()
             assert await tower._lane.run(rows_touched) - before <= 10 * 50
+
+
+async def test_whether_anything_is_due_is_read_by_ranges_of_any_number_of_queues(
+    mysql_url: str,
+) -> None:
+    queues = [QUEUE, *(f"queue-{number}" for number in range(3 * TOGETHER))]
+    async with prepared(mysql_url, "analyzed when full") as (store, _, _):
+        await claim(store, limit=DUE)
+        assert store._opening.now is not None
+        tower = store._opening.now.listener
+        plans = Plans()
+        await tower._lane.run(plans.listen)
+        with store.listen(queues):
+            before = await tower._lane.run(rows_touched)
+            await tower._look()
+            touched = await tower._lane.run(rows_touched) - before
+
+    told = plans.told()
+    assert len(told) == 1  # Nothing is due: what of it can be claimed is not asked.
+    assert_by_index(told)
+    assert touched <= len(queues) * len(LEVELS) + DUE + 100
 
 
 # ------------------------------------------------------------------------------------ no waiting

@@ -157,9 +157,16 @@ where found.first is not null;
 (select min(m.lease_until) as at from nightmail_messages as m force index (nightmail_leased)
  where m.queue in :queues and m.lease_until > :now)
 
+-- name: due
+-- Whether anything in these queues is due and not leased: one branch of the query that idle processes poll with.
+(select 1 from nightmail_messages as m force index (nightmail_claim)
+where m.queue in :queues and m.parked = 0 and m.priority in :levels and m.due_at <= :now
+  and (m.token is null or m.lease_until <= :now)
+limit 1)
+
 -- name: available
 -- Whether anything can be claimed in a queue, or many wait in line that a claim should park: one branch of the query
--- that idle processes poll with.
+-- that follows if something is due.
 (select max(found.place) as place from (
     select :place as place, :standing as standing from nightmail_messages as m force index (nightmail_claim)
     where m.queue = :queue and m.parked = 0 and m.priority in :levels and m.due_at <= :now

@@ -41,8 +41,14 @@ update nightmail_dead as m force index (primary)
 set m.due_at = null, m.token = null, m.lease_until = null, m.claimed_at = null
 where m.id in :ids and :begun;
 
+-- name: due
+-- Whether anything in these queues is due and not leased: one branch of the query that idle processes poll with.
+(select 1 from nightmail_dead as m force index (nightmail_dead_due)
+ where m.queue in :queues and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
+ limit 1)
+
 -- name: available
--- Whether anything can be claimed in a queue: one branch of the query that idle processes poll with.
+-- Whether anything can be claimed in a queue: one branch of the query that follows if something is due.
 (select :place as place from nightmail_dead as m force index (nightmail_dead_due)
  where m.queue = :queue and m.due_at <= :now and (m.token is null or m.lease_until <= :now)
  limit 1)

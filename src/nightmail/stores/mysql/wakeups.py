@@ -1,5 +1,7 @@
 """Noticing what others have made available: the server sends no wake-ups, so it is polled, once for all listeners.
 
+Whether anything is due is a short question, whatever the number of queues. What of it can be claimed is a long one, and
+asked only then.
 What this process does itself rings at once. A queue in which something was found is polled again once this process has
 claimed from it, or a second later. If that claim found nothing (the row was locked, or another worker was faster), it
 is polled less often for a while. Dead letters are polled for where this process claims them.
@@ -12,12 +14,14 @@ import logging
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from nightmail.clock import Clock
 from nightmail.errors import StoreUnavailable
 from nightmail.stores.mysql.claiming import MOST_IN_LINE
 from nightmail.stores.mysql.lane import Lane
+from nightmail.stores.mysql.link import Link
 from nightmail.stores.mysql.pausing import Pauses
 from nightmail.stores.mysql.text import Queries, Sql, Value, union
 from nightmail.stores.mysql.times import now
@@ -31,6 +35,8 @@ ASK_SECONDS: Final = 0.12
 LONGEST_SECONDS: Final = 1.0
 WORTH: Final = 10
 """Polling may take a tenth of the time: with many queues it may be slow, and is done less often."""
+TOGETHER: Final = 50
+"""The most queues in one branch: each adds ten ranges, and with too many a server no longer reads by ranges."""
 LETTERS_SECONDS: Final = 15.0
 """How long after a claim of dead letters they are polled for: an idle handler claims again sooner than that."""
 
@@ -126,12 +132,20 @@ class WakeupPoller(ListeningBells):
         asked = [each for each in self._of_interest(began) if self._not_before.get(each, 0.0) <= began]
         if not asked:
             return ASK_SECONDS
-        (found,) = await self._lane.run(lambda link: link.ask(self._question(asked)))
-        for (place,) in found.rows:
+        for place in await self._lane.run(partial(self._found, asked)):
             self._rung.add(asked[place])
             self._not_before[asked[place]] = began + LONGEST_SECONDS
             self.ring(asked[place].queue)
         return min(max(ASK_SECONDS, WORTH * (loop_time() - began)), LONGEST_SECONDS)
+
+    async def _found(self, asked: Sequence[_Watched], link: Link) -> list[int]:
+        """The places of those in which something can be claimed."""
+        moment = now(self._clock)
+        (due,) = await link.ask(self._is_anything_due(asked, moment))
+        if not due.rows:
+            return []
+        (found,) = await link.ask(self._question(asked, moment))
+        return [place for (place,) in found.rows]
 
     def _of_interest(self, loop_time: float) -> Iterator[_Watched]:
         for queue in sorted({queue for bell in self._bells for queue in bell.queues}):
@@ -141,8 +155,15 @@ class WakeupPoller(ListeningBells):
             if claimed is not None and loop_time - claimed < LETTERS_SECONDS:
                 yield _Watched(queue, letters=True)
 
-    def _question(self, asked: Sequence[_Watched]) -> Sql:
-        moment = now(self._clock)
+    def _is_anything_due(self, asked: Sequence[_Watched], moment: Sql) -> Sql:
+        def branches(sql: Queries, *, letters: bool) -> Iterator[Sql]:
+            queues = [each.queue.encode() for each in asked if each.letters is letters]
+            for start in range(0, len(queues), TOGETHER):
+                yield sql("due", queues=queues[start : start + TOGETHER], levels=LEVELS, now=moment)
+
+        return union([*branches(self._sql, letters=False), *branches(self._letters, letters=True)])
+
+    def _question(self, asked: Sequence[_Watched], moment: Sql) -> Sql:
         values: dict[str, Value] = {
             "levels": LEVELS,
             "now": moment,

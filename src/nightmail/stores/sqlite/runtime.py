@@ -80,6 +80,7 @@ class Runtime:
 
     async def stop(self) -> None:
         """Stop all threads."""
+        self._tower.rest()
         # The writer last: the last connection to close checkpoints the write-ahead log.
         try:
             await self.keeper.close()

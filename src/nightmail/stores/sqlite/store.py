@@ -94,7 +94,7 @@ class SQLiteStore(SQLStore):
         self._callers = Joining(self.file, sql)
         super().__init__(verbs, self._callers, max_body_bytes=max_body_bytes)
         self._schema = Schema(names, sql)
-        tower = WakeupPoller(sql, f"{names.prefix}_messages", self._watch)
+        tower = WakeupPoller(self.file, sql, f"{names.prefix}_messages", self._watch)
         self._make_runtime = partial(Runtime, self.file, tower, verbs)
         self._opened: Runtime | None = None
 

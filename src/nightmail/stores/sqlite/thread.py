@@ -42,7 +42,7 @@ from nightmail.stores.sqlite.jobs import (
     hand_over,
 )
 from nightmail.stores.sqlite.link import SLICE_SECONDS, Link
-from nightmail.stores.sqlite.wakeups import WATCH_SECONDS, WakeupPoller
+from nightmail.stores.sqlite.wakeups import WakeupPoller
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -209,9 +209,11 @@ class ConnectionThread:
 
     def _arrivals(self, *, wait: bool) -> Iterator[Job | Errand | Stop]:
         """New jobs. With `wait`, waits for one, but not past the next look at what others have written."""
-        watching = self._tower is not None and not self._tower.empty
+        tower = self._tower
         try:
-            yield self._jobs.get(block=wait, timeout=WATCH_SECONDS if watching else None)
+            yield self._jobs.get(
+                block=wait, timeout=None if tower is None or tower.empty else tower.watch_seconds
+            )
             while True:
                 yield self._jobs.get_nowait()
         except Empty:

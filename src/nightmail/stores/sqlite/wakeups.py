@@ -1,8 +1,13 @@
-"""Notices what others have written: SQLite sends no notifications, but polling is cheap."""
+"""Notices what others have written: SQLite sends no notifications, but polling is cheap.
+
+Where the system tells that the file is written to, polling rests while it is not. That is no wake-up in itself: it
+comes before the commit can be seen.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -12,27 +17,37 @@ from typing import Final
 from nightmail.bell import Bell, Bells
 from nightmail.stores.shared.meta import NOTICE_HORIZON
 from nightmail.stores.sql.verbs import Verb
+from nightmail.stores.sqlite import file_events
+from nightmail.stores.sqlite.file_events import FileEvents
 from nightmail.stores.sqlite.queries import Queries, carry_out_on
 from nightmail.stores.sqlite.times import in_microseconds
 
 WATCH_SECONDS: Final = 0.02
-"""How often to poll while a bell hangs: seven microseconds of work each time."""
+"""How often to poll while a bell hangs: seven microseconds of work each time, and a hundred to wake up for it."""
+QUIET_WATCH_SECONDS: Final = 0.25
+"""How often while the file is not written to. As often the system is asked whether it is."""
+BUSY_SECONDS: Final = 0.5
+"""How long after a write the file counts as being written to: a commit can be seen when its flush is done."""
 
 
 class WakeupPoller(Bells):
     """The bells of a store. While one hangs, the writer thread polls for what others have written, and rings.
 
-    Bells are hung, taken down and rung on the event loop; `look` is called on the thread.
+    Bells are hung, taken down and rung on the event loop; `look` and `watch_seconds` are for the thread.
     """
 
-    def __init__(self, sql: Queries, messages: str, on_first: Callable[[], None]) -> None:
+    def __init__(self, file: str, sql: Queries, messages: str, look_soon: Callable[[], None]) -> None:
+        """`look_soon` has the thread look, also if it waits for its next one."""
         super().__init__()
+        self._file = file
         self._sql = sql
         self._messages = messages
-        self._on_first = on_first
+        self._look_soon = look_soon
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seen: tuple[sqlite3.Connection, int] | None = None
         self._looked_at = 0.0
+        self._events: FileEvents | None = None
+        self._busy_until = 0.0
         self._news = _News(sql, messages)
 
     def hang(self, bell: Bell) -> None:
@@ -42,12 +57,30 @@ class WakeupPoller(Bells):
         super().hang(bell)
         if first:
             self._seen = None
-            self._on_first()
+            self._look_soon()
+
+    def take_down(self, bell: Bell) -> None:
+        """This bell rings no more."""
+        super().take_down(bell)
+        if self.empty:
+            self.rest()
+
+    def rest(self) -> None:
+        """Do not ask any more whether the file is written to."""
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
 
     def ring_each(self, *queues: str) -> None:
         """Ring for these queues."""
         for queue in queues:
             self.ring(queue)
+
+    @property
+    def watch_seconds(self) -> float:
+        """How long until the next look."""
+        quiet = self._events is not None and time.monotonic() > self._busy_until
+        return QUIET_WATCH_SECONDS if quiet else WATCH_SECONDS
 
     def look(self, connection: sqlite3.Connection) -> None:
         """Ring for what other connections have written since the last look. Calls in quick succession do nothing.
@@ -73,7 +106,23 @@ class WakeupPoller(Bells):
                 if known:
                     self._loop.call_soon_threadsafe(self.ring_each, *queues)
                 else:
-                    self._loop.call_soon_threadsafe(self.ring_all)
+                    self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        """The thread watches a new connection: with the last one its log may have been removed, and made again."""
+        self.rest()
+        if not self.empty:
+            self._busy_until = time.monotonic() + BUSY_SECONDS
+            # SQLite puts the log beside the file itself, not beside a link to it.
+            log = f"{os.path.realpath(self._file)}-wal"
+            self._events = file_events.watch(log, self._written, rest_seconds=QUIET_WATCH_SECONDS)
+        self.ring_all()
+
+    def _written(self) -> None:
+        quiet = time.monotonic() > self._busy_until
+        self._busy_until = time.monotonic() + BUSY_SECONDS
+        if quiet:
+            self._look_soon()
 
 
 class _News:
