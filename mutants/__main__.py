@@ -9,11 +9,12 @@ from faults.commits import last_change
 from mutants.catalogue import MUTANTS
 from mutants.gate import Alive, Killed, complaints, judge
 from mutants.results import PAGE, Result, load, save
+from mutants.sound import unsound
 from mutants.tree import ROOT, copied
 
 
 def main() -> int:
-    """1 if any of them is alive, or if the tests fail where nothing is broken."""
+    """1 if any of them is alive or broken, or if the tests fail where nothing is broken."""
     parts = sorted({mutant.part for mutant in MUTANTS})
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
     parser.add_argument("--part", choices=parts, help="only these")
@@ -39,6 +40,10 @@ def main() -> int:
         print("none of them is old" if given.old else "there is no such mutant", file=sys.stderr)
         return 0 if given.old else 2
     with copied() as copy:
+        if broken := unsound(copy, chosen):
+            for name, what in broken.items():
+                print(f"BROKEN  {name}: it cannot run, so any test would fail ({what})", file=sys.stderr)
+            return 1
         print(f"without a mutant: the tests of {len(chosen)}", flush=True)
         if wrong := complaints(copy, chosen):
             print("\n".join(wrong), file=sys.stderr)

@@ -26,6 +26,8 @@ the page is about the mistakes as they are now. Each row names the commit that h
 The mistakes are in `mutants/catalogue`. Those of `faults/workload/breakages.py` and `tests/simulation/breakages.py` are
 made while the product runs, and show that the fault suite and the simulation notice them.
 
+A mistake that names what is not there fails every test and proves nothing: mypy finds it before anything runs.
+
 A new promise gets a mutant. One that stays alive is a test that is missing: write it first.
 """
 

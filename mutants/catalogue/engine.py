@@ -249,7 +249,7 @@ MUTANTS: Final = (
         file="engine/worker.py",
         text="        draining = asyncio.create_task(self._draining.drain(claims))\n        await undisturbed(draining)\n"
         "        if draining.cancelled():",
-        instead="        self._leases.keep_only(())\n"
+        instead="        self._run.leases.keep_only(())\n"
         "        draining = asyncio.create_task(self._draining.drain(claims))\n        await undisturbed(draining)\n"
         "        if draining.cancelled():",
         killers=(f"{_UNIT}/test_leases.py::test_handlers_that_finish_during_a_stop_keep_their_leases",),

@@ -20,7 +20,11 @@ PARTS = {"engine", "broker", "cli", "memory", "sqlite", "postgres", "mysql", "re
 def test_a_mutant_fits_its_file_and_its_tests_exist(mutant: Mutant) -> None:
     source = (ROOT / mutant.path).read_text("utf-8")
 
-    assert mutant.applied(source) != source
+    broken = mutant.applied(source)
+
+    assert broken != source
+    if mutant.path.suffix == ".py":
+        compile(broken, mutant.name, "exec")
     assert mutant.killers
     assert [killer for killer in mutant.killers if not is_test(killer)] == []
 
