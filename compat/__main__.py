@@ -70,7 +70,13 @@ def _try(target: Target, arguments: list[str]) -> dict[str, Any]:
                 *arguments,
             ],
             cwd=ROOT,
-            env={**os.environ, "CI": "1", "PATH": search, "PYTHONPATH": os.pathsep.join(map(str, besides))},
+            env={
+                **os.environ,
+                "CI": "1",
+                "PATH": search,
+                # First what is in this tree: the environment may have been made for another.
+                "PYTHONPATH": os.pathsep.join(map(str, [ROOT / "src", *besides])),
+            },
             capture_output=True,
             text=True,
             check=False,
