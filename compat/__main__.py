@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
 
+from compat.changed import changed
 from compat.collected import EVERY_TEST, collected
 from compat.obtain import CannotBeHad, packages, programs, python
 from compat.table import page
@@ -45,7 +46,8 @@ def main() -> int:
         print(_said(result), flush=True)
         failed += bool(result.get("failed"))
         _keep(target.name, result)
-    PAGE.write_text(page(load(), collected(TARGETS)))
+    results = load()
+    PAGE.write_text(page(results, collected(TARGETS), changed(TARGETS, results)))
     return min(failed, 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 HEAD: Final = """\
@@ -12,19 +12,23 @@ HEAD: Final = """\
 
 `make compat` gets other versions of servers and of Python, and runs the conformance suite of the store on each (on
 another Python the unit tests, and the suite on the memory and SQLite stores). A row is written by a run only, and names
-the commit that had last changed the product then. It is *old* when the suite has other tests by now; after a change to
-the suite, `make compat ARGS=--page` marks such rows. Postgres comes from npm packages that carry its programs, other
-servers from other suites of Debian, unpacked and not installed.
+the commit that had last changed the product then. It is *old* when the suite has other tests by now, or the code of the
+store is another since that commit; after such a change, `make compat ARGS=--page` marks the rows. Postgres comes from
+npm packages that carry its programs, other servers from other suites of Debian, unpacked and not installed.
 
 | tried | version | passed | skipped | failed | at commit | |
 |---|---|---|---|---|---|---|
 """
 
 
-def page(results: Mapping[str, Mapping[str, Any]], today: Mapping[str, int]) -> str:
-    """All of it. `today`: how many tests there are now for each target, also for those that were never tried."""
+def page(results: Mapping[str, Mapping[str, Any]], today: Mapping[str, int], changed: Collection[str]) -> str:
+    """All of it.
+
+    `today`: how many tests there are now for each target, also for those that were never tried. `changed`: the targets
+    whose store has changed since.
+    """
     rows = [
-        _row(name, result, old=total(result) != today[name])
+        _row(name, result, old=name in changed or total(result) != today[name])
         for name, result in results.items()
         if "cannot" not in result
     ]

@@ -44,6 +44,8 @@ class Target:
     name: str
     source: Source
     tests: tuple[str, ...]
+    stores: tuple[str, ...]
+    """The directories of the stores that these tests are about: when one has changed, the row is old."""
     program: str
     """Says its version when it is asked for it."""
     packages: tuple[str, ...] = ()
@@ -62,6 +64,11 @@ WITHOUT_SERVERS: Final = (
     "tests/stores/memory/test_conformance.py",
     "tests/stores/sqlite/test_conformance.py",
 )
+_SQL: Final = ("shared", "sql")
+ON_POSTGRES: Final = ("postgres", *_SQL)
+ON_MYSQL: Final = ("mysql", *_SQL)
+ON_REDIS: Final = ("redis", "shared")
+ON_PYTHON: Final = ("memory", "sqlite", *_SQL)
 
 TARGETS: Final = (
     *(
@@ -69,6 +76,7 @@ TARGETS: Final = (
             name=f"Postgres {version.partition('.')[0]}",
             source=Npm(version),
             tests=POSTGRES,
+            stores=ON_POSTGRES,
             program="postgres",
         )
         for version in (
@@ -80,50 +88,74 @@ TARGETS: Final = (
             "18.4.0-beta.17",
         )
     ),
-    Target(name="PgBouncer, this machine's", source=Here(), tests=PGBOUNCER, program="pgbouncer"),
+    Target(
+        name="PgBouncer, this machine's",
+        source=Here(),
+        tests=PGBOUNCER,
+        stores=ON_POSTGRES,
+        program="pgbouncer",
+    ),
     Target(
         name="PgBouncer of Debian trixie",
         source=Debian("trixie", "pgbouncer", "pgbouncer"),
         tests=PGBOUNCER,
+        stores=ON_POSTGRES,
         program="pgbouncer",
     ),
-    Target(name="MariaDB, this machine's", source=Here(), tests=MARIADB, program="mariadbd"),
+    Target(name="MariaDB, this machine's", source=Here(), tests=MARIADB, stores=ON_MYSQL, program="mariadbd"),
     Target(
         name="MariaDB of Debian trixie",
         source=Debian("trixie", "mariadb-server", "mariadbd"),
         tests=MARIADB,
+        stores=ON_MYSQL,
         program="mariadbd",
     ),
     Target(
         name="MySQL of Debian sid",
         source=Debian("sid", "mysql-server-core", "mysqld"),
         tests=MARIADB,
+        stores=ON_MYSQL,
         program="mariadbd",
         # The driver encrypts a password with it where there is no TLS.
         packages=("cryptography",),
     ),
-    Target(name="Galera of three nodes, this machine's", source=Here(), tests=GALERA, program="mariadbd"),
-    Target(name="Redis, this machine's", source=Here(), tests=REDIS, program="redis-server"),
+    Target(
+        name="Galera of three nodes, this machine's",
+        source=Here(),
+        tests=GALERA,
+        stores=ON_MYSQL,
+        program="mariadbd",
+    ),
+    Target(name="Redis, this machine's", source=Here(), tests=REDIS, stores=ON_REDIS, program="redis-server"),
     Target(
         name="Redis of Debian trixie",
         source=Debian("trixie", "redis-server", "redis-server"),
         tests=REDIS,
+        stores=ON_REDIS,
         program="redis-server",
     ),
     Target(
         name="Valkey of Debian trixie",
         source=Debian("trixie", "valkey-server", "valkey-server"),
         tests=REDIS,
+        stores=ON_REDIS,
         program="redis-server",
     ),
     Target(
         name="Valkey of Debian sid",
         source=Debian("sid", "valkey-server", "valkey-server"),
         tests=REDIS,
+        stores=ON_REDIS,
         program="redis-server",
     ),
-    Target(name="Python 3.11", source=Interpreter("3.11"), tests=WITHOUT_SERVERS, program="python"),
-    Target(name="Python 3.12", source=Interpreter("3.12"), tests=WITHOUT_SERVERS, program="python"),
-    Target(name="Python 3.13", source=Interpreter("3.13"), tests=WITHOUT_SERVERS, program="python"),
-    Target(name="Python 3.14", source=Interpreter("3.14"), tests=WITHOUT_SERVERS, program="python"),
+    *(
+        Target(
+            name=f"Python {version}",
+            source=Interpreter(version),
+            tests=WITHOUT_SERVERS,
+            stores=ON_PYTHON,
+            program="python",
+        )
+        for version in ("3.11", "3.12", "3.13", "3.14")
+    ),
 )
