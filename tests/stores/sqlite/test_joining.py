@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from nightmail.errors import Refused, StaleTransaction
+from nightmail.errors import Refused, StaleTransaction, TimerExists
 from nightmail.outcome import Retry, WriteResult
 from nightmail.store import Blocking
 from nightmail.stores.sqlite import SQLiteStore
@@ -166,8 +166,12 @@ class TestTheDriver:
             await store.publish(message(), transaction=connection)
             monkeypatch.setattr(aiosqlite.Connection, "_execute", counted)
             await store.publish(message(), transaction=connection)
-            # The savepoint, the message, and the end of the savepoint.
-            assert calls == 3
+            assert calls == 1
+            await store.publish_batch([message(), message()], transaction=connection)
+            assert calls == 2
+            await store.publish(message(timer_id="a"), transaction=connection)
+            # The savepoint, the lock, three statements, and the end of the savepoint.
+            assert calls == 8
             await connection.commit()
 
     async def test_neither_is_one_with_pythons_rows(self, store: SQLiteStore, file: Path) -> None:
@@ -181,6 +185,70 @@ class TestTheDriver:
             await connection.commit()
 
         assert (again, bodies(await store.peek())) == (first, [b"new"])
+
+
+class TestHalves:
+    """A verb of one statement has no savepoint, unless the statement would not undo itself."""
+
+    @pytest.mark.parametrize(
+        "application",
+        [
+            "CREATE TRIGGER t AFTER INSERT ON nightmail_messages WHEN new.queue = 'refused' "
+            "BEGIN SELECT RAISE(FAIL, 'no'); END",
+            "CREATE TABLE audit (queue UNIQUE ON CONFLICT FAIL); INSERT INTO audit VALUES ('refused'); "
+            "CREATE TRIGGER t AFTER INSERT ON nightmail_messages BEGIN INSERT INTO audit VALUES (new.queue); END",
+            "CREATE TABLE audit (queue UNIQUE); INSERT INTO audit VALUES ('refused'); "
+            "CREATE TRIGGER t AFTER INSERT ON nightmail_messages "
+            "BEGIN INSERT OR FAIL INTO audit VALUES (new.queue); END",
+        ],
+        ids=["raise", "constraint", "or"],
+    )
+    async def test_a_refused_message_is_not_left_in_the_transaction_whatever_the_application_says(
+        self, store: SQLiteStore, file: Path, application: str
+    ) -> None:
+        with closing(sqlite3.connect(file)) as other:
+            other.executescript(application)
+        async with aiosqlite.connect(file, isolation_level=None) as connection:
+            await connection.execute("BEGIN IMMEDIATE")
+            await store.publish(message(b"first"), transaction=connection)
+            with pytest.raises(Refused):
+                await store.publish(message(b"refused", queue="refused"), transaction=connection)
+            await connection.commit()
+
+        assert bodies(await store.peek()) == [b"first"]
+
+    async def test_a_refused_message_without_a_savepoint_leaves_the_transaction_as_it_was(
+        self, store: SQLiteStore, file: Path
+    ) -> None:
+        with closing(sqlite3.connect(file)) as other:
+            other.execute(
+                "CREATE TRIGGER t AFTER INSERT ON nightmail_messages WHEN new.queue = 'refused' "
+                "BEGIN SELECT RAISE(ABORT, 'no'); END"
+            )
+        async with aiosqlite.connect(file, isolation_level=None) as connection:
+            await connection.execute("BEGIN IMMEDIATE")
+            for name in (b"first", b"second"):
+                await store.publish(message(name), transaction=connection)
+                with pytest.raises(Refused):
+                    await store.publish(message(b"refused", queue="refused"), transaction=connection)
+            await connection.commit()
+
+        assert bodies(await store.peek()) == [b"first", b"second"]
+
+    async def test_after_an_error_a_connection_is_asked_again(self, store: SQLiteStore, file: Path) -> None:
+        async with aiosqlite.connect(file, isolation_level=None) as connection:
+            await connection.execute("BEGIN IMMEDIATE")
+            await store.publish(message(timer_id="a"), transaction=connection)
+            await store.publish(message(), transaction=connection)
+            assert connection in store._callers._undoing
+            with pytest.raises(TimerExists):
+                await store.publish(message(timer_id="a", on_conflict="raise"), transaction=connection)
+            assert connection not in store._callers._undoing
+
+            await store.publish(message(), transaction=connection)
+
+            assert connection in store._callers._undoing
+            await connection.commit()
 
 
 class TestCancellation:

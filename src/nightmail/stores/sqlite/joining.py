@@ -17,9 +17,9 @@ from nightmail.errors import OtherDatabase
 from nightmail.store import Blocking
 from nightmail.stores.sql.statements import Statement
 from nightmail.stores.sql.verbs import Ask, MakeVerb, Verb, carry_out, carry_out_blocking, preceded
-from nightmail.stores.sqlite.blocking import BlockingCaller, blocking_caller
+from nightmail.stores.sqlite.blocking import blocking_caller
 from nightmail.stores.sqlite.callers import Caller, caller_of
-from nightmail.stores.sqlite.queries import Queries
+from nightmail.stores.sqlite.queries import OnlyAsk, Queries
 
 if TYPE_CHECKING:
     from aiosqlite import Connection
@@ -34,14 +34,19 @@ _RELEASE: Final = Ask(Statement("release", "RELEASE nightmail_verb", ()), {})
 class Joining:
     """Carries verbs out in callers' transactions: all of a verb or nothing, since its caller may commit after an error.
 
-    A severe error has already rolled everything back, the savepoint included.
+    A severe error has already rolled everything back, the savepoint included. A verb of one statement needs none,
+    unless something in the database asks for halves of statements to be kept: each connection is asked once, and again
+    after an error.
     """
 
     def __init__(self, file: str, sql: Queries) -> None:
         self._file = file
         self._lock = sql("lock")
+        self._keeps_halves = sql("keeps_halves")
         # A connection never changes its file, so each is checked once.
         self._checked: WeakSet[Connection] = WeakSet()
+        self._looked_at: WeakSet[Connection] = WeakSet()
+        self._undoing: WeakSet[Connection] = WeakSet()
 
     async def join(self, transaction: object, make: MakeVerb[T]) -> T:
         """Carry out a write in the transaction of asynchronous code."""
@@ -63,29 +68,40 @@ class Joining:
         """Carry out a write in the transaction of synchronous code, on any thread: it touches no shared state."""
         caller = blocking_caller(session)
         carry_out_blocking(self._check_file(), caller.send)
-        locked = carry_out_blocking(_begin(caller), caller.send)
+        locked = carry_out_blocking(caller.begin(), caller.send)
+        savepoint = _Savepoint(self._lock, locked=locked)
         try:
-            result = carry_out_blocking(self._locking(make(), locked=locked), caller.send)
+            result = carry_out_blocking(preceded(make(), savepoint.begin), caller.send)
         except BaseException:
             with suppress(Exception):
-                caller.send(_UNDO)
-                caller.send(_RELEASE)
+                carry_out_blocking(savepoint.undo(), caller.send)
             raise
-        caller.send(_RELEASE)
+        carry_out_blocking(savepoint.release(), caller.send)
         return result
 
     async def _join(self, caller: Caller, verb: Verb[T]) -> T:
         await self._check_once(caller)
-        locked = await carry_out(_begin(caller), caller.send)
+        locked = await carry_out(caller.begin(), caller.send)
+        savepoint = _Savepoint(self._lock, locked=locked, undoes_statements=caller.driver in self._undoing)
         try:
-            result = await carry_out(self._locking(verb, locked=locked), caller.send)
+            result = await carry_out(preceded(verb, savepoint.begin), caller.send)
         except BaseException:
+            self._looked_at.discard(caller.driver)
+            self._undoing.discard(caller.driver)
             with suppress(Exception):
-                await caller.send(_UNDO)
-                await caller.send(_RELEASE)
+                await carry_out(savepoint.undo(), caller.send)
             raise
-        await caller.send(_RELEASE)
+        await carry_out(savepoint.release(), caller.send)
+        if savepoint.maybe_needless and caller.driver not in self._looked_at:
+            await self._look_at(caller)
         return result
+
+    async def _look_at(self, caller: Caller) -> None:
+        """Note whether statements undo themselves. After a write: one that comes after reading may be refused."""
+        with suppress(Exception):
+            if not await caller.send(self._keeps_halves):
+                self._undoing.add(caller.driver)
+            self._looked_at.add(caller.driver)
 
     async def _read(self, caller: Caller, verb: Verb[T]) -> T:
         await self._check_once(caller)
@@ -103,21 +119,40 @@ class Joining:
         if not files.get("main") or not _same(files["main"], self._file):
             raise OtherDatabase
 
-    def _locking(self, verb: Verb[T], *, locked: bool) -> Verb[T]:
-        """The verb, after taking the write lock if it begins by reading."""
 
-        def lock(first: Ask) -> Verb[None]:
-            if not locked and first.statement.text.startswith("SELECT"):
-                yield self._lock
+class _Savepoint:
+    """Around a verb, unless it is a single statement that undoes itself if it fails."""
 
-        return preceded(verb, lock)
+    def __init__(self, lock: Ask, *, locked: bool, undoes_statements: bool = False) -> None:
+        """`locked`: whether the transaction certainly has the write lock; else `lock` takes it before a read."""
+        self._lock = lock
+        self._locked = locked
+        self._undoes_statements = undoes_statements
+        self._begun = False
+        self.maybe_needless = False
+        """Whether it was begun for a single statement, which may not need it."""
 
+    def begin(self, first: Ask) -> Verb[None]:
+        """Before the first statement."""
+        if isinstance(first, OnlyAsk):
+            if self._undoes_statements:
+                return
+            self.maybe_needless = True
+        yield _SAVEPOINT
+        self._begun = True
+        if not self._locked and first.statement.text.startswith("SELECT"):
+            yield self._lock
 
-def _begin(caller: Caller | BlockingCaller) -> Verb[bool]:
-    """Begin a savepoint. Returns whether its transaction certainly has the write lock."""
-    locked = yield from caller.begin()
-    yield _SAVEPOINT
-    return locked
+    def undo(self) -> Verb[None]:
+        """After an error."""
+        if self._begun:
+            yield _UNDO
+            yield _RELEASE
+
+    def release(self) -> Verb[None]:
+        """After the last statement."""
+        if self._begun:
+            yield _RELEASE
 
 
 def _same(file: str | bytes, other: str) -> bool:

@@ -14,7 +14,7 @@ from nightmail.message import DeadDelivery, Delivery, Message
 from nightmail.stores.shared.conflicts import replaces
 from nightmail.stores.sql.verbs import Change, Verb
 from nightmail.stores.sqlite.leases import Leases
-from nightmail.stores.sqlite.queries import Queries
+from nightmail.stores.sqlite.queries import OnlyAsk, Queries
 from nightmail.stores.sqlite.ringing import NO_QUEUES, if_soon, ring
 from nightmail.stores.sqlite.times import StoreTime, after, due_moment
 
@@ -46,7 +46,7 @@ class Publishing:
             yield from leases.hold([own])
         now = self._time.stamp()
         if message.timer_id is None:
-            return (yield from self._insert(message, now))
+            return (yield from self._insert(message, now, only=own is None))
         found = yield self._sql("owner", queue=message.queue, timer_id=message.timer_id)
         owner = _Owner(*found[0]) if found else None
         if owner is not None and _is_own(owner, own):
@@ -72,7 +72,7 @@ class Publishing:
             rings |= if_soon(message.queue, fields["due_at"], now)
         # One extra byte: `substr` of an empty blob gives NULL, not an empty blob.
         bodies = b"".join([*(message.body for message in messages), b"\n"])
-        found = yield self._sql("publish_batch", now=now, messages=json.dumps(rows), bodies=bodies)
+        found = yield OnlyAsk(*self._sql("publish_batch", now=now, messages=json.dumps(rows), bodies=bodies))
         return Change(sorted(id_ for (id_,) in found), rings)
 
     def _if_free(self, message: Message, owner: _Owner | None, now: int) -> Verb[Change[int | None]]:
@@ -108,11 +108,10 @@ class Publishing:
         yield self._sql("detach", id=running.id, superseded=superseded)
         return (yield from self._insert(message, now))
 
-    def _insert(self, message: Message, now: int) -> Verb[Change[int]]:
+    def _insert(self, message: Message, now: int, *, only: bool = False) -> Verb[Change[int]]:
         fields = _fields(message, now)
-        ((id_,),) = yield self._sql(
-            "publish", now=now, timer_id=message.timer_id, body=message.body, **fields
-        )
+        ask = self._sql("publish", now=now, timer_id=message.timer_id, body=message.body, **fields)
+        ((id_,),) = yield OnlyAsk(*ask) if only else ask
         if message.dedup_for is not None:
             until = after(now, message.dedup_for)
             yield self._sql("clear_windows", now=now)

@@ -37,6 +37,12 @@ class Direct(NamedTuple):
     work: Callable[[sqlite3.Connection], None]
 
 
+class OnlyAsk(Ask):
+    """A statement that is a whole verb: if it fails, SQLite undoes it without a savepoint."""
+
+    __slots__ = ()
+
+
 class Queries:
     """The statements of the SQLite store, with its table names filled in."""
 

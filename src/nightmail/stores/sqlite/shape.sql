@@ -4,6 +4,13 @@
 -- Take the write lock and change nothing.
 UPDATE nightmail_meta SET version = version WHERE false;
 
+-- name: keeps_halves
+-- Whether a statement that fails may leave here what it has done so far: a trigger or a constraint can ask for that.
+SELECT 1
+FROM (SELECT type, sql FROM sqlite_master UNION ALL SELECT type, sql FROM sqlite_temp_master)
+WHERE (type = 'trigger' AND sql LIKE '%fail%') OR (type = 'table' AND sql LIKE '%conflict%fail%')
+LIMIT 1;
+
 -- name: meta
 -- The version and intervals of these tables.
 SELECT version, serves, look_interval, notice_horizon
