@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.registry import NO_STORE, part
+from benchmarks.registry import NO_STORE, chosen, part
 from benchmarks.results import Results
 from benchmarks.scenarios import (
     drain,
@@ -129,9 +129,18 @@ def _values(results: Results, place: Place) -> list[float]:
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """One for each bound, in their order; when a part of the scenarios was asked for, for each bound of that part."""
-    wanted = [bound for bound in BOUNDS if not results.parts or bound.part in results.parts]
-    return [bound.judged(results) for bound in wanted]
+    """One for each bound, in their order; when a part of the scenarios was asked for, for each bound of that part.
+
+    In a run of everything a bound stays when its part is missing, which then says that it was not measured. Scenarios
+    that only run if asked for are judged where they were.
+    """
+    return [bound.judged(results) for bound in BOUNDS if _concerns(bound, results)]
+
+
+def _concerns(bound: Bound, results: Results) -> bool:
+    if not results.parts or bound.part in results.parts:
+        return True
+    return results.everything and bound.ours.scenario in {one.name for one in chosen(None)}
 
 
 def _publish(how: str, publishers: int, store: str, other: str, least: float, unit: str = "x") -> Bound:

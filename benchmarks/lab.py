@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from benchmarks.child import Child, ChildFailed, NotSupported, child
 from benchmarks.environments import NoEnvironment, version_of
-from benchmarks.results import Results, Table
+from benchmarks.results import Results, Table, flush_ms
 from benchmarks.servers import SERVERS, Server
 from benchmarks.systems import System
 
@@ -66,6 +66,10 @@ class Lab:
         if self.tiny:
             return quick if tiny is None else tiny
         return quick if self.quick else full
+
+    def measure_disk(self) -> None:
+        """Note how long a flush takes where the servers have their files: publishing depends on it."""
+        self.results.machine["a flush of the disk"] = f"{flush_ms(Path(self._logs.name)):.2f} ms"
 
     @property
     def rounds(self) -> int:

@@ -10,10 +10,9 @@ from typing import Final
 from benchmarks import plots
 from benchmarks.bounds import verdicts
 from benchmarks.environments import ROOT
-from benchmarks.registry import SCENARIOS, chosen, part
+from benchmarks.registry import SCENARIOS, full_run
 from benchmarks.results import FULL, OPERATING, Results, Table
 from benchmarks.show import compared, conditions, extent, failure_line, number, value
-from benchmarks.systems import STORES
 
 PAGE: Final = ROOT / "docs" / "performance.md"
 HEAD: Final = """\
@@ -87,13 +86,11 @@ def _kind(results: Results) -> str:
         return "A run that was cut off"
     if results.quick:
         return "A quick run, which says little"
-    everything = {
-        part(scenario.name, store)
-        for scenario in chosen(None)
-        for store in scenario.parts(STORES, quick=False)
-    }
-    if everything <= set(results.parts):
+    missing = [name for name in full_run() if name not in results.parts]
+    if not missing:
         return "A full run"
+    if results.everything:
+        return f"A full run, before there was {', '.join(missing)}"
     return "A run of " + ", ".join(dict.fromkeys(name.partition(" on ")[0] for name in results.parts))
 
 

@@ -6,11 +6,15 @@ import json
 import os
 import platform
 import re
+import statistics
+import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.environments import ROOT
 from benchmarks.statistics import Spread, spread
 
 HOME: Final = Path(__file__).parent / "results"
@@ -20,6 +24,8 @@ OPERATING: Final = HOME / "operating.json"
 """The commands on a full store, which a run of everything leaves out: the documentation shows it too."""
 LAST: Final = HOME / "last.json"
 """A quick run, or one of a part. Not committed."""
+FLUSHES: Final = 200
+PAGE: Final = 8192
 
 
 @dataclass
@@ -84,8 +90,12 @@ class Results:
     quick: bool
     parts: list[str] = field(default_factory=list)
     """Which scenarios were asked for, on which stores. A quick run does not have all of them."""
+    everything: bool = False
+    """Whether neither a scenario nor a store was picked out: then each figure is judged, measured or not."""
     started: str = ""
     seconds: float = 0.0
+    took: dict[str, float] = field(default_factory=dict)
+    """The seconds of each part that was run: the plan in `registry.py` is made from them."""
     machine: dict[str, str] = field(default_factory=dict)
     servers: dict[str, dict[str, str]] = field(default_factory=dict)
     peers: dict[str, str] = field(default_factory=dict)
@@ -143,8 +153,46 @@ def machine() -> dict[str, str]:
         "processor": f"{os.cpu_count()} cores, {model or platform.processor() or platform.machine()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB",
         "python": platform.python_version(),
+        "commit": commit(),
         "load average at the start": " ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
+
+
+def commit(root: Path = ROOT) -> str:
+    """The commit of the product, with a `+` if its source has changed since."""
+    try:
+        name = _git(root, "rev-parse", "--short", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", "src/nightmail")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return f"{name}+" if changed else name
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, timeout=30, check=True
+    )
+    return done.stdout.strip()
+
+
+def flush_ms(directory: Path) -> float:
+    """How long it takes to write a page and flush it to this disk: the median of many times, in ms.
+
+    The pages are there before, as in the logs of the databases: a file that grows takes longer.
+    """
+    page, path = b"n" * PAGE, directory / "flushed"
+    took = []
+    with path.open("wb", buffering=0) as file:
+        file.write(page * FLUSHES)
+        os.fsync(file.fileno())
+        file.seek(0)
+        for _ in range(FLUSHES):
+            begun = time.perf_counter()
+            file.write(page)
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - begun)
+    path.unlink()
+    return 1000 * statistics.median(took)
 
 
 def _rounded(value: Any) -> Any:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks.bounds import verdicts
 from benchmarks.estimate import Estimate, Left
 from benchmarks.lab import Lab
-from benchmarks.registry import Scenario, part
+from benchmarks.registry import Scenario, full_run, part
 from benchmarks.results import Results, machine
 from benchmarks.show import conditions, failure_line, summary_lines, table_lines
 from testkit.servers.errors import ServerError
@@ -34,6 +34,7 @@ def run(
     results = Results(quick=quick, started=datetime.now(UTC).isoformat(timespec="seconds"), machine=machine())
     parts = _parts(chosen, stores, quick)
     results.parts = [part(scenario.name, store) for scenario, store, _ in _parts(chosen, stores, quick=False)]
+    results.everything = set(full_run()) <= set(results.parts)
     unfinished = path.with_suffix(f".unfinished{path.suffix}")
     console = Console(highlight=False, soft_wrap=True)
     begun = time.monotonic()
@@ -44,6 +45,7 @@ def run(
             results, stores, tiny=tiny, say=lambda text: progress.update(bar, description=f"{text:.60}")
         )
         try:
+            lab.measure_disk()
             asyncio.run(
                 _run(lab, parts, unfinished, console, estimate, lambda weight: progress.advance(bar, weight))
             )
@@ -106,9 +108,8 @@ async def _run(
         except Exception as error:  # noqa: BLE001 - noted in the results; the other scenarios go on
             lab.failed(f"{scenario.name} on {store}", error)
         advance(weight)
-        console.print(
-            f"\n[bold]{scenario.name} on {store}[/]: {scenario.what}, {time.monotonic() - begun:.0f} s"
-        )
+        took = lab.results.took[part(scenario.name, store)] = time.monotonic() - begun
+        console.print(f"\n[bold]{scenario.name} on {store}[/]: {scenario.what}, {took:.0f} s")
         for table in lab.results.tables[before:]:
             for line in table_lines(table):
                 console.print(line, markup=False)

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from faults.commits import last_change
+from faults.commits import last_change, refusal
 from faults.figures import Figures
 from faults.place import kept_servers
 from faults.plan import Estimate, Row, rows, table
-from faults.report.results import Broken, append, keep_current, read_results
+from faults.report.results import Broken, Unplayed, append, keep_current, read_results
 from faults.report.totals import Totals
 from faults.run import run
 from faults.scenarios import SCENARIOS, Scenario
@@ -27,7 +27,7 @@ from testkit.servers.errors import ServerUnavailable
 
 
 def main() -> int:
-    """1 if a run found a broken promise; with `--breakages`, 1 if one did not."""
+    """1 if a run found a broken promise, or was not played to its end; with `--breakages`, 1 if one found nothing."""
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
     parser.add_argument("--scenario", choices=SCENARIOS, help="one scenario; otherwise all of them")
     parser.add_argument("--store", choices=_stores(), help="one store; otherwise each that can have it")
@@ -51,6 +51,8 @@ def main() -> int:
         for scenario in SCENARIOS.values():
             print(f"{scenario.name:<14} {scenario.about} ({', '.join(scenario.stores)})")
         return 0
+    if options.results and not options.plan and (why := refusal(last_change())):
+        parser.error(why)
     if options.breakages:
         if options.results:
             options.results = options.results.with_name("broken.jsonl")
@@ -78,17 +80,17 @@ def main() -> int:
 
 
 def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.Namespace) -> int:
-    """Carry out the plan, as far as there is time; how many runs found something."""
+    """Carry out the plan, as far as there is time; how many runs found something, or were not played to their end."""
     begun = time.monotonic()
     estimate, totals, failed = Estimate(before), Totals(), 0
     skipped: list[Row] = []
     for number, row in enumerate(plan):
-        passed = time.monotonic() - begun
-        if options.minutes and passed + estimate.of(row.pair) > options.minutes * 60:
-            skipped.append(row)
-            continue
         if options.minutes:
-            row = row.within(options.minutes * 60 - passed, estimate.left(plan[number:]))
+            left = options.minutes * 60 - (time.monotonic() - begun)
+            row = row.within(left, plan[number + 1 :], estimate)
+            if estimate.of(row) > left:
+                skipped.append(row)
+                continue
         started = time.monotonic()
         try:
             found = _play(row, options)
@@ -97,7 +99,7 @@ def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.
             skipped.append(row)
             continue
         failed += found is None or bool(found.violations)
-        estimate.took(row.pair, time.monotonic() - started)
+        estimate.took(row, time.monotonic() - started)
         if found is not None:
             totals.add(found)
         if len(plan) > 1:
@@ -110,7 +112,7 @@ def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.
     if skipped:
         names = ", ".join(f"{row.scenario.name} on {row.store}" for row in skipped)
         print(f"not run, for want of time or of a server: {names}")
-    print(f"{totals}; {failed} runs found something")
+    print(f"{totals}; {failed} runs found something, or could not be played to their end")
     return failed
 
 
@@ -119,16 +121,30 @@ def _stores() -> list[str]:
     return list(dict.fromkeys(store for scenario in SCENARIOS.values() for store in scenario.stores))
 
 
+def _seed(options: argparse.Namespace) -> int:
+    """What it is told, or a new one."""
+    return options.seed if options.seed is not None else secrets.randbelow(10**6)
+
+
 def _play(row: Row, options: argparse.Namespace) -> Figures | None:
-    """Its figures; nothing, if it could not be played to its end."""
+    """Its figures; nothing, if it could not be played to its end: that is a result, too."""
     begun = time.monotonic()
+    seed = _seed(options)
     try:
-        found, report, directory = _run(row.scenario, row.store, options, faults=row.faults)
+        found, report, directory = _run(row.scenario, row.store, options, seed=seed, faults=row.faults)
     except ServerUnavailable:
         raise
-    except Exception:
-        if options.scenario is not None:
-            raise
+    except Exception as error:  # noqa: BLE001 - whatever it was, the other runs go on
+        if options.results:
+            unplayed = Unplayed(
+                scenario=row.scenario.name,
+                store=row.store,
+                seed=seed,
+                asked=row.faults,
+                error=type(error).__name__,
+                commit=last_change(),
+            )
+            append(options.results, unplayed)
         traceback.print_exc()
         return None
     found = replace(found, whole_seconds=time.monotonic() - begun)
@@ -148,7 +164,12 @@ def _finds(breakage: Breakage, options: argparse.Namespace) -> bool:
     if breakage.kinds:
         scenario = replace(scenario, publisher={**scenario.publisher, "kinds": breakage.kinds})
     found, _, directory = _run(
-        scenario, breakage.store, options, faults=options.faults, breakage=breakage.name
+        scenario,
+        breakage.store,
+        options,
+        seed=_seed(options),
+        faults=options.faults,
+        breakage=breakage.name,
     )
     said = [each for each in found.violations if each.startswith(breakage.rules)]
     print(f"found: {said[0]}\n" if said else f"not found; the journal is in {directory}\n", flush=True)
@@ -172,11 +193,11 @@ def _run(
     store: str,
     options: argparse.Namespace,
     *,
+    seed: int,
     faults: int | None = None,
     breakage: str | None = None,
 ) -> tuple[Figures, str, Path]:
     """Its figures, a report on what it found, and where its journal is."""
-    seed = options.seed if options.seed is not None else secrets.randbelow(10**6)
     directory = Path(tempfile.mkdtemp(prefix="nightmail-faults-"))
     began = time.monotonic()
 

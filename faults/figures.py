@@ -49,11 +49,15 @@ class Figures:
     duplicates_bound: int
     """How many leases faults have hit in flight, after a run: no more than these may have led to a second one."""
     takeover_seconds: float
-    """The longest time from a fault that hit a worker to the next claim of a message that it had, if one was free."""
+    """The longest time from a fault that hit a worker to the next claim of a message that it had, if one was free.
+
+    0: there was none."""
     lease_seconds: float
     """How much of that may be its lease."""
     return_seconds: float
-    """The longest time from the return of a store to the next claim, or to the next publish that it stored."""
+    """The longest time from the return of a store to the next claim, or to the next publish that it stored.
+
+    0: it was never away."""
     checked_seconds: float
     """How long the checker took."""
     seconds: float
@@ -93,11 +97,16 @@ class Figures:
             f"faults: {injected}{machine}\n"
             f"lost {self.lost}, early {self.early}, stale writes {self.stale_writes}, overlaps {self.overlaps}, "
             f"duplicates {self.duplicates} of at most {self.duplicates_bound}, "
-            f"taken over within {self.takeover_seconds:.1f} s (at most {self.takeover_bound:g} s), "
-            f"store in use within {self.return_seconds:.1f} s (at most {RETURN_SECONDS:g} s), "
-            f"violations {len(self.violations)}"
+            + _within("taken over", self.takeover_seconds, self.takeover_bound)
+            + _within("store in use", self.return_seconds, RETURN_SECONDS)
+            + f"violations {len(self.violations)}"
             + "".join(f"; {count} of {rule}, not promised here" for rule, count in self.forgiven.items())
         )
+
+
+def _within(what: str, seconds: float, bound: float) -> str:
+    """Nothing, where it did not happen."""
+    return f"{what} within {seconds:.1f} s (at most {bound:g} s), " if seconds else ""
 
 
 def figures(
@@ -144,7 +153,7 @@ def figures(
         outages=[
             (round(begun - ledger.lines[0].at, 2), round(fault.until - ledger.lines[0].at, 2))
             for fault in ledger.faults
-            if fault.target is None and fault.until is not None
+            if fault.target is None and fault.until is not None and fault.skew is None
             for begun in (fault.sent or fault.at,)
         ],
         commit=last_change(),

@@ -22,6 +22,7 @@ What: TypeAlias = Literal[
     "intended", "acknowledged", "uncertain", "refused", "rolled_back",
     # workers: their calls to the store
     "claiming", "claimed", "claim_ended", "recalled", "extended", "settling", "settled", "acking", "acked",
+    "looked",
     # handlers
     "started", "ended",
     # processes

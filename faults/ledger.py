@@ -323,7 +323,7 @@ class Ledger:
                 self.calm = line
             case "over":
                 self.over = line
-            case "uncertain" | "recalled":
+            case "uncertain" | "recalled" | "looked":
                 pass
 
     def _add_to_lease(self, number: int, line: Line) -> None:

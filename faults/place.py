@@ -23,7 +23,7 @@ from testkit.servers.pgbouncer import PgBouncer
 from testkit.servers.postgres import Postgres
 from testkit.servers.redis import Redis
 
-MOST_CONNECTIONS: Final = 100
+SERVER_CONNECTIONS: Final = 100
 """Few, so that the limit can be reached; more than any scenario needs."""
 STORES: Final = ("sqlite", "postgres", "mariadb", "redis")
 POOLED: Final = "pgbouncer"
@@ -174,10 +174,11 @@ def with_movable_clock(store: str, directory: Path) -> Iterator[Place]:
 
 
 UNSYNCED: Final = ("postgres-unsynced", "mariadb-unsynced", "redis-unsynced")
-"""Servers that answer a write before it is on their disk. Redis without an append-only file never puts it there."""
+"""Servers that answer a write before they have given it to the system: kill -9 loses it. Redis without an append-only
+file never gives it."""
 _UNSYNCED: Final[dict[str, dict[str, Any]]] = {
     "postgres-unsynced": {"settings": {"synchronous_commit": "off"}},
-    "mariadb-unsynced": {"settings": {"innodb-flush-log-at-trx-commit": 2}},
+    "mariadb-unsynced": {"settings": {"innodb-flush-log-at-trx-commit": 0}},
     "redis-unsynced": {"options": {"appendonly": "no"}},
 }
 EVERYSEC: Final = "redis-everysec"
@@ -220,7 +221,7 @@ def _server(store: str, *, root: Path | None = None, **options: Any) -> Iterator
         case "postgres":
             settings: Mapping[str, Any] = options.pop("settings", {})
             server = Postgres(
-                durable=True, settings={"max_connections": MOST_CONNECTIONS, **settings}, **options
+                durable=True, settings={"max_connections": SERVER_CONNECTIONS, **settings}, **options
             )
         case "mariadb":
             server = MariaDB(durable=True, **options)

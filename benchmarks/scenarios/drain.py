@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from benchmarks.lab import Bench, Lab
 from benchmarks.results import Table
-from benchmarks.scenarios.draining import Meter, drain, drained, fill, work_off
+from benchmarks.scenarios.draining import (
+    FAST,
+    FEW,
+    MANY,
+    Meter,
+    drain,
+    drained,
+    fill,
+    work_off,
+)
 from benchmarks.systems import (
     BEST,
     DEFAULTS,
@@ -19,6 +30,11 @@ from benchmarks.systems import (
 DEFAULT, TYPED, PLAIN = "typed handler, all defaults", "typed handler", "plain engine handler"
 BATCH, SYNC = "batch handler of 100", "sync handler"
 ONE, TWO = "typed handler, 1 process in the same rounds", "typed handler, 2 processes"
+BY_TWO = {kind: f"{case}, 2 processes" for kind, case in (("plain", PLAIN), ("batch", BATCH), ("sync", SYNC))}
+"""By kind of handler, for ours alone: peers are compared with two processes and a typed handler."""
+ROUNDS = {"sync": 1}
+"""Of kinds of handlers that have fewer than the rest: what a thread takes hardly differs between rounds."""
+ROUNDS_BY_TWO = {"plain": 2, "batch": 2, "sync": 1}
 TRIPS = "transactions for each message"
 PROCESSOR = "processor time for each message, {case}"
 EXPLAINED = (TYPED, PLAIN, BATCH)
@@ -49,19 +65,23 @@ async def drain_backlog(lab: Lab, store: str) -> None:
                 return rate
 
             chosen = [bench for bench in benches if bench.system in those]
-            await lab.interleave(Table("drain", case, store, "messages/s"), chosen, rate)
+            await lab.interleave(Table("drain", case, store, "messages/s"), chosen, rate, ROUNDS.get(kind))
             if case in EXPLAINED and processor.rows:
                 lab.results.tables.append(processor)
         if store != "sqlite":
             chosen = [bench for bench in benches if bench.system in cases[TYPED][1]]
             table = Table("drain", TRIPS, store, "", less_is_better=True)
             await lab.interleave(table, chosen, lambda bench: _trips(lab, bench), rounds=1)
+        sizes = {bench.label: bench.sizes for bench in benches}
     if not lab.tiny:
-        await _by_two(lab, store)
+        await _by_two(lab, store, sizes.get(OURS_QUIET.label, {}))
 
 
-async def _by_two(lab: Lab, store: str) -> None:
-    """One process and two in turn, for what the second one adds."""
+async def _by_two(lab: Lab, store: str, sizes: Mapping[str, int]) -> None:
+    """One process and two in turn, for what the second one adds; and ours with two and each other kind of handler.
+
+    Those have the backlog of one process, which these are the sizes of.
+    """
     systems = on(store, OURS_QUIET, *lab.choose(BEST, ()))
     table = Table("drain", TWO, store, "messages/s")
     alone = Table("drain", ONE, store, "messages/s")
@@ -81,6 +101,21 @@ async def _by_two(lab: Lab, store: str) -> None:
         await lab.interleave(table, pairs, both)
         if processor.rows:
             lab.results.tables.append(processor)
+        ours = [bench for bench in pairs if bench.system is OURS_QUIET]
+        for kind, case in BY_TWO.items():
+            if kind not in sizes:
+                continue  # It failed with one process, which is noted.
+
+            async def rate(bench: Bench, kind: str = kind) -> float:
+                # Neither process has handled anything in this way yet.
+                if kind not in bench.sizes:
+                    bench.sizes[kind] = sizes[kind]
+                    await drain(bench, kind, MANY if kind in FAST else FEW)
+                return await drain(bench, kind, bench.sizes[kind])
+
+            await lab.interleave(
+                Table("drain", case, store, "messages/s"), ours, rate, lab.choose(ROUNDS_BY_TWO[kind], 1)
+            )
 
 
 def _processor_table(case: str, store: str) -> Table:

@@ -12,10 +12,15 @@ from benchmarks.child import Child, ChildFailed
 from benchmarks.lab import Bench, Lab
 
 QUEUE = "orders"
+FAST = ("plain", "batch")
+"""Kinds of handlers that take so little that the first small claims of a worker weigh: their backlogs are larger."""
 FEW = 200
 MANY = 1500
 """More than a batch, or there is nothing to measure."""
-MOST = 50_000
+MANY_MORE = 10_000
+"""What fits into the first claims says little about how fast the rest is."""
+MOST, MOST_FAST = 50_000, 150_000
+"""A larger backlog takes too long to publish."""
 PATIENCE_SECONDS = 120.0
 LOOK_SECONDS = 0.02
 
@@ -56,16 +61,17 @@ def _processor_seconds(bench: Bench) -> tuple[float, float | None]:
 async def drained(lab: Lab, bench: Bench, kind: str, meter: Meter | None = None) -> float:
     """Messages a second, from the first handler to the last.
 
-    The backlog is as large as the system takes in about a second, which a small drain has found out before: a fixed
-    number would be an instant for one system and minutes for another. What happens until the first handler runs is left
-    out: connecting takes some systems as long as a thousand messages.
+    The backlog is as large as the system takes in a second and a half, in two of a fast handler, which a smaller drain
+    has found out before: a fixed number would be an instant for one system and minutes for another. What happens until
+    the first handler runs is left out: connecting takes some systems as long as a thousand messages.
     """
     if kind not in bench.sizes:
-        few = MANY if kind in ("batch", "plain") else lab.choose(FEW, 100, 50)
+        fast = kind in FAST
+        few = lab.choose(MANY_MORE, MANY) if fast else lab.choose(FEW, 100, 50)
+        seconds = lab.choose(2.0 if fast else 1.5, 0.5, 0.1)
+        most = lab.choose(MOST_FAST if fast else MOST, 10_000, MANY)
         rate = await drain(bench, kind, few)
-        bench.sizes[kind] = int(
-            min(max(few, rate * lab.choose(1.5, 0.5, 0.1)), lab.choose(MOST, 10_000, MANY))
-        )
+        bench.sizes[kind] = int(min(max(few, rate * seconds), most))
     return await drain(bench, kind, bench.sizes[kind], meter)
 
 

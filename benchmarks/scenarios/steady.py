@@ -10,14 +10,14 @@ from benchmarks.systems import OURS_QUIET, OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BE
 
 SHARE = 0.7
 STEP_SECONDS = 0.02
-FULL_SECONDS = 60.0
+FULL_SECONDS, PEERS_SECONDS = 60.0, 10.0
 WANTED, RATE, BEHIND = "wanted", "rate", "publisher behind, most"
 TAILS = ("p50", "p99")
 CASES = (WANTED, RATE, BEHIND, *TAILS)
 
 
 async def steady(lab: Lab, store: str) -> None:
-    """A minute for ours on Postgres and Redis, a quarter of one for the rest. The publisher is a process of its own."""
+    """A minute for ours, a sixth of one for peers. The publisher is a process of its own."""
     tables = {
         case: Table(
             *("steady", case, store, "messages/s" if case in (WANTED, RATE) else "ms"),
@@ -31,8 +31,7 @@ async def steady(lab: Lab, store: str) -> None:
     async with lab.benches(systems, store, processes=2) as pairs:
 
         async def worst(pair: Bench) -> float:
-            ours = pair.system is OURS_QUIET and store in ("postgres", "redis")
-            seconds = lab.choose(FULL_SECONDS if ours else 15.0, 2.5, 0.5)
+            seconds = lab.choose(FULL_SECONDS if pair.system is OURS_QUIET else PEERS_SECONDS, 2.5, 0.5)
             bench = Bench(pair.system, pair.server, pair.url, pair.children[:1], pair.sizes)
             rate = SHARE * await drained(lab, bench, "typed")
             consumer, publisher = pair.children

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import asyncmy
+
 from benchmarks.servers.base import Server, copied, used_by
 from testkit.servers.mariadb import MariaDB as Private
+from testkit.servers.mariadb import connect_arguments
 
 SETTINGS: Final[dict[str, str | int | None]] = {
     "innodb-buffer-pool-size": "512M",
@@ -63,6 +66,17 @@ class MariaDB(Server):
                 f"select count(*) from information_schema.processlist where db = '{database}'"  # noqa: S608 - our own name
             )
         )
+
+    @asynccontextmanager
+    async def held_snapshot(self, url: str) -> AsyncIterator[None]:
+        connection = await asyncmy.connect(**connect_arguments(url))
+        try:
+            async with connection.cursor() as cursor:
+                await cursor.execute("start transaction with consistent snapshot")
+                await cursor.execute("select count(*) from nightmail_messages")
+                yield
+        finally:
+            await connection.ensure_closed()
 
     async def multiply(self, url: str, table: str, times: int) -> None:
         await asyncio.to_thread(self._multiply, urlsplit(url).path[1:], table, times)

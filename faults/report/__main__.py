@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Final
 
+from faults.commits import ROOT
 from faults.report.pages import page
 from faults.report.plots import plot_failovers
-from faults.report.results import read_results
+from faults.report.results import RESULTS, read_results
 
-ROOT: Final = Path(__file__).parents[2]
-RESULTS: Final = ROOT / "faults" / "results"
 LEFT_OUT: Final = RESULTS / "left_out.md"
 """Runs that were made and are not among the results, each with the reason: a page that hid them would not be true."""
 PLOTS: Final = ROOT / "docs" / "reliability"

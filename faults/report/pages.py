@@ -11,7 +11,7 @@ from typing import Final
 from faults.figures import Figures
 from faults.plan import rows as plan
 from faults.report.plots import broken_promises, last_failovers
-from faults.report.results import Broken, Results, Simulation
+from faults.report.results import Broken, Results, Simulation, Unplayed
 from faults.report.totals import KINDS, Totals
 from faults.rules.handling import TAKEOVER_SECONDS
 from faults.rules.messages import RETURN_SECONDS
@@ -24,7 +24,8 @@ HEAD: Final = """\
 
 Real processes publish and handle messages on real servers while they are killed, frozen, cut off and restarted. A
 checker then compares what they wrote down with what is promised ([how](faults/README.md)). Each figure below was
-measured in a run whose result line is in [faults/results](faults/results). `make faults` repeats all of it;
+measured in a run whose result line is in [faults/results](faults/results). One `make faults` plays each scenario once
+on each of its stores, with new seeds, within an hour; the figures below are of {most} of each.
 `make faults SCENARIO=… STORE=… SEED=… ARGS="--faults N"` repeats one run; N is in brackets behind its seed.
 """
 STALLS: Final = """\
@@ -49,19 +50,29 @@ def page(results: Results, plots: Sequence[Path], *, left_out: str = "") -> str:
     promised = [run for run in results.runs if not _is_forgiven(run)]
     measured = [run for run in results.runs if run.scenario in MEASURED]
     parts = [
-        HEAD,
-        "## In short\n\n" + _short(results.runs) + _simulated(results.simulations),
+        HEAD.format(most=_at_most(results.runs)),
+        "## In short\n\n" + _short(results) + _simulated(results.simulations),
         "## Versions\n\n" + _versions(results.runs),
         "## By scenario and store\n\n" + _by_scenario(promised),
         "## Faults by kind and store\n\n" + _by_kind(results.runs),
         "## Durability, measured\n\n" + _measured(measured),
         "## Through a failover\n\n" + _pictures(plots, results.runs),
         "## What it finds when something is wrong\n\n" + _found(results.broken),
-        *(["## Not run yet\n\n" + not_run] if (not_run := _not_run(results.runs)) else []),
+        *(
+            ["## Could not be played to its end\n\n" + _unplayed(results.unplayed)]
+            if results.unplayed
+            else []
+        ),
+        *(["## Not run yet\n\n" + not_run] if (not_run := _not_run(results)) else []),
         *(["## Left out\n\n" + left_out] if left_out else []),
         LIMITS,
     ]
     return "\n".join(parts)
+
+
+def _at_most(runs: Sequence[Figures]) -> str:
+    most = max(Counter((run.scenario, run.store) for run in runs).values(), default=0)
+    return f"up to {most} runs" if most > 1 else "one run"
 
 
 def _is_forgiven(run: Figures) -> bool:
@@ -69,7 +80,8 @@ def _is_forgiven(run: Figures) -> bool:
     return run.store in SCENARIOS[run.scenario].forgives
 
 
-def _short(everything: Sequence[Figures]) -> str:
+def _short(results: Results) -> str:
+    everything = results.runs
     runs = [run for run in everything if not _is_forgiven(run)]
     totals = Totals.of(runs)
     stores = ", ".join(dict.fromkeys(run.store for run in runs))
@@ -98,6 +110,11 @@ def _short(everything: Sequence[Figures]) -> str:
             f"{_most(everything, 'takeover_seconds'):.1f} s",
         ),
         ("promises broken", str(_broken(everything))),
+        *(
+            [("runs that could not be played to their end", str(len(results.unplayed)))]
+            if results.unplayed
+            else []
+        ),
     ]
     return _table(("", ""), rows) + _others(len(everything) - len(runs))
 
@@ -172,7 +189,7 @@ def _by_scenario(runs: Sequence[Figures]) -> str:
                     str(_sum(each, "stale_writes")),
                     str(_sum(each, "overlaps")),
                     f"{_sum(each, 'duplicates')} ({_sum(each, 'duplicates_bound')})",
-                    f"{_most(each, 'takeover_seconds'):.1f} s ({_most(each, 'takeover_bound'):g} s)",
+                    _taken_over(each),
                     _returned(each),
                     str(_broken(each)),
                 )
@@ -240,7 +257,7 @@ DURABILITY: Final = {
     "postgres": "Postgres, `synchronous_commit on`",
     "postgres-unsynced": "Postgres, `synchronous_commit off`",
     "mariadb": "MariaDB, `innodb_flush_log_at_trx_commit 1`",
-    "mariadb-unsynced": "MariaDB, `innodb_flush_log_at_trx_commit 2`",
+    "mariadb-unsynced": "MariaDB, `innodb_flush_log_at_trx_commit 0`",
     "redis": "Redis, `appendfsync always`",
     "redis-everysec": "Redis, `appendfsync everysec`",
     "redis-unsynced": "Redis, `appendonly no`",
@@ -248,7 +265,7 @@ DURABILITY: Final = {
     "redis-cluster-guarded": "Redis Cluster, the same with `min-replicas-to-write 1` and `min-replicas-max-lag 1`",
     "redis-cluster-waiting": "Redis Cluster, the same with `wait_replicas=1` in the URL of the store",
     "galera": "Galera, `innodb_flush_log_at_trx_commit 1`",
-    "galera-unsynced": "Galera, `innodb_flush_log_at_trx_commit 2`",
+    "galera-unsynced": "Galera, `innodb_flush_log_at_trx_commit 0`",
     "patroni": "Postgres, synchronous standby",
     "patroni-async": "Postgres, asynchronous standby",
 }
@@ -269,9 +286,17 @@ def _found(broken: Sequence[Broken]) -> str:
     )
 
 
-def _not_run(runs: Sequence[Figures]) -> str:
+def _unplayed(runs: Sequence[Unplayed]) -> str:
+    return "These runs crashed or hung, and have no figures.\n\n" + _table(
+        ("scenario", "store", "seed (N)", "ended by"),
+        [(run.scenario, run.store, f"{run.seed} ({run.asked})", f"`{run.error}`") for run in runs],
+    )
+
+
+def _not_run(results: Results) -> str:
     """The scenarios of the plan without a result, each with its stores."""
-    done = {(run.scenario, run.store) for run in runs}
+    done = {(run.scenario, run.store) for run in results.runs}
+    done |= {(run.scenario, run.store) for run in results.unplayed}
     missing: dict[str, list[str]] = {}
     for scenario, store in (row.pair for row in plan()):
         if (scenario, store) not in done:
@@ -296,8 +321,16 @@ def _seeds(runs: Iterable[Figures]) -> str:
     return ", ".join(f"{run.seed} ({run.asked})" if run.asked else str(run.seed) for run in runs)
 
 
+def _taken_over(runs: Sequence[Figures]) -> str:
+    """With its bound; nothing, where nothing was taken over."""
+    seconds = _most(runs, "takeover_seconds")
+    return f"{seconds:.1f} s ({_most(runs, 'takeover_bound'):g} s)" if seconds else ""
+
+
 def _returned(runs: Sequence[Figures]) -> str:
-    return f"{_most(runs, 'return_seconds'):.1f} s" if any(run.outages for run in runs) else ""
+    """Nothing, where the store was never away."""
+    seconds = _most(runs, "return_seconds")
+    return f"{seconds:.1f} s" if seconds else ""
 
 
 def _broken(runs: Iterable[Figures]) -> int:

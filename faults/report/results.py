@@ -6,10 +6,17 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from faults.commits import last_change
+from faults.commits import ROOT, last_change, refusal
 from faults.figures import Figures
+
+RESULTS: Final = ROOT / "faults" / "results"
+"""What the report is made of."""
+
+
+class Uncommitted(Exception):
+    """Results are of a commit: what has changed since has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,20 @@ class Broken:
     commit: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplayed:
+    """One run that crashed or hung: it could not be played to its end, and has no figures."""
+
+    scenario: str
+    store: str
+    seed: int
+    asked: int
+    """How many faults the scenario was to inject."""
+    error: str
+    """The type of the exception."""
+    commit: str
+
+
 @dataclass(frozen=True, slots=True)
 class Results:
     """Everything there is."""
@@ -48,34 +69,45 @@ class Results:
     runs: list[Figures]
     simulations: list[Simulation]
     broken: list[Broken] = field(default_factory=list)
+    unplayed: list[Unplayed] = field(default_factory=list)
 
 
 def read_results(directory: Path) -> Results:
     """Every line of every file: `simulation*.jsonl`, `broken.jsonl`, and all others of the fault suite."""
-    runs = [
-        Figures(**{each.name: line[each.name] for each in fields(Figures)})
+    lines = [
+        line
         for path in sorted(directory.glob("*.jsonl"))
         if not path.name.startswith(("simulation", "broken"))
         for line in _lines(path)
+    ]
+    runs = [
+        Figures(**{each.name: line[each.name] for each in fields(Figures)})
+        for line in lines
         if all(each.name in line for each in fields(Figures))  # Else it is of an older suite.
     ]
+    unplayed = [Unplayed(**line) for line in lines if "error" in line]
     simulations = [
         Simulation(**line) for path in sorted(directory.glob("simulation*.jsonl")) for line in _lines(path)
     ]
     broken = [Broken(**line) for path in directory.glob("broken.jsonl") for line in _lines(path)]
     last = {each.name: each for each in broken}
-    return Results(runs, simulations, list(last.values()))
+    return Results(runs, simulations, list(last.values()), unplayed)
 
 
 def keep_current(path: Path, commit: str | None = None) -> None:
-    """Drop what another version of the product has shown, before more is added: a report has one subject."""
+    """Drop what another version of the product has shown, before more is added: a report has one subject.
+
+    Of what is not committed nothing is added to the results that the report is made of.
+    """
+    commit = last_change() if commit is None else commit
+    if path.resolve().is_relative_to(RESULTS) and (why := refusal(commit)):
+        raise Uncommitted(why)
     if path.exists():
-        commit = last_change() if commit is None else commit
         lines = [text for text in path.read_text().splitlines() if json.loads(text).get("commit") == commit]
         path.write_text("".join(f"{line}\n" for line in lines))
 
 
-def append(path: Path, run: Figures | Broken) -> None:
+def append(path: Path, run: Figures | Broken | Unplayed) -> None:
     """Add this one."""
     with path.open("a") as results:
         results.write(json.dumps(run.as_json() if isinstance(run, Figures) else asdict(run)) + "\n")

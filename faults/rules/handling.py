@@ -72,19 +72,38 @@ def _is_right(line: Line, how: str | None, lease: Lease, ledger: Ledger) -> bool
             return booted is not None and lease.claimed.deliveries > booted.max_deliveries
         case "retry" | "dead":
             # A handler that returned may still fail to commit.
-            return how == "failed" or bool(lease.acking) or _ran_too_long(line, lease, ledger)
+            return (
+                how == "failed"
+                or _may_not_have_committed(line, lease, ledger)
+                or _ran_too_long(line, lease, ledger)
+            )
         case _:
             return how != "ok" or bool(lease.acking)
 
 
+def _may_not_have_committed(settling: Line, lease: Lease, ledger: Ledger) -> bool:
+    """Whether its transaction had acked it, and its worker was not sure of the commit.
+
+    Its time may be up while the answer to a commit is on its way: it counts as failed, and what is written is refused.
+    """
+    if any(each.result == "written" for each in lease.acked):
+        return lease.written is None and _time_was_up(settling.at, lease, ledger)
+    return bool(lease.acking)
+
+
 def _ran_too_long(settling: Line, lease: Lease, ledger: Ledger) -> bool:
     """Whether its handler was cancelled because its time was up, perhaps before its first line."""
-    booted = ledger.processes[lease.process].booted
     ended = lease.ended if lease.started else settling
-    if booted is None or not booted.timeout or ended is None or ended.how not in (None, CANCELLED):
+    if ended is None or ended.how not in (None, CANCELLED):
         return False
+    return _time_was_up(ended.at, lease, ledger)
+
+
+def _time_was_up(at: float, lease: Lease, ledger: Ledger) -> bool:
+    """Whether its handler had had all its time by then."""
+    booted = ledger.processes[lease.process].booted
     # Counted from before the handler's first line, but not from before the claim.
-    return ended.at - lease.claimed.at >= booted.timeout - CLOCKS
+    return booted is not None and bool(booted.timeout) and at - lease.claimed.at >= booted.timeout - CLOCKS
 
 
 def no_needless_duplicate(ledger: Ledger) -> Iterator[tuple[str, str]]:

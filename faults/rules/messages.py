@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -61,7 +62,8 @@ def _is_missing(message: Message, kept: set[int]) -> bool:
 
 def no_phantom(ledger: Ledger) -> Iterator[tuple[str, str]]:
     """What was rolled back, or refused as not stored, never appears; nor does what no one published."""
-    waiting = set(ledger.over.waiting if ledger.over else ())
+    there = {*ledger.over.waiting, *ledger.over.letters} if ledger.over else set()
+    last = {line.process: line.key for line in ledger.lines if line.what == "intended"}
     maybe_stored = {line.key for line in ledger.lines if line.what == "uncertain"}
     for key, message in ledger.messages.items():
         if message.intended is None:
@@ -69,14 +71,17 @@ def no_phantom(ledger: Ledger) -> Iterator[tuple[str, str]]:
             continue
         if message.refused is None or message.acknowledged is not None:
             continue
-        if message.is_timer and (key in maybe_stored or _is_killed(message.intended.process, ledger)):
+        publisher = message.intended.process
+        if message.is_timer and (
+            key in maybe_stored or (last[publisher] == key and _is_killed(publisher, ledger))
+        ):
             continue
-        if message.leases or waiting & message.ids:
-            yield key, f"{key} was {message.refused.what.replace('_', ' ')} and is delivered"
+        if message.leases or there & message.ids:
+            yield key, f"{key} was {message.refused.what.replace('_', ' ')} and is there"
 
 
 def _is_killed(publisher: str, ledger: Ledger) -> bool:
-    """Whether it was: it publishes a timer again without a line before, and may have been killed meanwhile."""
+    """Whether it was: it publishes its last timer again without a line before, and may have been killed meanwhile."""
     return any(fault.target == publisher and fault.until is None for fault in ledger.faults)
 
 
@@ -135,46 +140,101 @@ def used_again(ledger: Ledger) -> Iterator[tuple[str, str]]:
             yield "", f"the store was back for {seconds:.1f} s without a {what}"
 
 
+@dataclass(slots=True)
+class _Use:
+    """One way to use the store: claims of a queue, publishes by a process."""
+
+    until: float
+    """Until when it is to go on; `-inf` where it may end at any time."""
+    moments: list[float] = field(default_factory=list)
+    """When it succeeded."""
+    asked: list[float] | None = None
+    """When it was tried, if it need not be tried always."""
+
+    def is_asked(self, since: float, until: float) -> bool:
+        """Whether it was to succeed in this time."""
+        return self.asked is None or any(since <= at < until for at in self.asked)
+
+
 def returns(ledger: Ledger) -> Iterator[tuple[float, str]]:
     """After each outage of the whole store: how long the next claim took of each queue, and the next publish stored.
 
-    When every server of a cluster is there again: the same of each process, which may have lost its own. There a claim
-    that was answered is enough, though it found nothing: `claim_ended` is not written of one that failed.
+    The same of each process. On a cluster it may have lost its own server: there it counts from when every server is
+    back. A claim or a look ahead that was answered is enough, though it found nothing: `claim_ended` is not written of
+    a claim that failed.
     """
-    of_queues: defaultdict[str, list[float]] = defaultdict(list)
-    of_processes: defaultdict[str, list[float]] = defaultdict(list)
-    for line in ledger.lines:
-        if line.what == "claimed":
-            of_queues[f"claim of {line.queue}"].append(line.at)
-        if line.what in ("claimed", "claim_ended"):
-            of_processes[f"claim by {line.process}"].append(line.at)
-        elif line.what == "acknowledged":
-            intended = ledger.messages[line.key or ""].intended
-            of_queues[f"publish to {intended.queue if intended is not None else None}"].append(line.at)
-            of_processes[f"publish by {line.process}"].append(line.at)
     # While its clock is moved back, nothing is due.
     outages = [fault for fault in ledger.faults if fault.target is None and fault.skew is None]
     returned = [fault.until for fault in outages if fault.until is not None]
+    of_queues, of_processes = _uses(ledger)
     yield from _nexts(of_queues, returned, outages)
-    for line in ledger.returned:
+    for at in [line.at for line in ledger.returned] or returned:
         # Others have begun since.
-        there = {what: moments for what, moments in of_processes.items() if moments[0] < line.at}
-        yield from _nexts(there, [line.at], outages)
+        there = {what: use for what, use in of_processes.items() if use.moments and use.moments[0] < at}
+        yield from _nexts(there, [at], outages)
+
+
+def _uses(ledger: Ledger) -> tuple[dict[str, _Use], dict[str, _Use]]:
+    """Those of each queue, and those by each process."""
+    of_queues: dict[str, _Use] = {}
+    of_processes: dict[str, _Use] = {}
+    ends = _ends(ledger)
+    calm = ledger.calm.at if ledger.calm is not None else ends[None]
+
+    def by(process: str) -> float:
+        return min(ends.get(process, inf), ends[None])
+
+    for line in ledger.lines:
+        if line.what == "claimed":
+            # It may be empty from now on: `delivered` says if it is not.
+            of_queues.setdefault(f"claim of {line.queue}", _Use(-inf)).moments.append(line.at)
+        if line.what in ("claimed", "claim_ended", "looked"):
+            claims = of_processes.setdefault(f"claim by {line.process}", _Use(by(line.process)))
+            claims.moments.append(line.at)
+        elif line.what in ("intended", "acknowledged"):
+            intended = ledger.messages[line.key or ""].intended
+            queue = intended.queue if intended is not None else None
+            for use in (
+                of_queues.setdefault(f"publish to {queue}", _Use(calm, asked=[])),
+                of_processes.setdefault(
+                    f"publish by {line.process}", _Use(min(by(line.process), calm), asked=[])
+                ),
+            ):
+                moments = use.moments if line.what == "acknowledged" else use.asked
+                assert moments is not None
+                moments.append(line.at)
+    return of_queues, of_processes
 
 
 def _nexts(
-    uses: Mapping[str, Sequence[float]], returned: Iterable[float], outages: Sequence[Line]
+    uses: Mapping[str, _Use], returned: Iterable[float], outages: Sequence[Line]
 ) -> Iterator[tuple[float, str]]:
     for at in returned:
         away = _next_outage(at, outages)
-        for what, moments in uses.items():
-            place = bisect_left(moments, at)
-            # Without a next one it was the end of the run: `delivered` says whether something was left.
-            if place == len(moments):
-                continue
+        for what, use in uses.items():
+            place = bisect_left(use.moments, at)
+            if place == len(use.moments):
+                # Never again: how long it would have taken is not known, only that it was too long.
+                ends = min(use.until, away)
+                if ends - at > RETURN_SECONDS and use.is_asked(at, ends):
+                    yield ends - at, what
             # What waits while the store is away again waits for the store.
-            if moments[place] < away or away - at > RETURN_SECONDS:
-                yield min(moments[place], away) - at, what
+            elif use.moments[place] < away or away - at > RETURN_SECONDS:
+                yield min(use.moments[place], away) - at, what
+
+
+def _ends(ledger: Ledger) -> dict[str | None, float]:
+    """Until when each process was to be at work; under `None`, the end of the run."""
+    over = ledger.over or ledger.lines[-1]
+    ends: dict[str | None, float] = {None: over.at}
+    for name, process in ledger.processes.items():
+        ends[name] = min(
+            (line.at for line in (process.stopping, process.exited) if line is not None), default=inf
+        )
+    for fault in ledger.faults:
+        if fault.target is not None and fault.until is None:
+            ends[fault.target] = min(ends.get(fault.target, inf), fault.sent or fault.at)
+    return ends
 
 
 def _next_outage(at: float, outages: Iterable[Line]) -> float:

@@ -103,5 +103,6 @@ SCENARIOS: Final = (
         stores=("galera", "galera-unsynced"),
         where=clustered,
         publisher={"pause": 0.02},
+        forgives={"galera-unsynced": ASYNCHRONOUS},
     ),
 )

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import asyncmy
 import asyncpg
+import psycopg
 from asyncmy.errors import MySQLError
 from redis.asyncio import Redis as Client
 
@@ -20,6 +21,8 @@ from faults.scenarios.scenario import ASYNCHRONOUS, Scenario
 from faults.stage import Stage
 from faults.workload.database import Database, SqlDatabase
 from nightmail.stores.postgres.lane import LISTEN
+from testkit.servers.base import Server
+from testkit.servers.errors import NotReady
 from testkit.servers.postgres import Postgres
 from testkit.servers.redis import Redis
 
@@ -28,9 +31,12 @@ FULL_SECONDS: Final = 2.0
 AGAIN_SECONDS: Final = 0.1
 STEP_SECONDS: Final = 8
 """How far the store's clock is moved at once: longer than a lease, and than any message is delayed."""
-MOST_CONNECTIONS: Final = 500
+MOST_TAKEN: Final = 500
+"""How many connections are opened at most to reach the limit of the server."""
 FEWEST_CONNECTIONS: Final = 10
 """MariaDB takes no lower limit."""
+ANSWERS_SECONDS: Final = 60.0
+"""How long a server may take to answer once its disk has room again."""
 LISTENING_SECONDS: Final = 10.0
 """How soon a process must listen again."""
 KILL_LISTENERS: Final = """
@@ -119,7 +125,7 @@ async def _fill_postgres(url: str) -> None:
 
 async def _take_all(url: str, taken: list[asyncpg.Connection]) -> None:
     with suppress(asyncpg.TooManyConnectionsError):
-        while len(taken) < MOST_CONNECTIONS:
+        while len(taken) < MOST_TAKEN:
             taken.append(await asyncpg.connect(url))
 
 
@@ -204,16 +210,36 @@ async def disk_full(stage: Stage) -> None:
         begun = time.monotonic()
         await asyncio.to_thread(disk.fill)
         if isinstance(server, Postgres):
-            # Its log has room in files that are there already: let it need a new one.
-            with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            # Its log has room in files that are there already: let it need a new one. Then it cuts off whoever asked,
+            # for it panics and recovers, or it takes no connection at all: a backend writes a file when it begins.
+            with suppress(psycopg.OperationalError):
                 await asyncio.to_thread(server.sql, "select pg_switch_wal()")
         await asyncio.sleep(FULL_SECONDS)
         disk.free()
-        ended = server is not None and not server.running
-        if ended and server is not None:
-            await asyncio.to_thread(server.start)
+        ended = server is not None and await asyncio.to_thread(_is_started_again, server)
         stage.note("disk full", None, begun)
         stage.say(f"{number + 1} of {stage.faults} times full{', and the server ended' if ended else ''}")
+
+
+def _is_started_again(server: Server) -> bool:
+    """Wait until it answers; whether it had to be started again for that.
+
+    A server that recovers by itself may still end because the disk was full when it began to.
+    """
+    ended = False
+    deadline = time.monotonic() + ANSWERS_SECONDS
+    while True:
+        if not server.running:
+            ended = True
+            server.start()
+        try:
+            server.probe()
+        except NotReady:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(AGAIN_SECONDS)
+        else:
+            return ended
 
 
 async def old_snapshot(stage: Stage) -> None:

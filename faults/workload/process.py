@@ -41,9 +41,10 @@ def begin(config: Config, main: Coroutine[Any, Any, None], journal: Journal) -> 
 
 def _watch(name: str, journal: Journal) -> None:
     """Write down when this process stood still, and end it with the suite, which may have been killed."""
-    suite = multiprocessing.parent_process()
+    suite, parent = multiprocessing.parent_process(), os.getppid()
     before = time.monotonic()
-    while suite is None or suite.is_alive():
+    # One with a clock of its own is started by the suite itself, and not by way of `multiprocessing`.
+    while os.getppid() == parent if suite is None else suite.is_alive():
         time.sleep(LOOK_SECONDS)
         now = time.monotonic()
         if now - before > STALL_SECONDS:

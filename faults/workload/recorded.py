@@ -16,7 +16,7 @@ from faults.journal import Journal
 from nightmail.errors import LeaseLost
 from nightmail.message import Delivery
 from nightmail.outcome import Dead, Release, WriteResult
-from nightmail.store import Claimed, Extend, FullStore, Settlement
+from nightmail.store import Claimed, Extend, FullStore, LooksAhead, Settlement
 
 SLOW_SECONDS: Final = 0.5
 """A renewal that takes longer is a fault of the machine's, or of the server's: leases may end because of it."""
@@ -46,6 +46,8 @@ def record(store: FullStore, journal: Journal, *, lease: float) -> None:
     # On the object, and not in a class around it: the store is used as the product uses it.
     for verb in ("claim", "recall", "settle", "ack", "run_on_keeper_thread"):
         setattr(store, verb, getattr(recorder, verb))
+    if isinstance(store, LooksAhead):
+        setattr(store, "look_ahead", recorder.look_ahead)  # noqa: B010 - mypy refuses the assignment
     if hasattr(store, "transaction"):
         store.transaction = recorder.transaction
 
@@ -59,6 +61,7 @@ class _Recorder:
         self._process = journal.process
         self._lease = lease
         self._claim = store.claim
+        self._look_ahead = getattr(store, "look_ahead", None)
         self._recall = store.recall
         self._settle = store.settle
         self._ack = store.ack
@@ -87,6 +90,13 @@ class _Recorder:
         )
         self._write("claim_ended", token=token.hex)
         return claimed
+
+    async def look_ahead(self, queues: Sequence[str]) -> dict[str, timedelta]:
+        """Written only when it is answered: an idle process claims nothing, and uses the store nevertheless."""
+        assert self._look_ahead is not None
+        expected: dict[str, timedelta] = await self._look_ahead(queues)
+        self._write("looked", queue=",".join(queues))
+        return expected
 
     async def recall(self, queues: Sequence[str], token: UUID) -> int:
         count: int = await self._recall(queues, token)

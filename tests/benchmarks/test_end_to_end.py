@@ -10,7 +10,7 @@ import pytest
 from benchmarks import report
 from benchmarks.bounds import BOUNDS, verdicts
 from benchmarks.environments import ROOT
-from benchmarks.registry import SCENARIOS, chosen
+from benchmarks.registry import SCENARIOS, chosen, full_run
 from benchmarks.results import FULL, Results
 from benchmarks.run import run
 from benchmarks.systems import STORES
@@ -76,6 +76,15 @@ def test_every_bound_belongs_to_a_scenario_that_can_measure_it() -> None:
 
 def test_the_page_in_the_documentation_is_written_from_the_committed_results() -> None:
     assert report.PAGE.read_text() == report.text(report.committed()), "run `python -m benchmarks report`"
+
+
+def test_the_committed_results_are_of_a_full_run_of_all_that_there_is_now() -> None:
+    results = Results.read(FULL)
+
+    missing = [name for name in full_run() if name not in results.parts]
+    assert missing == [], "added since: run `make bench`"
+    assert results.everything
+    assert re.search(r"^A full run: ", report.PAGE.read_text(), re.MULTILINE)
 
 
 def test_the_readme_shows_pictures_of_the_committed_run() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,8 @@ from benchmarks import plots, report
 from benchmarks.bounds import BOUNDS, Bound, Place, verdicts
 from benchmarks.environments import ROOT
 from benchmarks.estimate import Estimate, Left
-from benchmarks.registry import Scenario, chosen
-from benchmarks.results import FULL, Course, Results, Row, Table
+from benchmarks.registry import Scenario, chosen, full_run
+from benchmarks.results import FULL, Course, Results, Row, Table, commit, flush_ms
 from benchmarks.run import run
 from benchmarks.scenarios import snapshot
 from benchmarks.show import summary_lines
@@ -121,6 +123,77 @@ def test_a_quick_run_of_everything_names_each_bound_of_a_full_one(
     } - {"operating"}
 
 
+def test_a_run_of_everything_judges_each_bound_though_a_part_of_it_is_missing() -> None:
+    whole = Results(quick=False, everything=True, parts=full_run())
+    older = Results(quick=False, everything=True, parts=[each for each in full_run() if "future" not in each])
+
+    assert [each.bound for each in verdicts(older)] == [each.bound for each in verdicts(whole)]
+    assert {each.word for each in verdicts(older)} == {"not measured"}
+
+
+@pytest.mark.parametrize(
+    ("names", "stores"), [(["drain", "idle"], STORES), (None, ("redis",)), (["operating"], ("sqlite",))]
+)
+def test_a_run_of_a_part_judges_the_bounds_of_that_part(
+    names: list[str] | None, stores: tuple[str, ...], tmp_path: Path
+) -> None:
+    some = [
+        Scenario(one.name, one.what, nothing, one.seconds, one.quick, one.only_if_asked)
+        for one in chosen(names)
+    ]
+
+    results = run(some, stores, tmp_path / "part.json")
+
+    judged = [each.bound for each in verdicts(results)]
+    assert judged
+    assert not results.everything
+    assert judged == [bound for bound in BOUNDS if bound.part in results.parts]
+
+
+def test_a_run_notes_how_long_each_part_took(tmp_path: Path) -> None:
+    results = run([scenario("first"), scenario("second")], ["sqlite"], tmp_path / "some.json")
+
+    assert list(results.took) == ["first on sqlite", "second on sqlite"]
+    assert 0 <= sum(results.took.values()) <= results.seconds
+
+
+def test_the_page_says_on_what_commit_and_disk_it_was_measured(tmp_path: Path) -> None:
+    said = report._about(run([scenario("some")], ["sqlite"], tmp_path / "some.json"))
+
+    assert re.search(r"^- commit: ([0-9a-f]{7,}\+?|unknown)$", said, re.MULTILINE)
+    assert re.search(r"^- a flush of the disk: \d+\.\d\d ms$", said, re.MULTILINE)
+
+
+def test_the_commit_has_a_plus_only_if_the_product_has_changed_since(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "commit.gpgsign=false")
+        done = subprocess.run(["git", *who, *arguments], cwd=tmp_path, capture_output=True, check=True)
+        return done.stdout.decode().strip()
+
+    product = tmp_path / "src" / "nightmail"
+    product.mkdir(parents=True)
+    (product / "store.py").write_text("one = 1\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "--no-verify", "-m", "first")
+    name = git("rev-parse", "--short", "HEAD")
+
+    (tmp_path / "notes.txt").write_text("not the product")
+    clean = commit(tmp_path)
+    (product / "store.py").write_text("one = 2\n")
+
+    assert (clean, commit(tmp_path)) == (name, f"{name}+")
+
+
+def test_without_a_repository_the_commit_is_unknown(tmp_path: Path) -> None:
+    assert commit(tmp_path / "none") == "unknown"
+
+
+def test_measuring_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    assert flush_ms(tmp_path) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_run_that_is_cut_off_leaves_the_results_of_the_one_before(tmp_path: Path) -> None:
     async def interrupt(lab: object, store: str) -> None:
         raise KeyboardInterrupt
@@ -145,6 +218,10 @@ def test_a_run_that_ends_leaves_only_its_results(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("results", "said"),
     [
+        (
+            Results(quick=False, everything=True, parts=[each for each in full_run() if each != "recovery"]),
+            "A full run, before there was recovery:",
+        ),
         (Results(quick=True), "A quick run"),
         (Results(quick=False, interrupted=True), "A run that was cut off"),
         (Results(quick=False, parts=["operating on redis", "operating on sqlite"]), "A run of operating"),

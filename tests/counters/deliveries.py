@@ -127,7 +127,7 @@ async def delivered(functions: Functions) -> dict[str, dict[str, float]]:
             with same_on_every_machine():
                 async with asyncio.timeout(PATIENCE):
                     await kind(store)
-        costs[name] = {counter: round(value / BATCH, 2) for counter, value in functions.found.items()}
+        costs[name] = {counter: round(value / BATCH, 3) for counter, value in functions.found.items()}
     return costs
 
 

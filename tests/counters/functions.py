@@ -1,7 +1,8 @@
 """How many functions run: the same on every machine and under any load, with and without coverage.
 
 `functions` are those of ours that begin; `calls out` are those of others, built-in ones too, that ours call. Coroutines
-count when they begin and not when they go on: how often one waits depends on the pieces in which an answer comes.
+count when they begin and not when they go on: how often one waits depends on the pieces in which an answer comes. So
+a future that a driver in C makes to wait for the next piece does not count either.
 Comprehensions do not count: from Python 3.12 on they are no functions. A block begins and ends when the threads of a
 store have nothing left to do: so what one does after its answer always counts.
 """
@@ -27,6 +28,7 @@ _OURS: Final = str(Path(nightmail.__file__).parent)
 _TESTS: Final = str(Path(__file__).parents[1])
 _COMPREHENSIONS: Final = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 _STORES_THREAD: Final = "nightmail-sqlite-"
+_WAITS: Final = "create_future"
 _PATIENCE: Final = 30.0
 
 
@@ -105,9 +107,13 @@ def _is_ours(code: CodeType) -> bool:
 
 
 def _is_called_by_us(frame: FrameType) -> bool:
-    # A meter of ours may be called in the middle of it.
     caller = frame.f_back
-    return caller is not None and _is_ours(caller.f_code) and not frame.f_code.co_filename.startswith(_TESTS)
+    if caller is None or not _is_ours(caller.f_code):
+        return False
+    name = frame.f_code.co_name
+    waits = name == _WAITS and name not in caller.f_code.co_names
+    # A meter of ours may be called in the middle of it.
+    return not waits and not frame.f_code.co_filename.startswith(_TESTS)
 
 
 @cache

@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from nightmail.stores.postgres import PostgresStore
+from tests.counters.verbs import WAKEUPS
 from tests.plans.test_postgres_plans import Plans, nodes
 from tests.stores.mysql.support import run
 
@@ -136,7 +137,7 @@ class RedisMeter:
             "commands": sum(count for name, count in calls.items() if name not in self.OURS),
             # What is to be written, too: while the server waits for a sync of the file, it writes two seconds late.
             "AOF bytes": int(persistence["aof_current_size"]) + int(persistence["aof_buffer_length"]),
-            "wake-ups": calls.get("publish", 0) + calls.get("spublish", 0),
+            WAKEUPS: calls.get("publish", 0) + calls.get("spublish", 0),
         }
 
     async def clean(self) -> None:

@@ -15,6 +15,7 @@ KNOWN = {"publish": {"functions": 100.0, "WAL bytes": 480.0}, "claim": {"functio
 @pytest.fixture(autouse=True)
 def _written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline, "HERE", tmp_path)
+    monkeypatch.setattr(baseline, "VARIES", {("some", "WAL bytes"): 0.03})
     write_down(KNOWN, monkeypatch)
     monkeypatch.delenv(UPDATE, raising=False)
 
@@ -29,9 +30,34 @@ def changed(done: str, **counters: float) -> Costs:
     return {**KNOWN, done: {**KNOWN[done], **{name.replace("_", " "): v for name, v in counters.items()}}}
 
 
-@pytest.mark.parametrize("functions", [97.5, 100.0, 102.9])
-def test_what_is_within_the_tolerance_is_no_change(functions: float) -> None:
-    compare("some", "Server 1", changed("publish", functions=functions))
+@pytest.mark.parametrize("wal_bytes", [466.0, 480.0, 494.0])
+def test_what_varies_may_be_a_little_more_or_less(wal_bytes: float) -> None:
+    compare("some", "Server 1", changed("publish", WAL_bytes=wal_bytes))
+
+
+def test_one_function_more_for_a_message_fails() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"publish: functions 100 -> 101, .*a wrapper"):
+        compare("some", "Server 1", changed("publish", functions=101.0))
+
+
+def test_one_function_less_for_a_batch_fails() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"claim: functions 1\.5 -> 1\.499, less than before"):
+        compare("some", "Server 1", changed("claim", functions=1.499))
+
+
+def test_what_varies_on_one_store_is_exact_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline, "VARIES", {("another", "WAL bytes"): 0.03})
+
+    with pytest.raises(pytest.fail.Exception, match="publish: WAL bytes 480 -> 481"):
+        compare("some", "Server 1", changed("publish", WAL_bytes=481.0))
+
+
+def test_on_another_python_the_functions_may_be_a_few_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline, "PYTHON", "3.99")
+
+    compare("some", "Server 1", changed("publish", functions=102.0))
+    with pytest.raises(pytest.fail.Exception, match="publish: functions 100 -> 104"):
+        compare("some", "Server 1", changed("publish", functions=104.0))
 
 
 def test_more_fails_with_both_numbers_and_a_likely_cause() -> None:
@@ -74,13 +100,13 @@ def test_more_than_the_most_fails_with_both_numbers_and_a_likely_cause(tmp_path:
         at_most("idle", "statements", 3)
 
 
-def test_only_what_changed_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_down(changed("publish", functions=100.9, WAL_bytes=440.0), monkeypatch)
+def test_what_varies_a_little_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_down(changed("publish", functions=101.0, WAL_bytes=482.0), monkeypatch)
 
-    assert (tmp_path / "some.txt").read_text().splitlines()[3:6] == [
+    assert (tmp_path / "some.txt").read_text().splitlines()[5:8] == [
         "publish",
-        "  functions: 100",
-        "  WAL bytes: 440",
+        "  functions: 101",
+        "  WAL bytes: 480",
     ]
 
 

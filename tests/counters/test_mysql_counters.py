@@ -9,6 +9,7 @@ from nightmail import OutboxBroker
 from nightmail.stores.mysql import MySQLStore
 from nightmail.testing.clock import ManualClock
 from tests.counters.baseline import at_most, compare
+from tests.counters.connections import assert_few_connections
 from tests.counters.functions import Functions
 from tests.counters.idle import idle_statements
 from tests.counters.servers import MySQLMeter
@@ -41,3 +42,12 @@ async def test_idle_subscribers_on_mysql_only_look_every_five_seconds(mysql_url:
         sent = await idle_statements(url, record)
 
     at_most("idle on mysql, 20 subscribers for 30 s", "statements", sent)
+
+
+@pytest.mark.parametrize("subscribers", [1, 10])
+async def test_the_number_of_connections_to_mysql_does_not_grow_with_the_subscribers(
+    mysql_url: str, subscribers: int
+) -> None:
+    record = Record()
+    with tapped(mysql_url, record, MySQLWire) as url:
+        await assert_few_connections("mysql", url, record, subscribers)

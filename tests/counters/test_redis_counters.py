@@ -12,6 +12,7 @@ from nightmail import OutboxBroker
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.clock import ManualClock
 from tests.counters.baseline import at_most, compare
+from tests.counters.connections import assert_few_connections
 from tests.counters.functions import Functions
 from tests.counters.idle import idle_statements
 from tests.counters.servers import RedisMeter
@@ -49,3 +50,12 @@ async def test_idle_subscribers_on_redis_share_one_look_every_five_seconds(redis
         sent = await idle_statements(url, record)
 
     at_most("idle on redis, 20 subscribers for 30 s", "statements", sent)
+
+
+@pytest.mark.parametrize("subscribers", [1, 10])
+async def test_the_number_of_connections_to_redis_does_not_grow_with_the_subscribers(
+    redis_url: str, subscribers: int
+) -> None:
+    record = Record()
+    with tapped(redis_url, record, RedisWire) as url:
+        await assert_few_connections("redis", url, record, subscribers)

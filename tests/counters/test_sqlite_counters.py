@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from nightmail import OutboxBroker
-from nightmail.stores.sqlite import SQLiteStore, begin_immediate
+from nightmail.stores.sqlite import SQLiteStore, begin_immediate, link
 from nightmail.testing.clock import ManualClock
 from tests.counters.baseline import at_most, compare
+from tests.counters.connections import assert_few_connections
 from tests.counters.functions import Functions
 from tests.counters.idle import idle_statements
 from tests.counters.servers import SQLiteMeter
@@ -23,7 +24,11 @@ from tests.stores.support import opened
 pytestmark = pytest.mark.sqlite
 
 
-async def test_what_a_message_costs_on_sqlite_is_what_is_written_down(tmp_path: Path) -> None:
+async def test_what_a_message_costs_on_sqlite_is_what_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How many waits for the lock are forgotten with each depends on how fast the machine is.
+    monkeypatch.setattr(link, "LATELY", 3600.0)
     file = tmp_path / "messages.db"
     engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
     begin_immediate(engine)
@@ -47,3 +52,12 @@ async def test_idle_subscribers_on_sqlite_only_look_every_five_seconds(tmp_path:
         sent = await idle_statements(url, record)
 
     at_most("idle on sqlite, 20 subscribers for 30 s", "statements", sent)
+
+
+@pytest.mark.parametrize("subscribers", [1, 10])
+async def test_the_number_of_connections_to_sqlite_does_not_grow_with_the_subscribers(
+    tmp_path: Path, subscribers: int
+) -> None:
+    record = Record()
+    with recorded(record):
+        await assert_few_connections("sqlite", f"sqlite:///{tmp_path / 'messages.db'}", record, subscribers)

@@ -26,6 +26,7 @@ ROUNDS: Final = 4
 """The first warms up: connections, prepared statements, caches. Of the others the least counts: a server does
 something of its own now and then."""
 SINGLE, MANY, TIMERS = "single", "many", "timers"
+WAKEUPS: Final = "wake-ups"
 
 
 class Meter(Protocol):
@@ -42,7 +43,10 @@ class Meter(Protocol):
 
 @dataclass(slots=True)
 class Counted:
-    """The least that each thing cost in any round but the first, per message."""
+    """The least that each thing cost in any round but the first, per message.
+
+    Wake-ups are per call: a transaction rings once for each queue, however many messages it has.
+    """
 
     functions: Functions
     meter: Meter | None
@@ -69,7 +73,8 @@ class Counted:
         }
         least = self.costs.setdefault(done, {})
         for name, value in found.items():
-            each = round(value / messages, 2)
+            # As many digits as the largest batch has zeros, so that one more of anything shows.
+            each = value if name == WAKEUPS else round(value / messages, 3)
             least[name] = min(least.get(name, each), each)
         return result
 

@@ -20,12 +20,12 @@ EPOCH: Final = 1_000_000.0
 """The store's clock when ours is at 0."""
 
 
-def intended(at: float = 0.0, key: str = KEY, **facts: Any) -> Line:
-    return Line(what="intended", process="publisher-1", at=at, key=key, queue="plain", **facts)
+def intended(at: float = 0.0, key: str = KEY, process: str = "publisher-1", **facts: Any) -> Line:
+    return Line(what="intended", process=process, at=at, key=key, queue="plain", **facts)
 
 
-def acknowledged(at: float = 0.1, key: str = KEY, id_: int | None = 1) -> Line:
-    return Line(what="acknowledged", process="publisher-1", at=at, key=key, id=id_)
+def acknowledged(at: float = 0.1, key: str = KEY, id_: int | None = 1, process: str = "publisher-1") -> Line:
+    return Line(what="acknowledged", process=process, at=at, key=key, id=id_)
 
 
 def published(key: str = KEY, id_: int = 1, at: float = 0.0, **facts: Any) -> list[Line]:
@@ -35,6 +35,14 @@ def published(key: str = KEY, id_: int = 1, at: float = 0.0, **facts: Any) -> li
 def uncertain(**facts: Any) -> list[Line]:
     """A publish of which its publisher was told that it is unknown."""
     return [intended(**facts), Line(what="uncertain", process="publisher-1", at=0.1, key=KEY)]
+
+
+def refused_each_time(since: float, until: float) -> list[Line]:
+    """One publish a second of which its publisher is told that it is not stored."""
+    keys = ((at, f"publisher-1/refused {at}") for at in range(int(since), int(until)))
+    return [
+        line for at, key in keys for line in (intended(at + 0.5, key), nemesis("refused", at + 0.6, key=key))
+    ]
 
 
 def unanswered(at: float, process: str = OTHER, queue: str = "plain") -> Line:
@@ -248,6 +256,10 @@ FINE: Final = {
         *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2),
         *settled(1.3, "dead", reason="retries_exhausted"), *end(letters=(1,)),
     ],
+    "its commit ended when its time was up": [
+        booted(timeout=0.2), *published(transactional=True), *a_run(1.0), about("acking", 1.15),
+        about("acked", 1.25, result="written"), *settled(1.3, "retry", result="unknown"), *end(effects=(KEY,)),
+    ],
     "rolled back": [*BOOTED, intended(), nemesis("rolled_back", 0.1, key=KEY), *end()],
     "refused once, and a timer": [
         *BOOTED, intended(timer=True), nemesis("refused", 0.1, key=KEY), acknowledged(), *a_run(1.0), *settled(1.2),
@@ -273,6 +285,17 @@ FINE: Final = {
     ],
     "gone again before it had to be in use": [
         *ALL_THERE, fault(2.8, None, 6.0, "failover"), *ONE_MORE, *DONE_ONCE_MORE, *end(),
+    ],
+    "used again only to look ahead": [
+        *ALL_THERE, *(about("looked", float(at), None, key=None, id=None) for at in range(5, 60, 5)),
+        about("stopping", 60.0, key=None, id=None, token=None), about("stopped", 60.1, key=None, id=None, token=None),
+        *end(),
+    ],
+    "never again by a process that is asked to stop, by one that is killed, and by a publisher that has nothing more": [
+        *BOOTED, booted("worker-3"), *published(), *a_run(1.0), *settled(1.2), *looked(1.3), *looked(1.4, "worker-3"),
+        nemesis("returned", 2.0), *looked(3.0, "worker-3"), about("stopping", 3.0, key=None, id=None, token=None),
+        about("stopped", 3.1, key=None, id=None, token=None), fault(4.0, OTHER), exited(-9, target=OTHER),
+        *looked(13.0, "worker-3"), *end(),
     ],
     "some servers are back while others are hit": [
         *ALL_THERE, fault(1.9, None, 11.0, "failover"), *ONE_MORE, *DONE_ONCE_MORE, *end(),
@@ -364,6 +387,14 @@ BROKEN: Final = {
             *BOOTED, intended(), nemesis("refused", 0.1, key=KEY), nemesis("left", 80.0, key=KEY, id=1),
             *end(waiting=(1,)),
         ],
+        "rolled back, and a dead letter": [
+            *BOOTED, intended(), nemesis("rolled_back", 0.1, key=KEY), nemesis("left", 80.0, key=KEY, id=1),
+            *end(letters=(1,)),
+        ],
+        "a timer, refused, and its publisher was killed while it published another one": [
+            *BOOTED, intended(timer=True), nemesis("refused", 0.1, key=KEY),
+            intended(0.2, "publisher-1/1", timer=True), fault(0.3, "publisher-1"), *a_run(1.0), *settled(1.2), *end(),
+        ],
         "a timer, refused each time, and delivered": [
             *BOOTED, intended(timer=True), nemesis("refused", 0.1, key=KEY), nemesis("refused", 0.3, key=KEY),
             fault(0.4, "publisher-2"), *a_run(1.0), *settled(1.2), *end(),
@@ -431,6 +462,21 @@ BROKEN: Final = {
         ],
         "by one process too late, though it asked": [
             *ALL_THERE, unanswered(2.1, ME), *ONE_MORE, *DONE_ONCE_MORE, *end(),
+        ],
+        "never again by one process": [
+            *ALL_THERE, *looked(3.0, OTHER), about("stopping", 52.0, key=None, id=None, token=None), *end(),
+        ],
+        "never again by one process of those that have one server": [
+            *BOOTED, *published(), *a_run(1.0), *settled(1.2), fault(1.3, None, 2.0, "server killed"),
+            *looked(3.0, OTHER), about("stopping", 52.0, key=None, id=None, token=None), *end(),
+        ],
+        "each publish is refused": [
+            *BOOTED, *published(), *a_run(1.0), *settled(1.2), fault(1.3, None, 2.0, "server killed"),
+            *looked(3.0, ME), *refused_each_time(2.5, 50.0), *end(),
+        ],
+        "each publish of one process is refused": [
+            *ALL_THERE, *looked(3.0, ME), *refused_each_time(2.5, 50.0),
+            intended(3.0, "publisher-2/0", "publisher-2"), acknowledged(3.1, "publisher-2/0", 2, "publisher-2"), *end(),
         ],
         "by one process too late, and then gone again": [
             *ALL_THERE, fault(12.1, None, 12.3, "failover"), *ONE_MORE, *DONE_ONCE_MORE, *end(),
@@ -517,6 +563,19 @@ BROKEN: Final = {
         "a retry of what was not run and had time left": [
             booted(timeout=5.0), *published(), claimed(1.0), *settled(1.2, "retry"),
             *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
+        ],
+        "dead although its ack was written": [
+            *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2),
+            about("acked", 1.25, result="written"), *settled(1.3, "dead", reason="retries_exhausted"),
+            *end(letters=(1,)),
+        ],
+        "a retry although its ack was written, and it had time left": [
+            booted(timeout=5.0), *published(transactional=True), *a_run(1.0), about("acking", 1.2),
+            about("acked", 1.25, result="written"), *settled(1.3, "retry", result="lost"), *end(effects=(KEY,)),
+        ],
+        "a retry that was written although its ack was": [
+            booted(timeout=0.2), *published(transactional=True), *a_run(1.0), about("acking", 1.15),
+            about("acked", 1.25, result="written"), *settled(1.3, "retry"), *end(effects=(KEY,)),
         ],
         "given up too soon": [
             *BOOTED, *published(), claimed(1.0, deliveries=1), *settled(1.2, "dead", reason="max_deliveries"),

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from faults.commits import last_change
-from faults.figures import Figures
+from faults.figures import Figures, figures
+from faults.ledger import Ledger
 from faults.plan import rows
 from faults.report.pages import DURABILITY, MEASURED, page
 from faults.report.plots import last_failovers, title
-from faults.report.results import Broken, Results, Simulation, append, keep_current, read_results
+from faults.report.results import Broken, Results, Simulation, Unplayed, append, keep_current, read_results
 from faults.scenarios import SCENARIOS
+from tests.faults.test_checker import BOOTED, end, fault, looked, published, settled, step
+from tests.faults.test_checker import a_run as a_handled
 
 
 def a_run(**facts: Any) -> Figures:
@@ -55,7 +58,25 @@ def test_each_kind_of_recovery_has_its_own_bound() -> None:
     text = page(Results([a_run(), killed], []), [])
 
     assert row(text, "kills | postgres")[-3:-1] == ["4.2 s (13 s)", ""]
-    assert row(text, "crashes | postgres")[-3:-1] == ["0.0 s (13 s)", "1.5 s"]
+    assert row(text, "crashes | postgres")[-3:-1] == ["", "1.5 s"]
+
+
+def test_a_time_that_nothing_was_measured_of_is_not_shown() -> None:
+    stepped = a_run(scenario="clock-steps", takeover_seconds=0.0)
+
+    assert row(page(Results([stepped], []), []), "clock-steps | postgres")[-3:-1] == ["", ""]
+    assert "within" not in str(stepped)
+    assert "taken over within 4.2 s (at most 13 s), violations" in str(a_run())
+
+
+def test_a_store_whose_clock_is_moved_was_not_away() -> None:
+    lines = [
+        *BOOTED, *published(), *a_handled(1.0), *settled(1.2), step(2.0, 8.0), fault(3.0, None, 3.5, "disk full"),
+        *looked(4.0), *end(),
+    ]  # fmt: skip
+    found, _ = figures(Ledger(lines), scenario="clock-steps", store="postgres", seed=1, seconds=1.0)
+
+    assert found.outages == [(3.0, 3.5)]
 
 
 def test_stalls_of_the_machine_are_beside_the_faults() -> None:
@@ -72,6 +93,23 @@ def test_what_of_the_plan_was_not_run_is_named() -> None:
     assert "- kills: sqlite, mariadb, redis\n" in text
     everything = [a_run(scenario=each.scenario.name, store=each.store) for each in rows()]
     assert "Not run yet" not in page(Results(everything, []), [])
+
+
+def test_a_run_that_crashed_is_told(tmp_path: Path) -> None:
+    crashed = Unplayed(
+        scenario="disk-full", store="postgres", seed=9, asked=4, error="OperationalError", commit="abc"
+    )
+    append(tmp_path / "runs.jsonl", a_run(timeline=[], outages=[]))
+    append(tmp_path / "runs.jsonl", crashed)
+    results = read_results(tmp_path)
+    text = page(results, [])
+
+    assert results == Results([a_run(timeline=[], outages=[])], [], unplayed=[crashed])
+    assert "## Could not be played to its end\n" in text
+    assert row(text, "disk-full | postgres")[2:] == ["9 (4)", "`OperationalError`"]
+    assert "- disk-full: sqlite, mariadb, redis\n" in text
+    assert row(text, "runs that could not be played to their end")[1] == "1"
+    assert "played to" not in page(Results([a_run()], []), [])
 
 
 def test_a_loss_is_shown() -> None:
@@ -138,6 +176,11 @@ def test_the_command_that_repeats_a_run_says_how_many_faults() -> None:
     )
     # Of an older run the number is not known.
     assert row(text, "kills | postgres")[2] == "11 (200), 12"
+
+
+def test_it_is_told_how_many_runs_of_each_there_are_at_most() -> None:
+    assert "are of one run of each." in page(Results([a_run(), a_run(store="redis")], []), [])
+    assert "are of up to 2 runs of each." in page(Results([a_run(), a_run(seed=8)], []), [])
 
 
 def test_seeds_that_broke_a_promise_are_named() -> None:

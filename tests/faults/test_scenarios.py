@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
+import psycopg
 import pytest
 
 from faults.clusters import ClusterPlace, RedisClusterPlace
-from faults.scenarios import clusters
+from faults.scenarios import clusters, servers
+from testkit.servers.errors import NotReady
+from testkit.servers.postgres import Postgres
 
 GUARDED = "redis-cluster-guarded"
 
@@ -73,3 +76,58 @@ async def test_what_needs_no_copy_is_back_once_another_has_taken_over(
     assert await played("redis-cluster", monkeypatch) == [
         "busy", "another took over", "over", "busy", "mended", "returned", "busy",
     ]  # fmt: skip
+
+
+class AFullPostgres(Postgres):
+    """One that a full disk makes end, and that ends once more while it recovers."""
+
+    def __init__(self, ends: int) -> None:
+        super().__init__()
+        self.ends = ends
+        self.done: list[str] = []
+
+    @property
+    def running(self) -> bool:
+        return self.done[-1:] != ["ended"]
+
+    def sql(self, statement: str) -> None:
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    def start(self, *, within: float = 0.0) -> Self:
+        self.done.append("started")
+        return self
+
+    def probe(self) -> None:
+        if self.ends:
+            self.ends -= 1
+            self.done.append("ended")
+            raise NotReady("it recovers")
+        self.done.append("answers")
+
+
+@pytest.mark.parametrize(
+    ("ends", "done"), [(0, ["answers", "over"]), (2, [*2 * ["ended", "started"], "answers", "over"])]
+)
+async def test_a_store_whose_disk_was_full_is_back_once_it_answers(
+    ends: int, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object, **__: object) -> None:
+        pass
+
+    monkeypatch.setattr(servers, "cast", nothing)
+    monkeypatch.setattr(servers, "FULL_SECONDS", 0.0)
+    monkeypatch.setattr(servers, "AGAIN_SECONDS", 0.0)
+    server = AFullPostgres(ends)
+    stage: Any = SimpleNamespace(
+        place=SimpleNamespace(server=server, disk=SimpleNamespace(fill=lambda: None, free=lambda: None)),
+        faults=1,
+        random=random.Random(1),
+        workers=[None],
+        say=lambda _: None,
+        note=lambda *_: server.done.append("over"),
+        until_busy=nothing,
+    )
+
+    await servers.disk_full(stage)
+
+    assert server.done == done

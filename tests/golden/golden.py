@@ -14,6 +14,7 @@ import pytest
 
 from nightmail.outcome import Done
 from nightmail.store import FullStore
+from tests.golden.causes import causes
 from tests.golden.naming import Naming
 from tests.golden.record import Record
 from tests.golden.scenarios import BY_THE_SERVERS_CLOCK, KEEPING, SCENARIOS, Scenario, verbs
@@ -28,7 +29,7 @@ and commit it with your change:
 
     {UPDATE}=1 pytest tests/golden -k {{store}}
 
-If you did not, something else is sent than before, or more often: look at the verbs named below.
+If you did not, something else is sent than before, or more often: look at these verbs.
 
 """
 
@@ -62,11 +63,15 @@ async def played(database: Database, record: Record) -> list[Entry]:
 
 def compare(store: str, entries: Iterable[Entry], naming: Naming) -> None:
     """Fail unless they cost what the golden file says; with `UPDATE_GOLDEN` set, write that instead."""
-    file = HERE / f"{store}.txt"
     found = (
         f"# What each verb of the {store} store sends. Written by: {UPDATE}=1 pytest tests/golden\n"
         + "".join(f"\n{_shown(entry, naming)}" for entry in entries)
     )
+    check(HERE / f"{store}.txt", found)
+
+
+def check(file: Path, found: str) -> None:
+    """Fail unless this is what the golden file says, with what changed of each verb, and with the lines."""
     if os.environ.get(UPDATE):
         file.write_text(found, "utf-8")
         return
@@ -75,7 +80,8 @@ def compare(store: str, entries: Iterable[Entry], naming: Naming) -> None:
         difference = unified_diff(
             expected.splitlines(), found.splitlines(), f"tests/golden/{file.name}", "sent now", lineterm=""
         )
-        pytest.fail(WHAT_TO_DO.format(store=store) + "\n".join(difference), pytrace=False)
+        said = [*causes(expected, found), "", *difference]
+        pytest.fail(WHAT_TO_DO.format(store=file.stem) + "\n".join(said), pytrace=False)
 
 
 async def _from_open_to_close(database: Database, record: Record) -> list[Entry]:

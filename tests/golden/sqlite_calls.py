@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Final, Self
 
 import pytest
@@ -61,7 +61,13 @@ class _Recorded(sqlite3.Connection):
         thread = threading.current_thread().name
         named = thread.startswith(OURS) and self.record.opening != ANOTHER
         self.line = Line(self.record, thread.removeprefix(OURS) if named else "")
+        self._is_open = ExitStack()
         super().__init__(*arguments, **options)
+        self._is_open.enter_context(self.line.open())
+
+    def close(self) -> None:
+        super().close()
+        self._is_open.close()
 
     def cursor(self, *arguments: Any, **options: Any) -> Any:
         return super().cursor(*(arguments or (_RecordedCursor,)), **options)

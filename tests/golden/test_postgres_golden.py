@@ -27,8 +27,9 @@ async def test_what_the_postgres_store_sends_is_what_the_golden_file_says(postgr
             own = await asyncpg.connect(url)
         # Always the same one: on a new connection the driver asks about types, and prepares each statement.
         database = Database(AsyncpgHarness(url), partial(transaction, own))
-        compare("postgres", await played(database, record), StatementNaming("postgres"))
+        entries = await played(database, record)
         await own.close()
+    compare("postgres", entries, StatementNaming("postgres"))
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faults.commits import last_change
+from faults.commits import last_change, refusal
 from faults.report.results import keep_current
 from nightmail import __version__
 from tests.simulation.history import run
@@ -157,6 +157,8 @@ def main() -> int:
         help="append what came of it to this file, as a JSON line, in place of what other versions have shown",
     )
     asked = parser.parse_args()
+    if asked.results is not None and (why := refusal(last_change(SIMULATED))):
+        parser.error(why)
     if asked.replay is None:
         return simulate_many(asked.first, asked.seeds, asked.jobs, asked.results)
     history = run(asked.replay)
