@@ -29,6 +29,10 @@ made while the product runs, and show that the fault suite and the simulation no
 A mistake that names what is not there fails every test and proves nothing: mypy finds it before anything runs.
 
 A new promise gets a mutant. One that stays alive is a test that is missing: write it first.
+
+Two mistakes that are common elsewhere have no mutant. A renewal does not look at whether the lease has ended: until
+another worker takes the message it is still the holder's, on purpose. And SQLite and Redis look for a timer id before
+they take it, because there one writer at a time runs: only on Postgres and MySQL does a unique index decide.
 """
 
 

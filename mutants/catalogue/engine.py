@@ -197,8 +197,8 @@ MUTANTS: Final = (
         name="a look that failed is not made up for",
         why="after a failed look a message waits for the next poll, five seconds",
         file="engine/retry_loop.py",
-        text="                self._after_failure()\n",
-        instead="",
+        text="            await happens_before(asyncio.sleep(backoff(failures)), self._stopping)",
+        instead="            await happens_before(asyncio.sleep(5 + backoff(failures)), self._stopping)",
         killers=(
             f"{_UNIT}/test_polling.py::"
             "test_a_look_that_a_wake_up_asked_for_and_that_failed_is_made_up_for_at_once",

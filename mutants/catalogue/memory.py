@@ -26,6 +26,14 @@ MUTANTS: Final = (
         killers=(f"{_SUITE}test_every_lost_lease_is_counted_as_a_delivery_and_not_as_an_attempt",),
     ),
     Mutant(
+        name="memory: a message is claimed a moment late",
+        why="a worker that wakes up when a message is due does not get it",
+        file="stores/memory/agenda.py",
+        text="first[0] <= time:",
+        instead="first[0] < time:",
+        killers=(f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",),
+    ),
+    Mutant(
         name="memory: a lease protects a moment too long",
         why="a message that no worker has cannot be cancelled",
         file="stores/memory/rows.py",

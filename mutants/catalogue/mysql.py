@@ -19,6 +19,14 @@ MUTANTS: Final = (
         killers=(f"{_SUITE}test_a_late_worker_cannot_settle_what_another_has_taken_over",),
     ),
     Mutant(
+        name="mysql: an ack in a transaction is not fenced",
+        why="a handler that lost its message commits its work, and its successor does it again",
+        file="stores/mysql/settling.py",
+        text='yield self._sql("hold", leases=leases(deliveries))',
+        instead='yield self._sql("hold", leases=Sql(f"m.id in {several(sorted(id_ for id_, _ in unique))}"))',
+        killers=(f"{_SUITE}test_a_worker_that_lost_the_lease_cannot_ack_and_their_writes_roll_back",),
+    ),
+    Mutant(
         name="mysql: a write goes on after its transaction was aborted",
         why="on a cluster a settlement is written half, or twice",
         file="stores/mysql/settling.py",
@@ -76,6 +84,25 @@ MUTANTS: Final = (
         killers=(f"{_SUITE}test_the_next_look_is_worth_it_exactly_when_the_next_message_is_due",),
     ),
     Mutant(
+        name="mysql: a message is claimed a moment late",
+        why="a worker that wakes up when a message is due does not get it",
+        file="stores/mysql/claim.sql",
+        text="m.due_at <= :now and :within",
+        instead="m.due_at < :now and :within",
+        killers=(f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",),
+    ),
+    Mutant(
+        name="mysql: a timer id is looked for and then taken",
+        why="two publishes of one timer id at the same time store two messages",
+        file="stores/mysql/schema.sql",
+        text="    unique key nightmail_timer (queue_timer),\n",
+        instead="    key nightmail_timer (queue_timer),\n",
+        killers=(
+            f"{_STORE}/test_joining.py::TestOvertaking::"
+            "test_of_two_publishes_without_a_window_the_second_gives_way_and_its_transaction_goes_on",
+        ),
+    ),
+    Mutant(
         name="mysql: a renewal shortens a lease",
         why="a long lease that a handler asked for ends early",
         file="stores/mysql/under_lease.sql",
@@ -99,7 +126,7 @@ MUTANTS: Final = (
         file="stores/mysql/careful.py",
         text="            if self._ssl_context and not self.server_capabilities & _CAN_TLS:",
         instead="            if self._ssl_context is False:",
-        killers=("tests/security/test_tls.py::test_mysql_tls_is_never_left_out_in_silence",),
+        killers=("tests/security/test_tls.py::test_mysql_tls_is_never_left_out_in_silence[aiomysql]",),
     ),
     Mutant(
         name="mysql: a dead letter too large for its reader is offered",

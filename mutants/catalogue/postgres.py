@@ -54,6 +54,14 @@ MUTANTS: Final = (
         killers=(f"{_SUITE}test_a_late_worker_cannot_extend_the_lease_of_its_successor",),
     ),
     Mutant(
+        name="postgres: an ack in a transaction is not fenced",
+        why="a handler that lost its message commits its work, and ends the message of its successor",
+        file="stores/postgres/settle.sql",
+        text="and m.token = (:tokens::uuid[])[pg_catalog.width_bucket(m.id, :ids::bigint[])]\n",
+        instead="and m.token is not null\n",
+        killers=(f"{_SUITE}test_a_worker_that_lost_the_lease_cannot_ack_and_their_writes_roll_back",),
+    ),
+    Mutant(
         name="postgres: an ack takes what it can",
         why="half of a batch is acknowledged in a transaction that should have failed",
         file="stores/postgres/settle.sql",
@@ -89,6 +97,32 @@ MUTANTS: Final = (
         killers=(
             f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",
             f"{_SUITE}test_what_is_not_due_is_never_handed_out_while_the_clock_goes_on",
+        ),
+    ),
+    Mutant(
+        name="postgres: a message is claimed a moment late",
+        why="a worker that wakes up when a message is due does not get it",
+        file="stores/postgres/claim.sql",
+        text="                  and m.due_at <= coalesce(:now, statement_timestamp())\n"
+        "                  and (m.token is null or m.lease_until <= coalesce(:now, statement_timestamp()))\n"
+        "                  and (turn.paused ? m.ordering_key) is not true\n",
+        instead="                  and m.due_at < coalesce(:now, statement_timestamp())\n"
+        "                  and (m.token is null or m.lease_until <= coalesce(:now, statement_timestamp()))\n"
+        "                  and (turn.paused ? m.ordering_key) is not true\n",
+        killers=(f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",),
+    ),
+    Mutant(
+        name="postgres: a timer id is looked for and then taken",
+        why="of two publishes of one timer id at the same time, one fails and aborts its caller's transaction",
+        file="stores/postgres/publish.sql",
+        text="          and d.until > coalesce(:now::timestamptz, statement_timestamp()))\n"
+        "    on conflict (queue, timer_key) where timer_key is not null do nothing\n",
+        instead="          and d.until > coalesce(:now::timestamptz, statement_timestamp()))\n"
+        "      and not exists (\n"
+        "        select from nightmail_messages as m where m.queue = :queue and m.timer_key = :timer_id)\n",
+        killers=(
+            f"{_STORE}/test_joining.py::TestOvertaking::"
+            "test_of_two_publishes_without_a_window_the_second_gives_way_and_its_transaction_goes_on",
         ),
     ),
     Mutant(

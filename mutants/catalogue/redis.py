@@ -23,6 +23,16 @@ MUTANTS: Final = (
         killers=(f"{_SUITE}test_a_late_worker_cannot_settle_what_another_has_taken_over",),
     ),
     Mutant(
+        name="redis: a transaction that acknowledges is not fenced",
+        why="a handler that lost its message has its commands carried out, and its successor does the same again",
+        file="stores/redis/held.lua",
+        text="found == token and 'h' or 'l'",
+        instead="found and 'h' or 'l'",
+        killers=(
+            f"{_STORE}/test_transaction.py::test_a_lease_that_was_lost_before_is_told_before_the_block_runs",
+        ),
+    ),
+    Mutant(
         name="redis: a renewal is not fenced",
         why="a late worker keeps a message that another has",
         file="stores/redis/extend.lua",
@@ -62,6 +72,14 @@ MUTANTS: Final = (
         file="stores/redis/claim.lua",
         text="  for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now, 'LIMIT', 0, count + q.held_back)) do",
         instead="  for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.due .. level, '-inf', now + 1, 'LIMIT', 0, count + q.held_back)) do",
+        killers=(f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",),
+    ),
+    Mutant(
+        name="redis: a message is claimed a moment late",
+        why="a worker that wakes up when a message is due does not get it",
+        file="stores/redis/claim.lua",
+        text="'-inf', now, 'LIMIT', 0, count + q.held_back)) do",
+        instead="'-inf', now - 1, 'LIMIT', 0, count + q.held_back)) do",
         killers=(f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",),
     ),
     Mutant(

@@ -26,6 +26,14 @@ MUTANTS: Final = (
         killers=(f"{_SUITE}test_a_late_and_a_good_lease_on_one_message_in_one_batch_are_told_apart",),
     ),
     Mutant(
+        name="sqlite: an ack in a transaction is not fenced",
+        why="a handler that lost its message commits its work, and ends the message of its successor",
+        file="stores/sqlite/settling.py",
+        text="        yield from self.hold(deliveries)\n",
+        instead="",
+        killers=(f"{_SUITE}test_a_worker_that_lost_the_lease_cannot_ack_and_their_writes_roll_back",),
+    ),
+    Mutant(
         name="sqlite: a retry counts no attempt",
         why="a message that always fails is retried for ever",
         file="stores/sqlite/settle.sql",
@@ -60,6 +68,14 @@ MUTANTS: Final = (
             f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",
             f"{_SUITE}test_a_delivery_tells_when_it_was_published_due_and_claimed",
         ),
+    ),
+    Mutant(
+        name="sqlite: a message is claimed a moment late",
+        why="a worker that wakes up when a message is due does not get it",
+        file="stores/sqlite/claim.sql",
+        text="m.priority = level.value AND m.due_at <= :now\n);",
+        instead="m.priority = level.value AND m.due_at < :now\n);",
+        killers=(f"{_SUITE}test_a_message_is_claimed_at_the_microsecond_it_is_due_and_not_before",),
     ),
     Mutant(
         name="sqlite: a key's line has no order",

@@ -56,6 +56,11 @@ def test_every_mutant_was_killed_as_it_is_now_by_one_of_its_tests() -> None:
         assert any(of(results[mutant.name].by, killer) for killer in mutant.killers), mutant.name
 
 
+def test_every_result_names_the_commit_that_it_is_about() -> None:
+    # If this fails: make mutants ARGS=--old, in a clone.
+    assert [name for name, result in load().items() if not result.commit] == []
+
+
 def test_the_page_shows_these_results() -> None:
     assert PAGE.read_text() == page(MUTANTS, load())
 

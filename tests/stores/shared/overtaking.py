@@ -26,7 +26,8 @@ async def overtaken(
     async with backend.transaction() as one:
         stored = await store.publish(first, transaction=one)
         waiting = asyncio.create_task(publish())
-        await until(backend.waits_for_a_lock)
+        await until(lambda: waiting.done() or backend.waits_for_a_lock())
+        assert not waiting.done(), "the second publish did not wait for the first"
     return stored, await waiting
 
 
@@ -63,6 +64,17 @@ class Overtaking:
             assert (first is not None, second) == (True, None)
             await done(store, await claim(store))
             assert (await store.publish(message(b"third", timer_id="t")) is None) == with_a_window
+
+    async def test_of_two_publishes_without_a_window_the_second_gives_way_and_its_transaction_goes_on(
+        self, backend: SqlBackend
+    ) -> None:
+        async with backend.opened() as store:
+            first, second = await overtaken(
+                backend, store, message(b"first", timer_id="t"), message(b"second", timer_id="t")
+            )
+
+            assert second is None
+            assert [(found.id, found.body) for found in await store.peek()] == [(first, b"first")]
 
     async def test_a_publish_waits_for_an_open_transaction_and_lets_others_go_first(
         self, backend: SqlBackend
