@@ -3,6 +3,7 @@
 -- KEYS     the queues' tags, and last the tag of the queue of the publishing handler's own message
 -- ARGV[5]  the place of that tag, or nothing; ARGV[6] its key's part after the tag; ARGV[7] its token
 -- ARGV[8]  1: the ids are final, because the caller has them already; 0: a higher one may be given
+-- ARGV[9]  how many replicas the caller will wait for
 -- then for each message: its facts, see `FACTS`; its body
 --
 -- Answers the id of each message, sixteen spaces for one that was not stored; or `lost` if the handler's own lease is.
@@ -171,7 +172,7 @@ for _, q in ipairs(queues) do
   q.places, q.levels = {}, {}
 end
 local messages = {}
-for place = 9, #ARGV, 2 do
+for place = 10, #ARGV, 2 do
   local m = read(ARGV[place], ARGV[place + 1])
   messages[#messages + 1] = m
   m.q.levels[m.priority] = true
@@ -199,7 +200,9 @@ for _, q in ipairs(queues) do
   for level, places in pairs(q.places) do
     in_parts('ZADD', q.due .. level, places)
   end
-  if q.highest ~= q.before then
+  -- WAIT covers what this connection has written last. Of a timer id that is taken nothing is: without this, a publish
+  -- that is repeated because no replica had confirmed it would succeed by a replica that still has not.
+  if q.highest and (q.highest ~= q.before or ARGV[9] ~= '0') then
     redis.call('SET', q.last, q.highest)
   end
 end

@@ -83,7 +83,8 @@ class Publishing:
         place_of = {queue: place for place, queue in enumerate(queues, 1)}
         if own is not None:
             fence = (place_of[own.queue], key_suffix(own), own.token.bytes)
-        arguments: list[Argument] = [*fence, int(final)]
+        # What joins a caller's MULTI waits for no replica: see `Waiting`.
+        arguments: list[Argument] = [*fence, int(final), 0 if final else self._waiting.replicas]
         for at, message in enumerate(messages):
             arguments.append(facts(message, following(first, at), place_of[message.queue]))
             arguments.append(message.body)
@@ -101,8 +102,9 @@ class Publishing:
         if answers[0] == b"lost":
             raise LeaseLost(() if own is None else (own.id,))
         ids = stored_ids(answers[0])
-        if not call.then or all(id_ is None for id_ in ids):
+        if not call.then:
             return ids
+        # Also where the timer id was taken: its owner may be what an earlier try stored, and no replica have it yet.
         if isinstance(answers[1], Exception):
             better = translated(answers[1], PublishUncertain)
             raise PublishUncertain(f"the message is stored, but not confirmed: {better}") from answers[1]
