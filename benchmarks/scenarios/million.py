@@ -114,7 +114,8 @@ def sliced(seconds: Sequence[float]) -> list[float]:
     A moment in which the machine did something else is in one of them, and not in their median.
     """
     step = max((len(seconds) - 1) // SLICES, 1)
-    return [step * MARK_EVERY / (after - before) for before, after in pairwise(seconds[::step])]
+    points = seconds[::step][: SLICES + 1]
+    return [step * MARK_EVERY / (after - before) for before, after in pairwise(points)]
 
 
 def _used(looks: Sequence[_Look], moment: float) -> float:

@@ -34,7 +34,7 @@ async def nothing(lab: object, store: str) -> None: ...
 
 
 def scenario(name: str) -> Scenario:
-    return Scenario(name, "nothing", nothing, {"sqlite": 1.0}, ("sqlite",))
+    return Scenario(name, "nothing", nothing, {"sqlite": 1.0}, {"sqlite": 0.1})
 
 
 def test_a_figure_that_is_missed_says_where_to_read_why_and_one_that_holds_does_not(
@@ -110,7 +110,7 @@ def test_a_quick_run_of_everything_names_each_bound_of_a_full_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = [
-        Scenario(one.name, one.what, nothing, one.seconds, one.quick, one.only_if_asked)
+        Scenario(one.name, one.what, nothing, one.seconds, one.quick, only_if_asked=one.only_if_asked)
         for one in chosen(None)
     ]
 
@@ -138,7 +138,7 @@ def test_a_run_of_a_part_judges_the_bounds_of_that_part(
     names: list[str] | None, stores: tuple[str, ...], tmp_path: Path
 ) -> None:
     some = [
-        Scenario(one.name, one.what, nothing, one.seconds, one.quick, one.only_if_asked)
+        Scenario(one.name, one.what, nothing, one.seconds, one.quick, only_if_asked=one.only_if_asked)
         for one in chosen(names)
     ]
 
@@ -200,7 +200,7 @@ def test_a_run_that_is_cut_off_leaves_the_results_of_the_one_before(tmp_path: Pa
 
     path = tmp_path / "deep" / "full.json"
     before = run([scenario("whole")], ["sqlite"], path)
-    cut_off = [scenario("first"), Scenario("second", "", interrupt, {"sqlite": 1.0}, ("sqlite",))]
+    cut_off = [scenario("first"), Scenario("second", "", interrupt, {"sqlite": 1.0}, {})]
 
     results = run(cut_off, ["sqlite"], path)
 
@@ -244,6 +244,55 @@ def test_drawing_again_removes_old_pictures_and_nothing_else(tmp_path: Path) -> 
     plots.clear(tmp_path)
 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["holiday.png", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--quick", "--scenario", "recovery"], "recovery takes too long for a quick run: leave out QUICK"),
+        (
+            ["--quick", "--scenario", "takeover", "--scenario", "operating"],
+            "leave out QUICK; operating takes",
+        ),
+        (["--quick", "--scenario", "future", "--store", "redis"], "future runs on postgres in a quick run"),
+        (["--scenario", "takeover", "--store", "redis"], "takeover runs on postgres"),
+        (["--scenario", "year", "--store", "redis"], "year has no store and runs with all: leave out STORE"),
+    ],
+)
+def test_a_run_of_nothing_is_an_error_that_says_what_to_do(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", "run", *words])
+    monkeypatch.setattr(command, "run", unwanted)
+
+    with pytest.raises(SystemExit) as left:
+        command.main()
+
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def unwanted(*_: object, **__: object) -> None:
+    pytest.fail("it was run")
+
+
+def test_what_a_run_leaves_out_though_it_was_asked_for_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def notes(chosen: list[Scenario], *_: object, **__: object) -> Results:
+        ran.extend(one.name for one in chosen)
+        return Results(quick=True, interrupted=True)
+
+    monkeypatch.setattr(
+        "sys.argv", ["benchmarks", "run", "--quick", "--scenario", "keys", "--scenario", "recovery"]
+    )
+    monkeypatch.setattr(command, "run", notes)
+
+    assert command.main() == 130
+    assert ran == ["recovery", "keys"]
+    assert "left out: recovery takes too long for a quick run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["results", "results.txt", "."])
@@ -295,6 +344,26 @@ def test_the_course_of_a_snapshot_has_the_throughput_of_each_whole_second() -> N
         {"handled": [799, 798, 797]},
         {"snapshot held": (1.5, 3.5)},
     )
+
+
+@pytest.mark.parametrize(
+    ("tails", "seconds"),
+    [
+        pytest.param([0.005] * 10, 0.0, id="normal at once"),
+        pytest.param([0.005] * 7 + [0.019, 0.005, 0.005], 0.0, id="what is under 20 ms is normal"),
+        pytest.param(
+            [0.015, 0.014, 0.015, 0.015, *[0.015] * 3, 0.029, 0.015, 0.015], 0.0, id="twice the median"
+        ),
+        pytest.param([0.9, 0.015, 0.9, *[0.015] * 4, 0.05, 0.05, 0.015], 3.0, id="not twice the worst"),
+    ],
+)
+def test_it_is_normal_again_when_the_tail_is_twice_the_median_before(
+    tails: list[float], seconds: float
+) -> None:
+    # Held from the fifth second to the seventh.
+    course = [{"at": 100.0 + n, "p99": tail} for n, tail in enumerate(tails)]
+
+    assert snapshot._until_normal(course, (104.0, 106.0)) == seconds
 
 
 def test_the_snapshot_is_held_while_the_rate_is_reached() -> None:
