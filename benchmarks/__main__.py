@@ -66,7 +66,10 @@ def _measure(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     # Each round has its own store in memory, and would log a warning about the one before.
     logging.getLogger("nightmail").setLevel(logging.ERROR)
     path = given.out or _place(given)
-    results = run(scenarios, stores, path, quick=given.quick)
+    try:
+        results = run(scenarios, stores, path, quick=given.quick)
+    except KeyboardInterrupt:  # While peers are installed: there is nothing to keep.
+        return 130
     if results.interrupted:
         return 130
     report.plot(results, path)

@@ -140,7 +140,7 @@ SCENARIOS: Final = [
         "timers of one queue while the same process drains another",
         lateness_under_load,
         {"postgres": 55, "redis": 36, "mariadb": 21, "sqlite": 21},
-        {"postgres": 9},
+        {},
         (OUTBOX, PGQUEUER, TIMERS),
     ),
     Scenario(

@@ -259,9 +259,11 @@ async def test_every_peer_of_a_scenario_is_installed_before_it_runs(
     async def benches(
         systems: Iterable[System], store: str, processes: int = 1
     ) -> AsyncIterator[list[Bench]]:
-        wanted.update(system.environment for system in systems if system.environment is not None)
-        raise Asked
-        yield []
+        those = list(systems)
+        wanted.update(system.environment for system in those if system.environment is not None)
+        if len(those) > 1:
+            raise Asked
+        yield []  # It may ask for them one by one.
 
     async def server(store: str) -> None:
         raise Asked

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from rich.text import Text
 
 from benchmarks import __main__ as command
@@ -16,7 +18,7 @@ from benchmarks.environments import ROOT
 from benchmarks.estimate import Estimate, Left
 from benchmarks.registry import Scenario, chosen, full_run
 from benchmarks.results import FULL, Course, Results, Row, Table, commit, flush_ms
-from benchmarks.run import run
+from benchmarks.run import _progress, run
 from benchmarks.scenarios import snapshot
 from benchmarks.show import summary_lines
 from benchmarks.systems import STORES
@@ -295,6 +297,18 @@ def test_what_a_run_leaves_out_though_it_was_asked_for_is_said(
     assert "left out: recovery takes too long for a quick run" in capsys.readouterr().err
 
 
+def test_a_run_that_is_cut_off_while_peers_are_installed_ends_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["benchmarks", "run", "--scenario", "drain"])
+    monkeypatch.setattr("benchmarks.run.prepare", interrupted)
+
+    assert command.main() == 130
+
+
 @pytest.mark.parametrize("name", ["results", "results.txt", "."])
 def test_results_are_written_to_a_file_that_says_what_it_is(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -330,6 +344,17 @@ def test_the_estimate_is_there_from_the_start_and_follows_the_pace_of_the_run() 
 
 def test_the_estimate_is_shown_in_minutes_and_seconds() -> None:
     assert Left(Estimate([125.0], clock=lambda: 0.0)).render(None) == Text("about 2:05 left")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_bar_is_on_the_console_of_the_tables_unless_that_is_a_file(terminal: bool) -> None:
+    tables = Console(file=io.StringIO(), force_terminal=terminal)
+
+    bar = _progress(Estimate([1.0]), tables).console
+
+    # Two consoles on one terminal do not know of each other's lines; and a bar is not wanted in a file.
+    assert (bar is tables) is terminal
+    assert bar is tables or bar.stderr
 
 
 def test_the_course_of_a_snapshot_has_the_throughput_of_each_whole_second() -> None:
