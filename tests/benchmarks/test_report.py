@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -248,6 +250,15 @@ def test_drawing_again_removes_old_pictures_and_nothing_else(tmp_path: Path) -> 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["holiday.png", "notes.txt"]
 
 
+@pytest.fixture
+def as_typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Sets the words of the command, which leaves this process as it is."""
+    level = logging.getLogger("nightmail").level
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    yield lambda *words: monkeypatch.setattr("sys.argv", ["benchmarks", "run", *words])
+    logging.getLogger("nightmail").setLevel(level)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -262,9 +273,13 @@ def test_drawing_again_removes_old_pictures_and_nothing_else(tmp_path: Path) -> 
     ],
 )
 def test_a_run_of_nothing_is_an_error_that_says_what_to_do(
-    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    said: str,
+    as_typed: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["benchmarks", "run", *words])
+    as_typed(*words)
     monkeypatch.setattr(command, "run", unwanted)
 
     with pytest.raises(SystemExit) as left:
@@ -279,7 +294,7 @@ def unwanted(*_: object, **__: object) -> None:
 
 
 def test_what_a_run_leaves_out_though_it_was_asked_for_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    as_typed: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[str] = []
 
@@ -287,9 +302,7 @@ def test_what_a_run_leaves_out_though_it_was_asked_for_is_said(
         ran.extend(one.name for one in chosen)
         return Results(quick=True, interrupted=True)
 
-    monkeypatch.setattr(
-        "sys.argv", ["benchmarks", "run", "--quick", "--scenario", "keys", "--scenario", "recovery"]
-    )
+    as_typed("--quick", "--scenario", "keys", "--scenario", "recovery")
     monkeypatch.setattr(command, "run", notes)
 
     assert command.main() == 130
@@ -298,12 +311,13 @@ def test_what_a_run_leaves_out_though_it_was_asked_for_is_said(
 
 
 def test_a_run_that_is_cut_off_while_peers_are_installed_ends_like_any_other(
+    as_typed: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sys.argv", ["benchmarks", "run", "--scenario", "drain"])
+    as_typed("--scenario", "drain")
     monkeypatch.setattr("benchmarks.run.prepare", interrupted)
 
     assert command.main() == 130
