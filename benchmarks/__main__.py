@@ -33,7 +33,7 @@ def main() -> int:
     given = parser.parse_args()
     match given.command:
         case "run":
-            return _measure(given)
+            return _measure(given, running)
         case "report":
             report.write(report.committed())
         case "list":
@@ -51,15 +51,25 @@ def _results(name: str) -> Path:
     return path
 
 
-def _measure(given: argparse.Namespace) -> int:
+def _measure(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     stores = [store for store in STORES if not given.store or store in given.store]
+    scenarios = chosen(given.scenario)
+    if given.scenario:
+        left_out = [why for one in scenarios if (why := one.why_not(stores, quick=given.quick))]
+        if len(left_out) == len(scenarios):
+            parser.exit(2, "there is nothing to run: " + "; ".join(left_out) + "\n")
+        for why in left_out:
+            print(f"left out: {why}", file=sys.stderr)
     # A terminal that is closed, or `kill`, ends the run like Ctrl-C: children and servers are ended in order.
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, signal.default_int_handler)
     # Each round has its own store in memory, and would log a warning about the one before.
     logging.getLogger("nightmail").setLevel(logging.ERROR)
     path = given.out or _place(given)
-    results = run(chosen(given.scenario), stores, path, quick=given.quick)
+    try:
+        results = run(scenarios, stores, path, quick=given.quick)
+    except KeyboardInterrupt:  # While peers are installed: there is nothing to keep.
+        return 130
     if results.interrupted:
         return 130
     report.plot(results, path)

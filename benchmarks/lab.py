@@ -19,6 +19,16 @@ from benchmarks.systems import System
 T = TypeVar("T")
 
 
+def in_turn(taking_part: Iterable[T], number: int) -> list[T]:
+    """Those that take part, for the round with this number: every other round begins at the other end.
+
+    What one leaves behind, such as a checkpoint, then falls not always on the same next one, and a machine that gets
+    slower or faster does so for all.
+    """
+    found = list(taking_part)
+    return found if number % 2 == 0 else found[::-1]
+
+
 @dataclass
 class Bench:
     """One system on a database of its own, in one process or more."""
@@ -140,7 +150,7 @@ class Lab:
         taking_part = list(benches)
         table.order(bench.label for bench in taking_part)
         for number in range(rounds or self.rounds):
-            for bench in list(taking_part):
+            for bench in in_turn(taking_part, number):
                 self.say(f"{table.case}: {bench.label}, round {number + 1}")
                 if not await self._measured(table, bench, measure):
                     taking_part.remove(bench)

@@ -22,12 +22,11 @@ from benchmarks.scenarios.snapshot import snapshot
 from benchmarks.scenarios.steady import steady
 from benchmarks.scenarios.takeover import takeover
 from benchmarks.scenarios.year import year
-from benchmarks.systems import STORES
+from benchmarks.systems import DEFAULTS, OUTBOX, PGQUEUER, STORES, TIMERS, System, on
 
 NO_STORE: Final = "memory"
 ALL_STORES: Final = "all"
 """In one go, on those that were chosen."""
-_POSTGRES: Final = ("postgres",)
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,10 @@ class Scenario:
     run: Callable[[Lab, str], Awaitable[None]]
     seconds: dict[str, float]
     """About how long a full run takes, by store: for the progress bar."""
-    quick: tuple[str, ...]
-    """The stores on which a quick run has it."""
+    quick: dict[str, float]
+    """The same of a quick run, on the stores on which it has this: all together less than three minutes."""
+    peers: tuple[System, ...] = ()
+    """Which are measured beside ours: they are installed before the clock starts."""
     only_if_asked: bool = False
     """Not a part of a run of everything, which is to end within 45 minutes."""
 
@@ -52,6 +53,29 @@ class Scenario:
             if store in (*stores, ALL_STORES) or (store == NO_STORE and set(stores) == set(STORES))
         ]
         return [store for store in wanted if store in self.quick] if quick else wanted
+
+    def why_not(self, stores: Sequence[str], *, quick: bool) -> str:
+        """Why there is nothing to run on these stores, and what to do; empty if there is."""
+        if self.parts(stores, quick=quick):
+            return ""
+        if not self.parts(stores, quick=False):
+            only = "runs on " + ", ".join(self.seconds)
+            if NO_STORE in self.seconds:
+                only = "has no store and runs with all: leave out STORE"
+            return f"{self.name} {only}"
+        if not self.quick:
+            return f"{self.name} takes too long for a quick run: leave out QUICK"
+        return f"{self.name} runs on {', '.join(self.quick)} in a quick run: choose that, or leave out QUICK"
+
+    def environments(self, store: str) -> list[str]:
+        """Those of its peers on this store."""
+        stores = STORES if store == ALL_STORES else (store,)
+        return [
+            peer.environment
+            for each in stores
+            for peer in on(each, *self.peers)
+            if peer.environment is not None
+        ]
 
 
 def chosen(names: Sequence[str] | None) -> list[Scenario]:
@@ -77,78 +101,86 @@ SCENARIOS: Final = [
         "publishing one by one, with timer ids, in bulk",
         publish,
         {"postgres": 100, "redis": 27, "mariadb": 30, "sqlite": 30},
-        STORES,
+        {"postgres": 15, "redis": 4, "mariadb": 5, "sqlite": 7},
+        DEFAULTS,
     ),
     Scenario(
         "drain",
         "draining a backlog, by kind of handler",
         drain_backlog,
         {"postgres": 255, "redis": 100, "mariadb": 70, "sqlite": 70},
-        STORES,
+        {"postgres": 18, "redis": 9, "mariadb": 5, "sqlite": 4},
+        DEFAULTS,
     ),
     Scenario(
         "dispatch",
         "a drain, of FastStream alone",
         dispatch,
         {"postgres": 11, "redis": 11, "mariadb": 11, "sqlite": 11},
-        ("sqlite",),
+        {"sqlite": 1},
     ),
     Scenario(
         "pick-up",
         "from publishing to the handler, idle",
         pick_up,
         {"postgres": 62, "redis": 28, "mariadb": 10, "sqlite": 10},
-        STORES,
+        {"postgres": 6, "redis": 3, "mariadb": 2, "sqlite": 2},
+        DEFAULTS,
     ),
     Scenario(
         "lateness",
         "timers, idle",
         lateness,
         {"postgres": 65, "redis": 33, "mariadb": 21, "sqlite": 20},
-        STORES,
+        {"postgres": 19, "redis": 8},
+        DEFAULTS,
     ),
     Scenario(
         "lateness-beside",
         "timers of one queue while the same process drains another",
         lateness_under_load,
         {"postgres": 55, "redis": 36, "mariadb": 21, "sqlite": 21},
-        _POSTGRES,
+        {},
+        (OUTBOX, PGQUEUER, TIMERS),
     ),
     Scenario(
         "future",
         "a drain beside messages of the future",
         future,
         {"postgres": 200, "redis": 45, "mariadb": 42, "sqlite": 32},
-        _POSTGRES,
+        {"postgres": 5},
+        (OUTBOX,),
     ),
     Scenario(
         "steady",
         "a minute at 70 % of capacity",
         steady,
         {"postgres": 98, "redis": 80, "mariadb": 70, "sqlite": 70},
-        _POSTGRES,
+        {"postgres": 5},
+        (OUTBOX, PGQUEUER, TIMERS),
     ),
     Scenario(
         "million",
         "draining a million: throughput and memory",
         million,
         {"postgres": 63, "redis": 72, "mariadb": 80, "sqlite": 54},
-        _POSTGRES,
+        {"postgres": 2},
     ),
     Scenario(
         "idle",
         "what twenty idle subscribers cost",
         idle,
         {"postgres": 38, "redis": 68, "mariadb": 25, "sqlite": 25},
-        _POSTGRES,
+        {"mariadb": 8},
+        DEFAULTS,
     ),
-    Scenario("recovery", "a process that is killed", recovery, {ALL_STORES: 82}, ()),
+    Scenario("recovery", "a process that is killed", recovery, {ALL_STORES: 82}, {}, DEFAULTS),
     Scenario(
         "takeover",
         "workers that only pause, by lease",
         takeover,
         {"postgres": 70},
-        (),
+        {},
         only_if_asked=True,
     ),
     Scenario(
@@ -156,23 +188,23 @@ SCENARIOS: Final = [
         "an old snapshot, held for two minutes",
         snapshot,
         {"postgres": 155, "mariadb": 155},
-        _POSTGRES,
+        {"postgres": 9},
     ),
     Scenario(
         "keys",
         "other ordering keys past a blocked one",
         keys,
         {"postgres": 13, "redis": 11, "mariadb": 15, "sqlite": 9},
-        ("sqlite",),
+        {"sqlite": 0.5},
     ),
     Scenario(
         "operating",
         "read commands on a full store, and a drain beside them",
         operating,
         {"postgres": 450, "redis": 500, "mariadb": 600, "sqlite": 450},
-        (),
+        {},
         only_if_asked=True,
     ),
-    Scenario("parameter", "what asking for the message costs", parameter, {NO_STORE: 15}, (NO_STORE,)),
-    Scenario("year", "a year of virtual time in a test", year, {NO_STORE: 5}, (NO_STORE,)),
+    Scenario("parameter", "what asking for the message costs", parameter, {NO_STORE: 15}, {NO_STORE: 1}),
+    Scenario("year", "a year of virtual time in a test", year, {NO_STORE: 5}, {NO_STORE: 0.5}),
 ]

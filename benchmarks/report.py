@@ -20,8 +20,8 @@ HEAD: Final = """\
 
 Nightmail, its nearest peers and a loop written by hand, measured in one run on the same private servers. Each system is
 in a process of its own. Where a table has rounds, those of all systems are interleaved, and a ratio is the median of
-the ratios of each round; where it has none, there was one. How that is done, and what each scenario means:
-[benchmarks/README.md](../benchmarks/README.md).
+the ratios of each round, with the least and the most of them beside it; where it has none, there was one. How that is
+done, and what each scenario means: [benchmarks/README.md](../benchmarks/README.md).
 
 ```sh
 make bench                        # everything, three quarters of an hour

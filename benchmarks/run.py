@@ -13,15 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.bounds import verdicts
+from benchmarks.environments import prepare
 from benchmarks.estimate import Estimate, Left
 from benchmarks.lab import Lab
 from benchmarks.registry import Scenario, full_run, part
 from benchmarks.results import Results, machine
 from benchmarks.show import conditions, failure_line, summary_lines, table_lines
 from testkit.servers.errors import ServerError
-
-_QUICK_SHARE = 0.06
-"""About how long a part takes in a quick run, of its time in a full one."""
 
 
 def run(
@@ -37,9 +35,13 @@ def run(
     results.everything = set(full_run()) <= set(results.parts)
     unfinished = path.with_suffix(f".unfinished{path.suffix}")
     console = Console(highlight=False, soft_wrap=True)
+    prepare(
+        (name for scenario, store, _ in parts for name in scenario.environments(store)),
+        lambda line: console.print(line, markup=False),
+    )
     begun = time.monotonic()
     estimate = Estimate([weight for _, _, weight in parts])
-    with _progress(estimate) as progress:
+    with _progress(estimate, console) as progress:
         bar = progress.add_task("starting", total=sum(weight for _, _, weight in parts))
         lab = Lab(
             results, stores, tiny=tiny, say=lambda text: progress.update(bar, description=f"{text:.60}")
@@ -62,7 +64,8 @@ def run(
     return results
 
 
-def _progress(estimate: Estimate) -> Progress:
+def _progress(estimate: Estimate, console: Console) -> Progress:
+    """A bar that keeps below what is printed on the same terminal, or else goes where it does not disturb a file."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -70,7 +73,7 @@ def _progress(estimate: Estimate) -> Progress:
         TimeElapsedColumn(),
         # Not rich's own: it goes by the last half minute, in which most parts have not ended once.
         Left(estimate),
-        console=Console(stderr=True),
+        console=console if console.is_terminal else Console(stderr=True),
         transient=True,
     )
 
@@ -79,9 +82,8 @@ def _parts(
     chosen: Sequence[Scenario], stores: Sequence[str], quick: bool
 ) -> list[tuple[Scenario, str, float]]:
     """Each scenario on each of its stores, and about how many seconds that takes."""
-    share = _QUICK_SHARE if quick else 1.0
     return [
-        (scenario, store, scenario.seconds[store] * share)
+        (scenario, store, (scenario.quick if quick else scenario.seconds)[store])
         for scenario in chosen
         for store in scenario.parts(stores, quick=quick)
     ]

@@ -15,19 +15,27 @@ def table_lines(table: Table) -> list[str]:
     lines = [f"{title} ({table.note})" if table.note else title]
     first = table.rows[0] if table.rows else None
     width = max((len(row.system) for row in table.rows), default=0)
+    ratios = [compared(first, row) for row in table.rows]
+    wide = max(8, *map(len, ratios)) if ratios else 0
     lines += [
-        f"  {row.system:<{width}} {value(row.spread):>12}  {compared(first, row):<8} {extent(row)}".rstrip()
-        for row in table.rows
+        f"  {row.system:<{width}} {value(row.spread):>12}  {times:<{wide}}  {extent(row)}".rstrip()
+        for row, times in zip(table.rows, ratios, strict=True)
     ]
     return lines
 
 
 def compared(first: Row | None, row: Row) -> str:
-    """How many times the first system's figure is that of another: `x 2.3`."""
+    """How many times the first system's figure is that of another: `x 2.30`, of several rounds `x 2.30 (2.11 to 2.61)`.
+
+    The spread is that of the ratios, each of one round.
+    """
     if first is None or row is first:
         return ""
     found = ratio(first.values, row.values)
-    return "" if found is None else f"x {found.median:.2f}"
+    if found is None:
+        return ""
+    several = min(len(first.values), len(row.values)) > 1
+    return f"x {found.median:.2f}" + (f" ({found.low:.2f} to {found.high:.2f})" if several else "")
 
 
 def extent(row: Row) -> str:

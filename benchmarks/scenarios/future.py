@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from benchmarks.lab import Bench, Lab
+from benchmarks.lab import Bench, Lab, in_turn
 from benchmarks.results import Table
 from benchmarks.scenarios.draining import QUEUE, drained
 from benchmarks.systems import OURS_QUIET, OUTBOX_BEST, System, on
@@ -37,8 +37,8 @@ async def future(lab: Lab, store: str) -> None:
                 await _fill(bench, amount, million)
                 ready.append((bench, amount))
         lab.results.tables.append(table)
-        for _ in range(lab.choose(3, 1)):
-            for bench, amount in ready:
+        for number in range(lab.rounds):
+            for bench, amount in in_turn(ready, number):
                 lab.say(f"{bench.label} beside {amount}")
                 table.row(row(bench.label, amount)).values.append(await drained(lab, bench, "typed"))
 

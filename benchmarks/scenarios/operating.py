@@ -14,7 +14,7 @@ from itertools import cycle
 from typing import Final
 
 from benchmarks.child import ChildFailed
-from benchmarks.lab import Bench, Lab
+from benchmarks.lab import Bench, Lab, in_turn
 from benchmarks.results import Table
 from benchmarks.scenarios.backlog import OTHERS, Backlog, fill
 from benchmarks.scenarios.draining import drain, work_off
@@ -191,8 +191,7 @@ async def _drains(lab: Lab, bench: Bench, empty: str, wanted: Sequence[Command],
     count = int(max(1_500, rate * lab.choose(DRAIN_SECONDS, 1.0, 0.1)))
     for number in range(lab.choose(ROUNDS, 1)):
         asked = [kind for kind in kinds if kind != ALONE or number < ALONE_ROUNDS]
-        # In turn from either end: a machine that gets slower or faster does so for both.
-        for kind in asked if number % 2 == 0 else reversed(asked):
+        for kind in in_turn(asked, number):
             lab.say(f"drain {kind}, round {number + 1}")
             await fill_queue(bench, count)
             async with _asking(turns[kind], kinds[kind]):

@@ -27,7 +27,7 @@ async def steady(lab: Lab, store: str) -> None:
     }
     lab.results.tables.extend(tables.values())
     most = Table("steady", "most", store, "ms", less_is_better=True)
-    systems = on(store, OURS_QUIET, *lab.choose([OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST], [OUTBOX_BEST]))
+    systems = on(store, OURS_QUIET, *lab.choose([OUTBOX_BEST, PGQUEUER_BEST, TIMERS_BEST], []))
     async with lab.benches(systems, store, processes=2) as pairs:
 
         async def worst(pair: Bench) -> float:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from benchmarks.child import Child
 from benchmarks.lab import Bench, Lab
 from benchmarks.registry import SCENARIOS
 from benchmarks.results import Results
-from benchmarks.scenarios import drain, steady
+from benchmarks.scenarios import drain, million, steady
 from benchmarks.scenarios.draining import drained
 from benchmarks.servers import SERVERS, Server
 from benchmarks.systems import OURS_QUIET, STORES, System
@@ -131,6 +134,27 @@ async def test_ours_has_a_steady_stream_for_a_minute_on_every_store(
     assert {seconds for those in paced.values() for seconds in those} <= {10.0}
     rows = [row for table in lab.results.tables for row in table.rows if row.system == OURS_QUIET.label]
     assert {row.note for row in rows} == {""}
+
+
+async def test_what_the_last_of_a_million_took_is_looked_at_too() -> None:
+    class Draining(Steady):
+        async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+            return {"marks": []} if do == "report" else await super().ask(do, **arguments)
+
+        async def wait(self, queue: str, count: int | None, *, patience: float) -> dict[str, Any]:
+            await asyncio.sleep(0)
+            self.handled = time.time()
+            return await super().wait(queue, count, patience=patience)
+
+        def memory_mb(self) -> float:
+            return 50.0
+
+    child = Draining(1_000)
+
+    _, looks = await million._drained(bench("ours", child), cast("Child", child), 10, 60.0)
+
+    assert len(looks) == 2
+    assert looks[0].at <= child.handled <= looks[1].at
 
 
 def test_a_snapshot_can_be_held_wherever_it_is_planned() -> None:

@@ -52,8 +52,8 @@ def test_a_scenario_that_fails_is_noted_and_the_next_one_runs(tmp_path: Path) ->
 
     ran: list[str] = []
     both = [
-        type(scenario)("breaks", "", breaks, {"sqlite": 1.0}, ()),
-        type(scenario)("works", "", works, {"sqlite": 1.0}, ()),
+        type(scenario)("breaks", "", breaks, {"sqlite": 1.0}, {}),
+        type(scenario)("works", "", works, {"sqlite": 1.0}, {}),
     ]
 
     results = run(both, ["sqlite"], tmp_path / "results.json")
@@ -101,6 +101,20 @@ def test_a_run_of_everything_is_planned_to_end_within_45_minutes() -> None:
 
     assert {one.name for one in SCENARIOS} - {one.name for one in everything} == {"operating", "takeover"}
     assert sum(sum(one.seconds.values()) for one in everything) < 45 * 60
+
+
+def test_the_committed_run_of_everything_took_less_than_45_minutes() -> None:
+    results = Results.read(FULL)
+
+    assert results.seconds < 45 * 60
+
+
+def test_a_quick_run_is_planned_to_end_within_three_minutes() -> None:
+    assert sum(sum(one.quick.values()) for one in chosen(None)) < 180
+
+
+def test_a_quick_run_measures_only_what_a_full_one_does() -> None:
+    assert [one.name for one in SCENARIOS if not set(one.quick) <= set(one.seconds)] == []
 
 
 def test_a_scenario_that_a_run_of_everything_leaves_out_can_be_asked_for() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from benchmarks import environments
 from benchmarks.child import Child, ChildFailed
 from benchmarks.environments import NoEnvironment, python_for
 from benchmarks.lab import Bench, Lab
+from benchmarks.registry import NO_STORE, SCENARIOS, Scenario
 from benchmarks.results import Results, Table
 from benchmarks.scenarios import latency, recovery
 from benchmarks.scenarios.draining import Meter, work_off
@@ -142,6 +143,27 @@ async def test_all_at_once_are_measured_though_one_fails_in_an_unforeseen_way(he
     assert [failure["error"] for failure in here.results.failures] == ["OSError: the server has gone"]
 
 
+async def test_every_other_round_begins_with_the_last_system(here: Lab) -> None:
+    turns: list[str] = []
+
+    async def measure(each: Bench) -> float:
+        turns.append(each.label)
+        if each.label == "broken":
+            raise OSError("the server has gone")
+        return float(len(turns))
+
+    table = Table("drain", "typed", "sqlite", "messages/s")
+    those = [bench(label, FakeChild()) for label in ("ours", "broken", "by hand")]
+    await here.interleave(table, those, measure, rounds=3)
+
+    assert turns == ["ours", "broken", "by hand", "by hand", "ours", "ours", "by hand"]
+    assert [(row.system, row.values) for row in table.rows] == [
+        ("ours", [1, 5, 6]),
+        ("broken", []),
+        ("by hand", [3, 4, 7]),
+    ]
+
+
 async def test_recovery_is_measured_on_the_other_stores_though_a_server_does_not_start(
     here: Lab,
     monkeypatch: pytest.MonkeyPatch,
@@ -185,6 +207,79 @@ def test_an_environment_that_cannot_be_made_is_left_out(
 
     with pytest.raises(NoEnvironment, match="pgqueuer could not be installed"):
         python_for("pgqueuer")
+
+
+def test_what_could_not_be_installed_before_a_run_is_not_tried_again_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[Any] = []
+
+    def fails(home: Path, **_: Any) -> None:
+        tries.append(home)
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(environments, "PLACE", tmp_path)
+    monkeypatch.setattr(environments, "_given_up", {})
+    monkeypatch.setattr(venv, "create", fails)
+    said: list[str] = []
+
+    environments.prepare(["pgqueuer", "pgqueuer"], said.append)
+
+    assert said == ["installing pgqueuer, once", "  that failed, and pgqueuer is left out"]
+    with pytest.raises(NoEnvironment, match="the disk is full"):
+        python_for("pgqueuer")
+    assert len(tries) == 1
+
+
+def test_what_is_installed_is_not_installed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def creates(home: Path, **_: Any) -> None:
+        home.mkdir(parents=True)
+
+    monkeypatch.setattr(environments, "PLACE", tmp_path)
+    monkeypatch.setattr(environments, "_given_up", {})
+    monkeypatch.setattr(venv, "create", creates)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+    said: list[str] = []
+
+    environments.prepare(["pgqueuer"], said.append)
+    environments.prepare(["pgqueuer"], said.append)
+
+    assert [line for line in said if "installing" in line] == ["installing pgqueuer, once"]
+
+
+class Asked(Exception):
+    """A scenario has named its systems."""
+
+
+@pytest.mark.parametrize("one", SCENARIOS, ids=lambda one: one.name)
+async def test_every_peer_of_a_scenario_is_installed_before_it_runs(
+    one: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def benches(
+        systems: Iterable[System], store: str, processes: int = 1
+    ) -> AsyncIterator[list[Bench]]:
+        those = list(systems)
+        wanted.update(system.environment for system in those if system.environment is not None)
+        if len(those) > 1:
+            raise Asked
+        yield []  # It may ask for them one by one.
+
+    async def server(store: str) -> None:
+        raise Asked
+
+    for store in one.seconds:
+        if store == NO_STORE:
+            continue
+        wanted = set[str]()
+        lab = Lab(Results(quick=False), STORES)
+        monkeypatch.setattr(lab, "benches", benches)
+        monkeypatch.setattr(lab, "server", server)
+        with suppress(Asked):
+            await one.run(lab, store)
+        lab.close()
+
+        assert wanted == set(one.environments(store))
 
 
 def test_an_environment_whose_index_does_not_answer_is_left_out(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import re
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from rich.text import Text
 
 from benchmarks import __main__ as command
@@ -16,7 +20,7 @@ from benchmarks.environments import ROOT
 from benchmarks.estimate import Estimate, Left
 from benchmarks.registry import Scenario, chosen, full_run
 from benchmarks.results import FULL, Course, Results, Row, Table, commit, flush_ms
-from benchmarks.run import run
+from benchmarks.run import _progress, run
 from benchmarks.scenarios import snapshot
 from benchmarks.show import summary_lines
 from benchmarks.systems import STORES
@@ -34,7 +38,7 @@ async def nothing(lab: object, store: str) -> None: ...
 
 
 def scenario(name: str) -> Scenario:
-    return Scenario(name, "nothing", nothing, {"sqlite": 1.0}, ("sqlite",))
+    return Scenario(name, "nothing", nothing, {"sqlite": 1.0}, {"sqlite": 0.1})
 
 
 def test_a_figure_that_is_missed_says_where_to_read_why_and_one_that_holds_does_not(
@@ -110,7 +114,7 @@ def test_a_quick_run_of_everything_names_each_bound_of_a_full_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = [
-        Scenario(one.name, one.what, nothing, one.seconds, one.quick, one.only_if_asked)
+        Scenario(one.name, one.what, nothing, one.seconds, one.quick, only_if_asked=one.only_if_asked)
         for one in chosen(None)
     ]
 
@@ -138,7 +142,7 @@ def test_a_run_of_a_part_judges_the_bounds_of_that_part(
     names: list[str] | None, stores: tuple[str, ...], tmp_path: Path
 ) -> None:
     some = [
-        Scenario(one.name, one.what, nothing, one.seconds, one.quick, one.only_if_asked)
+        Scenario(one.name, one.what, nothing, one.seconds, one.quick, only_if_asked=one.only_if_asked)
         for one in chosen(names)
     ]
 
@@ -200,7 +204,7 @@ def test_a_run_that_is_cut_off_leaves_the_results_of_the_one_before(tmp_path: Pa
 
     path = tmp_path / "deep" / "full.json"
     before = run([scenario("whole")], ["sqlite"], path)
-    cut_off = [scenario("first"), Scenario("second", "", interrupt, {"sqlite": 1.0}, ("sqlite",))]
+    cut_off = [scenario("first"), Scenario("second", "", interrupt, {"sqlite": 1.0}, {})]
 
     results = run(cut_off, ["sqlite"], path)
 
@@ -246,6 +250,79 @@ def test_drawing_again_removes_old_pictures_and_nothing_else(tmp_path: Path) -> 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["holiday.png", "notes.txt"]
 
 
+@pytest.fixture
+def as_typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Sets the words of the command, which leaves this process as it is."""
+    level = logging.getLogger("nightmail").level
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    yield lambda *words: monkeypatch.setattr("sys.argv", ["benchmarks", "run", *words])
+    logging.getLogger("nightmail").setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--quick", "--scenario", "recovery"], "recovery takes too long for a quick run: leave out QUICK"),
+        (
+            ["--quick", "--scenario", "takeover", "--scenario", "operating"],
+            "leave out QUICK; operating takes",
+        ),
+        (["--quick", "--scenario", "future", "--store", "redis"], "future runs on postgres in a quick run"),
+        (["--scenario", "takeover", "--store", "redis"], "takeover runs on postgres"),
+        (["--scenario", "year", "--store", "redis"], "year has no store and runs with all: leave out STORE"),
+    ],
+)
+def test_a_run_of_nothing_is_an_error_that_says_what_to_do(
+    words: list[str],
+    said: str,
+    as_typed: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    as_typed(*words)
+    monkeypatch.setattr(command, "run", unwanted)
+
+    with pytest.raises(SystemExit) as left:
+        command.main()
+
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def unwanted(*_: object, **__: object) -> None:
+    pytest.fail("it was run")
+
+
+def test_what_a_run_leaves_out_though_it_was_asked_for_is_said(
+    as_typed: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def notes(chosen: list[Scenario], *_: object, **__: object) -> Results:
+        ran.extend(one.name for one in chosen)
+        return Results(quick=True, interrupted=True)
+
+    as_typed("--quick", "--scenario", "keys", "--scenario", "recovery")
+    monkeypatch.setattr(command, "run", notes)
+
+    assert command.main() == 130
+    assert ran == ["recovery", "keys"]
+    assert "left out: recovery takes too long for a quick run" in capsys.readouterr().err
+
+
+def test_a_run_that_is_cut_off_while_peers_are_installed_ends_like_any_other(
+    as_typed: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    as_typed("--scenario", "drain")
+    monkeypatch.setattr("benchmarks.run.prepare", interrupted)
+
+    assert command.main() == 130
+
+
 @pytest.mark.parametrize("name", ["results", "results.txt", "."])
 def test_results_are_written_to_a_file_that_says_what_it_is(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -283,6 +360,17 @@ def test_the_estimate_is_shown_in_minutes_and_seconds() -> None:
     assert Left(Estimate([125.0], clock=lambda: 0.0)).render(None) == Text("about 2:05 left")
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_bar_is_on_the_console_of_the_tables_unless_that_is_a_file(terminal: bool) -> None:
+    tables = Console(file=io.StringIO(), force_terminal=terminal)
+
+    bar = _progress(Estimate([1.0]), tables).console
+
+    # Two consoles on one terminal do not know of each other's lines; and a bar is not wanted in a file.
+    assert (bar is tables) is terminal
+    assert bar is tables or bar.stderr
+
+
 def test_the_course_of_a_snapshot_has_the_throughput_of_each_whole_second() -> None:
     seconds = [{"at": 100.0 + n, "count": 800.0 - n, "p50": 0.01, "p99": 0.02} for n in range(5)]
 
@@ -295,6 +383,26 @@ def test_the_course_of_a_snapshot_has_the_throughput_of_each_whole_second() -> N
         {"handled": [799, 798, 797]},
         {"snapshot held": (1.5, 3.5)},
     )
+
+
+@pytest.mark.parametrize(
+    ("tails", "seconds"),
+    [
+        pytest.param([0.005] * 10, 0.0, id="normal at once"),
+        pytest.param([0.005] * 7 + [0.019, 0.005, 0.005], 0.0, id="what is under 20 ms is normal"),
+        pytest.param(
+            [0.015, 0.014, 0.015, 0.015, *[0.015] * 3, 0.029, 0.015, 0.015], 0.0, id="twice the median"
+        ),
+        pytest.param([0.9, 0.015, 0.9, *[0.015] * 4, 0.05, 0.05, 0.015], 3.0, id="not twice the worst"),
+    ],
+)
+def test_it_is_normal_again_when_the_tail_is_twice_the_median_before(
+    tails: list[float], seconds: float
+) -> None:
+    # Held from the fifth second to the seventh.
+    course = [{"at": 100.0 + n, "p99": tail} for n, tail in enumerate(tails)]
+
+    assert snapshot._until_normal(course, (104.0, 106.0)) == seconds
 
 
 def test_the_snapshot_is_held_while_the_rate_is_reached() -> None:

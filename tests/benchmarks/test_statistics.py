@@ -116,6 +116,19 @@ def test_a_bound_of_a_ratio_without_a_round_is_not_measured() -> None:
     assert verdict.word == "not measured"
 
 
+def test_a_ratio_of_several_rounds_is_shown_with_its_spread() -> None:
+    table = measured([20.0, 30.0, 23.0], [10.0, 10.0, 10.0]).tables[0]
+
+    assert [line.partition("  x ")[2] for line in table_lines(table)[1:]] == [
+        "",
+        "2.30 (2.00 to 3.00)  10.0 to 10.0, 3 rounds",
+    ]
+
+
+def test_a_ratio_of_one_round_has_no_spread() -> None:
+    assert table_lines(measured([20.0, 30.0], [10.0]).tables[0])[-1].endswith("  x 2.00")
+
+
 def test_a_table_with_nothing_to_compare_shows_no_ratio() -> None:
     table = measured([80.0], [0.0]).tables[0]
 
