@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nightmail.cli.app import main
+from nightmail.cli.audit import VARIABLE
 from nightmail.cli.which_store import URL_VARIABLE
 from nightmail.message import Message
 from nightmail.store import FullStore
@@ -74,6 +76,20 @@ def test_it_fails_for_as_long_as_something_is_left(
     asyncio.run(age_the_lease())
     assert main([COMMAND, postgres_url, "--lease-ttl", "60", "--until-empty"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == ["moved messages: 1", "nothing is left there"]
+
+
+def test_what_has_moved_is_noted(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "audit.jsonl"
+    monkeypatch.setenv(VARIABLE, str(log))
+    prepare(postgres_url, two_orders_and_one_that_is_leased)
+
+    main([COMMAND, postgres_url, "--dry-run"])
+    main([COMMAND, postgres_url])
+    main([COMMAND, postgres_url])
+
+    (line,) = map(json.loads, log.read_text().splitlines())
+    assert (line["action"], line["count"]) == ("move-outbox", 2)
+    assert line["message"].startswith("move-outbox by ")
 
 
 def test_rows_that_stay_are_named(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from nightmail.cli import audit
 from nightmail.cli.progress import counting
 from nightmail.cli.running import Session, on_store
 from nightmail.operations import benchmark
 from nightmail.wording import count
 
 
-@on_store(json=True)
+@on_store(json=True, changes=True)
 async def bench(
     session: Session,
     messages: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many messages.")] = 2_000,
@@ -25,6 +26,7 @@ async def bench(
             result = await benchmark.bench(
                 store, messages=messages, body_bytes=size, workers=workers, progress=counter
             )
+        audit.changed(session, "bench", count=result.messages)
     if session.out.as_json:
         session.out.json(result)
         return

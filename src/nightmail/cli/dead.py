@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from nightmail.cli import audit
 from nightmail.cli.confirming import confirm
 from nightmail.cli.exit_codes import DONE, INCOMPLETE, NOT_FOUND, Refusal
 from nightmail.cli.messages import Body, check_id, facts_of
@@ -159,7 +160,7 @@ def _print_groups(session: Session, summary: DeadSummary) -> None:
 
 
 @app.command("redrive")
-@on_store()
+@on_store(changes=True)
 async def redrive(
     session: Session,
     queue: Queue = None,
@@ -195,7 +196,11 @@ async def redrive(
         pace = "" if rate is None else f", {rate:g} a second"
         target = "where they died" if to is None else safe(to)
         confirm(f"send {several(wanted, 'dead letter')} to {target}{pace}", yes=yes)
-        with counting("redriven", wanted) as counter, told_if_interrupted(session.out, counter):
+        with (
+            counting("redriven", wanted) as counter,
+            audit.counted(session, "dead redrive", counter, queue=queue, to=to, ids=ids),
+            told_if_interrupted(session.out, counter),
+        ):
             moved = await redriving.redrive(
                 store,
                 which,
@@ -218,7 +223,7 @@ async def redrive(
 
 
 @app.command("purge")
-@on_store()
+@on_store(changes=True)
 async def purge(
     session: Session,
     queue: Queue = None,
@@ -238,7 +243,11 @@ async def purge(
         if not wanted or dry_run:
             return DONE
         confirm(f"delete {several(wanted, 'dead letter')} for good", yes=yes)
-        with counting("deleted", wanted) as counter, told_if_interrupted(session.out, counter):
+        with (
+            counting("deleted", wanted) as counter,
+            audit.counted(session, "dead purge", counter, queue=queue, ids=ids),
+            told_if_interrupted(session.out, counter),
+        ):
             # Not more than was agreed to, whatever dies meanwhile.
             deleted = await redriving.purge(store, which, limit=wanted, progress=counter)
     session.out.say(f"{count(deleted)} deleted")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from nightmail.cli import audit
 from nightmail.cli.exit_codes import DONE, INCOMPLETE, Refusal
+from nightmail.cli.progress import Counter
 from nightmail.cli.running import Session, on_store
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ SHOWN: Final = 20
 """How many of the rows that stay are listed."""
 
 
-@on_store(positional=True)
+@on_store(positional=True, changes=True)
 async def move_outbox(
     session: Session,
     from_table: Annotated[
@@ -65,8 +66,9 @@ async def move_outbox(
         if dry_run:
             print("nothing was changed")
             return DONE
-        tell = _every_second(census.rows)
-        moved = await (mover.move_all(tell) if until_empty else mover.move(tell))
+        tell = _Teller(census.rows)
+        with audit.counted(session, "move-outbox", tell):
+            moved = await (mover.move_all(tell.batch) if until_empty else mover.move(tell.batch))
         left = await mover.count()
     return _conclude(moved, left, old)
 
@@ -82,16 +84,19 @@ def _print_census(census: Census, old: OldTables) -> None:
         print(f"{old.dead}: {census.dead} dead letters")
 
 
-def _every_second(rows: int) -> Callable[[Moved], None]:
-    said_at = monotonic()
+class _Teller(Counter):
+    """Says how far it is, at most once a second."""
 
-    def tell(moved: Moved) -> None:
-        nonlocal said_at
-        if monotonic() - said_at >= 1:
-            said_at = monotonic()
-            print(f"{moved.messages + moved.dead} of about {rows} moved", flush=True)
+    def __init__(self, rows: int) -> None:
+        super().__init__("moved", rows)
+        self._said_at = monotonic()
 
-    return tell
+    def batch(self, moved: Moved) -> None:
+        """So much has moved."""
+        self(moved.messages + moved.dead)
+        if monotonic() - self._said_at >= 1:
+            self._said_at = monotonic()
+            print(f"{self.done} of about {self.total} moved", flush=True)
 
 
 def _conclude(moved: Moved, left: Census, old: OldTables) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from nightmail.cli import audit
 from nightmail.cli.exit_codes import NOT_FOUND, Refusal
 from nightmail.cli.operator import By, named
 from nightmail.cli.running import Session, on_store
@@ -22,7 +23,7 @@ Queue = Annotated[str, typer.Argument(help="The queue.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this ordering key of the queue.")]
 
 
-@on_store()
+@on_store(changes=True)
 async def pause(
     session: Session,
     queue: Queue,
@@ -40,6 +41,7 @@ async def pause(
     check_pause(queue, key, end, named(by), automatic=False)
     async with session.chosen.ready(adopt=True) as store:
         await store.pause(queue, ordering_key=key, until=end, by=named(by), reason=reason)
+        audit.changed(session, "pause" if key is None else "pause one key", by=by, queue=queue)
         found = [
             each for each in await store.pauses(queue) if each.ordering_key == key and not each.automatic
         ]
@@ -75,7 +77,7 @@ def _end(for_: str | None, until: str | None) -> datetime | timedelta | None:
     return found
 
 
-@on_store()
+@on_store(changes=True)
 async def resume(
     session: Session,
     queue: Queue,
@@ -90,12 +92,21 @@ async def resume(
         raise Refusal("a breaker is of a whole queue: give --breaker or --key, not both")
     async with session.chosen.ready(adopt=True) as store:
         ended = await store.resume(queue, ordering_key=key, automatic=breaker)
+        if ended:
+            audit.changed(session, _resumed(key, breaker=breaker), queue=queue)
         others = await store.pauses(queue)
     if not ended:
         raise Refusal(f"{_what(queue, key)} is not paused{_but(others, key, breaker=breaker)}", NOT_FOUND)
     session.out.say(f"{_what(queue, key)} is resumed")
     if others:
         session.out.note(f"still paused: {', '.join(_named(each) for each in others)}")
+
+
+def _resumed(key: str | None, *, breaker: bool) -> str:
+    """What was done, without the key."""
+    if breaker:
+        return "resume breaker"
+    return "resume" if key is None else "resume one key"
 
 
 def _but(others: list[Pause], key: str | None, *, breaker: bool) -> str:

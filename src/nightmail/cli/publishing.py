@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from nightmail.cli import audit
 from nightmail.cli.exit_codes import INCOMPLETE, Refusal
 from nightmail.cli.running import Session, on_store
 from nightmail.cli.texts import duration, positive_duration, safe, time
@@ -18,7 +19,7 @@ JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 
 
-@on_store(json=True)
+@on_store(json=True, changes=True)
 async def publish(
     session: Session,
     queue: Annotated[str, typer.Argument(help="The queue to publish to.")],
@@ -57,6 +58,8 @@ async def publish(
     )
     async with session.chosen.ready(adopt=True) as store:
         id_ = await store.publish(message)
+        if id_ is not None:
+            audit.changed(session, "publish", queue=queue, ids=[id_], count=1)
     if session.out.as_json:
         session.out.json({"id": id_})
     elif id_ is not None:

@@ -9,13 +9,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import Annotated, Any, Concatenate, Final, ParamSpec
 
 import typer
 
+from nightmail.cli import audit
 from nightmail.cli.exit_codes import INTERRUPTED, code_of, line_of
 from nightmail.cli.output import Output
 from nightmail.cli.which_store import URL_VARIABLE, Chosen, choose
@@ -69,10 +70,13 @@ class Session:
 Command = Callable[Concatenate[Session, P], Coroutine[Any, Any, int | None]]
 
 
-def on_store(*, json: bool = False, positional: bool = False) -> Callable[[Command[P]], Callable[..., None]]:
+def on_store(
+    *, json: bool = False, positional: bool = False, changes: bool = False
+) -> Callable[[Command[P]], Callable[..., None]]:
     """A command on a store: its own parameters, and those that name the store.
 
-    `json`: it can print JSON. `positional`: the URL may also be given without `--url`.
+    `json`: it can print JSON. `positional`: the URL may also be given without `--url`. `changes`: what it
+    does is noted, see `audit`.
     """
 
     def wrap(command: Command[P]) -> Callable[..., None]:
@@ -87,7 +91,18 @@ def on_store(*, json: bool = False, positional: bool = False) -> Callable[[Comma
             as_json: bool = False,
             **own: Any,
         ) -> None:
-            _run(command, own, app=app, url=url_argument or url, tables=tables, debug=debug, as_json=as_json)
+            # Before anything is done, so that nothing is done that could not be noted.
+            noting = audit.kept if changes else nullcontext
+            _run(
+                command,
+                own,
+                noting,
+                app=app,
+                url=url_argument or url,
+                tables=tables,
+                debug=debug,
+                as_json=as_json,
+            )
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         shared: dict[str, tuple[Any, Any]] = {
@@ -121,6 +136,7 @@ def on_store(*, json: bool = False, positional: bool = False) -> Callable[[Comma
 def _run(
     command: Callable[..., Coroutine[Any, Any, int | None]],
     own: dict[str, Any],
+    noting: Callable[[], AbstractContextManager[None]],
     *,
     app: str | None,
     url: str | None,
@@ -132,7 +148,7 @@ def _run(
     try:
         chosen = choose(app=app, url=url, tables=tables)
         where = chosen.where
-        with _terminated_like_interrupted(), _library_log(as_json=as_json):
+        with _terminated_like_interrupted(), _library_log(as_json=as_json), noting():
             code = asyncio.run(command(Session(chosen, Output(as_json=as_json)), **own))
     except (typer.Exit, typer.Abort):
         raise
@@ -164,6 +180,7 @@ def _library_log(*, as_json: bool) -> Iterator[None]:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter() if as_json else logging.Formatter("nightmail: %(message)s"))
+    handler.addFilter(audit.is_other)
     library.addHandler(handler)
     try:
         yield

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from nightmail.cli import audit
 from nightmail.cli.exit_codes import DONE, SCHEMA, Refusal
 from nightmail.cli.progress import working
 from nightmail.cli.running import Session, on_store
@@ -14,7 +15,7 @@ from nightmail.errors import SchemaDrift, SchemaMissing, SchemaOutdated
 from nightmail.store import FullStore
 
 
-@on_store(positional=True)
+@on_store(positional=True, changes=True)
 async def migrate(
     session: Session,
     sql: Annotated[
@@ -54,6 +55,8 @@ async def migrate(
         return SCHEMA if plan else DONE
     async with session.chosen.opened() as store, working("migrating"):
         await store.migrate(repair=repair)
+        if plan:
+            audit.changed(session, "migrate")
         await store.check()
     session.out.say(f"{name}: the tables are up to date")
     return DONE

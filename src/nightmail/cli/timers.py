@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from nightmail.cli import audit
 from nightmail.cli.confirming import confirm
 from nightmail.cli.exit_codes import NOT_FOUND, Refusal
 from nightmail.cli.progress import counting, told_if_interrupted
@@ -21,7 +22,7 @@ from nightmail.wording import count, several
 Queue = Annotated[str, typer.Argument(help="The queue.")]
 
 
-@on_store()
+@on_store(changes=True)
 async def cancel(
     session: Session,
     queue: Queue,
@@ -39,6 +40,7 @@ async def cancel(
         if timer_id is not None:
             if not await store.cancel(queue, timer_id):
                 raise Refusal(_no_timer(queue, timer_id), NOT_FOUND)
+            audit.changed(session, "cancel", queue=queue, count=1)
             session.out.say(f"{safe(timer_id)} of {safe(queue)} is cancelled")
             return
         stats = (await store.stats()).get(queue, QueueStats())
@@ -47,13 +49,17 @@ async def cancel(
             session.out.say(f"nothing waits in {safe(queue)}")
             return
         confirm(f"remove {several(waiting, 'waiting message')} of {safe(queue)}, for good", yes=yes)
-        with counting("removed", waiting) as counter, told_if_interrupted(session.out, counter):
+        with (
+            counting("removed", waiting) as counter,
+            audit.counted(session, "cancel everything", counter, queue=queue),
+            told_if_interrupted(session.out, counter),
+        ):
             # Not more than was agreed to, whatever is published meanwhile.
             removed = await redriving.empty(store, queue, limit=waiting, progress=counter)
     session.out.say(f"{count(removed)} removed")
 
 
-@on_store()
+@on_store(changes=True)
 async def reschedule(
     session: Session,
     queue: Queue,
@@ -70,6 +76,7 @@ async def reschedule(
     async with session.chosen.ready(adopt=True) as store:
         if not await store.reschedule(queue, timer_id, due):
             raise Refusal(_no_timer(queue, timer_id), NOT_FOUND)
+        audit.changed(session, "reschedule", queue=queue, count=1)
     session.out.say(f"{safe(timer_id)} of {safe(queue)} is moved")
 
 

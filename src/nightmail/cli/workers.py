@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from nightmail.cli import audit
 from nightmail.cli.exit_codes import NOT_FOUND, Refusal
 from nightmail.cli.messages import check_id
 from nightmail.cli.operator import By, named
@@ -87,7 +88,7 @@ def _busy(worker: WorkerRecord) -> str:
     return f"{int(total(said, 'running'))} of {slots}" if slots else "-"
 
 
-@on_store()
+@on_store(changes=True)
 async def stop(
     session: Session,
     id_: Annotated[int, typer.Argument(metavar="ID", help="The id of a message that runs.")],
@@ -98,6 +99,7 @@ async def stop(
     async with session.chosen.ready(adopt=True) as store:
         if not await store.request_stop(id_, by=named(by)):
             raise Refusal(f"message {id_} does not run. `nightmail why {id_}` says where it is", NOT_FOUND)
+        audit.changed(session, "stop", by=by, ids=[id_])
         holder = (await store.facts(id_)).worker_id
         found = next((each for each in await store.workers() if each.id == holder), None)
     where = "its worker" if found is None else f"{safe(found.host)}/{found.pid}"
