@@ -1,4 +1,4 @@
-"""pgqueuer, on asyncpg. `best` is what its tuning guide says, where that is faster here: see benchmarks/README.md."""
+"""pgqueuer, on asyncpg. `best` is what a sweep kept of its tuning guide: see benchmarks/README.md."""
 
 from __future__ import annotations
 
