@@ -13,7 +13,7 @@ from benchmarks.scenarios.dispatch import ALONE
 from benchmarks.scenarios.drain import BATCH, DEFAULT, PLAIN, PROCESSOR, TRIPS, TYPED
 from benchmarks.scenarios.latency import LEAST, MACHINE
 from benchmarks.scenarios.parameter import STOCK
-from benchmarks.scenarios.publish import BULK, SESSION, case
+from benchmarks.scenarios.publish import OWN_BULK, SESSION, SESSION_BULK, case
 from benchmarks.show import number
 from benchmarks.systems import BEST, DEFAULTS, STORES
 
@@ -23,7 +23,8 @@ OVERVIEW = "overview"
 HEADLINES = (
     ("publish", SESSION, "postgres"),
     ("publish", case(SESSION, 16), "postgres"),
-    ("publish", BULK, "postgres"),
+    ("publish", SESSION_BULK, "postgres"),
+    ("publish", OWN_BULK, "postgres"),
     ("drain", DEFAULT, "postgres"),
     ("drain", TYPED, "postgres"),
     ("drain", PLAIN, "postgres"),

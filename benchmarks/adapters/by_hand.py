@@ -59,8 +59,9 @@ class ByHand(Adapter):
                 continue
             for _, body in rows:
                 await _take(Order.model_validate_json(body))
-            await self.delete([id_ for id_, _ in rows])
+            # Handled, and counted as soon as that: a handler of the others counts before its message is settled.
             tally.some(len(rows))
+            await self.delete([id_ for id_, _ in rows])
 
     async def stop(self) -> None:
         """After the batch that it has."""

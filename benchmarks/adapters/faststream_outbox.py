@@ -13,7 +13,7 @@ from faststream_outbox.autovacuum import outbox_autovacuum_ddl
 from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
-from benchmarks.adapters.harness import Adapter, Send, Unsupported, serve
+from benchmarks.adapters.harness import Adapter, Send, SendMany, Unsupported, serve
 from benchmarks.adapters.payload import Order
 from benchmarks.adapters.tally import Tally
 
@@ -42,6 +42,8 @@ class FastStreamOutbox(Adapter):
             await connection.run_sync(self._metadata.create_all)
             if self._best:
                 await connection.execute(text(outbox_autovacuum_ddl("outbox")))
+        # Its pool keeps the connection, which a process that only consumes would not have.
+        await self._engine.dispose()
         self._publishing = self._broker(self._engine)
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
 
@@ -66,6 +68,12 @@ class FastStreamOutbox(Adapter):
 
         yield send
         await engine.dispose()
+
+    @asynccontextmanager
+    async def publisher_of_many(self, how: str) -> AsyncIterator[SendMany]:
+        if how == "own":
+            raise Unsupported("commit of its own")
+        yield self.publish_many
 
     async def publish_many(self, bodies: list[dict[str, Any]], queue: str, due: float | None) -> None:
         async with self._sessions() as session, session.begin():

@@ -24,13 +24,20 @@ class FastStreamRedisTimers(Adapter):
     """A client for publishing and one for consuming."""
 
     def __init__(self) -> None:
+        self._publishing: Any = None
+        self._client: Any = None
         self._consuming: tuple[Any, Any] | None = None
 
     async def open(self, url: str, profile: str) -> None:
         self._url, self._best = url, profile == "best"
-        self._client = Redis.from_url(url)
-        self._publishing = self._broker(self._client)
-        await self._publishing.connect()
+
+    async def _publisher(self) -> Any:
+        """Connected when it first publishes: a process that only consumes has no such connection."""
+        if self._publishing is None:
+            self._client = Redis.from_url(self._url)
+            self._publishing = self._broker(self._client)
+            await self._publishing.connect()
+        return self._publishing
 
     def _broker(self, client: Any) -> Any:
         return TimersBroker(client, **({"logger": None} if self._best else {}))
@@ -39,18 +46,19 @@ class FastStreamRedisTimers(Adapter):
     async def publisher(self, how: str) -> AsyncIterator[Send]:
         if how == "driver":
             raise Unsupported("transactions of the caller")
+        broker = await self._publisher()
 
         async def send(body: dict[str, Any], queue: str, due: float | None, timer: str | None) -> object:
-            return await self._publishing.publish(body, queue, activate_at=_date(due), timer_id=timer or "")
+            return await broker.publish(body, queue, activate_at=_date(due), timer_id=timer or "")
 
         yield send
 
     async def publish_many(self, bodies: list[dict[str, Any]], queue: str, due: float | None) -> None:
-        left = iter(bodies)
+        left, broker = iter(bodies), await self._publisher()
 
         async def some() -> None:
             for body in left:
-                await self._publishing.publish(body, queue, activate_at=_date(due))
+                await broker.publish(body, queue, activate_at=_date(due))
 
         await asyncio.gather(*(some() for _ in range(AT_ONCE)))
 
@@ -96,7 +104,8 @@ class FastStreamRedisTimers(Adapter):
 
     async def close(self) -> None:
         await self.stop()
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
 
 def _date(due: float | None) -> datetime | None:

@@ -4,6 +4,7 @@
     {"do": "fill", "queue": ..., "count": N}             a backlog, a thousand in a transaction
     {"do": "publish", "how": ..., "publishers": N, "seconds": S}
     {"do": "pace", "rate": R, "seconds": S}              a steady stream, each with the time it was planned for
+    {"do": "now_and_then", "count": N, "least": S, "most": S}   a few, with a random time before each
     {"do": "timers", "count": N, "after": S, "spread": S}
     {"do": "start", "handlers": {"orders": "typed"}}
     {"do": "wait", "queue": ..., "count": N, ...}        until so many were handled, or patience ends
@@ -22,8 +23,8 @@ import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, TypeAlias
 
 from benchmarks.adapters.payload import BODY, order
@@ -31,6 +32,9 @@ from benchmarks.adapters.tally import Tally
 
 Send: TypeAlias = Callable[[dict[str, Any], str, "float | None", "str | None"], Awaitable[object]]
 """Publishes one order to a queue, due at a time or at once, perhaps with a timer id, in a transaction of its own."""
+
+SendMany: TypeAlias = Callable[[list[dict[str, Any]], str, "float | None"], Awaitable[object]]
+"""The same for many orders in one transaction."""
 
 BULK: Final = 1000
 LOOK_SECONDS: Final = 0.005
@@ -46,7 +50,9 @@ class Adapter(ABC):
 
     @abstractmethod
     async def open(self, url: str, profile: str) -> None:
-        """Make the tables where they are missing, and connect what publishes."""
+        """Make the tables where they are missing. What publishes connects when it first does: a process that only
+        consumes has the connections of a consumer.
+        """
 
     @abstractmethod
     def publisher(self, how: str) -> AbstractAsyncContextManager[Send]:
@@ -59,6 +65,13 @@ class Adapter(ABC):
     @abstractmethod
     async def publish_many(self, bodies: list[dict[str, Any]], queue: str, due: float | None) -> None:
         """Many at once, in the fastest way that the system documents."""
+
+    @asynccontextmanager
+    async def publisher_of_many(self, how: str) -> AsyncIterator[SendMany]:
+        """The same for many in one transaction, which is the caller's or the system's own."""
+        if how != "own":
+            raise Unsupported("publishing in an AsyncSession")
+        yield self.publish_many
 
     @abstractmethod
     async def start(self, handlers: Mapping[str, str], tallies: Mapping[str, Tally]) -> None:
@@ -96,11 +109,17 @@ class Harness:
         return {"seconds": time.time() - begun}
 
     async def publish(
-        self, queue: str, how: str, publishers: int, seconds: float, timers: bool = False
+        self,
+        queue: str,
+        how: str,
+        publishers: int,
+        seconds: float,
+        timers: bool = False,
+        bulk: bool = False,
     ) -> dict[str, Any]:
         """As many as can be in so many seconds, one per transaction or, `bulk`, a thousand."""
-        if how == "bulk":
-            return await self._publish_bulk(queue, seconds)
+        if bulk:
+            return await self._publish_bulk(queue, how, seconds)
         async with AsyncExitStack() as stack:
             senders = [
                 await stack.enter_async_context(self._adapter.publisher(how)) for _ in range(publishers)
@@ -130,14 +149,15 @@ class Harness:
         except Unsupported:
             return await stack.enter_async_context(self._adapter.publisher("session"))
 
-    async def _publish_bulk(self, queue: str, seconds: float) -> dict[str, Any]:
+    async def _publish_bulk(self, queue: str, how: str, seconds: float) -> dict[str, Any]:
         count, bodies = 0, [BODY] * BULK
-        await self._adapter.publish_many(bodies, queue, None)
-        begun = time.time()
-        while time.time() < begun + seconds:
-            await self._adapter.publish_many(bodies, queue, None)
-            count += BULK
-        return {"count": count, "seconds": time.time() - begun}
+        async with self._adapter.publisher_of_many(how) as send:
+            await send(bodies, queue, None)
+            begun = time.time()
+            while time.time() < begun + seconds:
+                await send(bodies, queue, None)
+                count += BULK
+            return {"count": count, "seconds": time.time() - begun}
 
     async def pace(self, queue: str, rate: float, seconds: float, step: float) -> dict[str, Any]:
         """`rate` messages a second in steps of so many seconds, whatever the consumer does.
@@ -159,6 +179,15 @@ class Harness:
                     await send(order(sent, time.time()), queue, None, None)
                     sent += 1
             return {"count": sent, "seconds": time.time() - begun, "behind": behind}
+
+    async def now_and_then(self, queue: str, count: int, least: float, most: float) -> dict[str, Any]:
+        """So many, each after a random time in which nothing happens, and with the time at which it is sent."""
+        async with AsyncExitStack() as stack:
+            send = await self._any_publisher(stack)
+            for number in range(count):
+                await asyncio.sleep(random.uniform(least, most))
+                await send(order(number, time.time()), queue, None, None)
+        return {}
 
     async def timers(self, queue: str, count: int, after: float, spread: float) -> dict[str, Any]:
         """Timers that fall due one by one, at random moments."""

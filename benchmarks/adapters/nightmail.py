@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from benchmarks.adapters.harness import Adapter, Send, Unsupported, serve
+from benchmarks.adapters.harness import Adapter, Send, SendMany, Unsupported, serve
 from benchmarks.adapters.payload import Order
 from benchmarks.adapters.tally import Tally
 from nightmail import Delivery, OutboxBroker, Worker, open_store
 from nightmail.broker.options import BrokerOptions
 from nightmail.stores.sqlite import begin_immediate
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 _ASYNC_DRIVERS = {"postgresql": "postgresql+asyncpg", "mysql": "mysql+asyncmy", "sqlite": "sqlite+aiosqlite"}
 
@@ -54,23 +57,17 @@ class Nightmail(Adapter):
 
                 yield send
             case "session", _:
-                from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+                async with self._sessions() as sessions:
 
-                engine = create_async_engine(self._url.replace(self._scheme, _ASYNC_DRIVERS[self._scheme], 1))
-                if self._scheme == "sqlite":
-                    begin_immediate(engine)
-                sessions = async_sessionmaker(engine, expire_on_commit=False)
+                    async def send(
+                        body: dict[str, Any], queue: str, due: float | None, timer: str | None
+                    ) -> object:
+                        async with sessions() as session, session.begin():
+                            return await broker.publish(
+                                body, queue, activate_at=_date(due), timer_id=timer, session=session
+                            )
 
-                async def send(
-                    body: dict[str, Any], queue: str, due: float | None, timer: str | None
-                ) -> object:
-                    async with sessions() as session, session.begin():
-                        return await broker.publish(
-                            body, queue, activate_at=_date(due), timer_id=timer, session=session
-                        )
-
-                yield send
-                await engine.dispose()
+                    yield send
             case "driver", "postgresql":
                 import asyncpg
 
@@ -121,8 +118,49 @@ class Nightmail(Adapter):
                         return id_
 
                     yield send
+            case "driver", "redis":
+                from redis.asyncio import Redis
+
+                client = Redis.from_url(self._url)
+
+                async def send(
+                    body: dict[str, Any], queue: str, due: float | None, timer: str | None
+                ) -> object:
+                    async with client.pipeline(transaction=True) as pipe:
+                        await broker.publish(
+                            body, queue, activate_at=_date(due), timer_id=timer, session=pipe
+                        )
+                        return await pipe.execute()
+
+                yield send
+                await client.aclose()
             case _:
                 raise Unsupported(f"{how} on {self._scheme}")
+
+    @asynccontextmanager
+    async def _sessions(self) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
+        """Sessions of an engine of the caller's."""
+        from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+        engine = create_async_engine(self._url.replace(self._scheme, _ASYNC_DRIVERS[self._scheme], 1))
+        if self._scheme == "sqlite":
+            begin_immediate(engine)
+        yield async_sessionmaker(engine, expire_on_commit=False)
+        await engine.dispose()
+
+    @asynccontextmanager
+    async def publisher_of_many(self, how: str) -> AsyncIterator[SendMany]:
+        if how == "own":
+            yield self.publish_many
+            return
+        broker = await self._broker()
+        async with self._sessions() as sessions:
+
+            async def send(bodies: list[dict[str, Any]], queue: str, due: float | None) -> None:
+                async with sessions() as session, session.begin():
+                    await broker.publish_batch(*bodies, queue=queue, activate_at=_date(due), session=session)
+
+            yield send
 
     async def publish_many(self, bodies: list[dict[str, Any]], queue: str, due: float | None) -> None:
         broker = await self._broker()

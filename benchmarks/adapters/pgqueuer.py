@@ -1,4 +1,4 @@
-"""pgqueuer, on asyncpg. `best` claims 500 at a time through its pool driver: see benchmarks/README.md."""
+"""pgqueuer, on asyncpg. `best` is what a sweep kept of its tuning guide: see benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import asyncpg
 from pgqueuer import PgQueuer
+from pgqueuer.adapters.persistence.qb import DBSettings, Durability, QueryBuilderEnvironment
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 from pgqueuer.queries import Queries
 
@@ -26,14 +27,31 @@ class PgQueuerAdapter(Adapter):
     """A connection for publishing; one, or a pool, for consuming."""
 
     def __init__(self) -> None:
+        self._publishing: tuple[Any, Queries] | None = None
         self._consuming: tuple[Any, asyncio.Task[None], Any] | None = None
 
     async def open(self, url: str, profile: str) -> None:
         self._url, self._best = url, profile == "best"
-        self._connection = await asyncpg.connect(url)
-        self._queries = Queries(AsyncpgDriver(self._connection))
-        if not await self._connection.fetchval("select to_regclass('pgqueuer') is not null"):
-            await self._queries.install()
+        connection = await asyncpg.connect(url)
+        if not await connection.fetchval("select to_regclass('pgqueuer') is not null"):
+            await self._install(AsyncpgDriver(connection))
+        await connection.close()
+
+    async def _install(self, driver: AsyncpgDriver) -> None:
+        if not self._best:
+            await Queries(driver).install()
+            return
+        # The log of finished jobs and the statistics are not durable then; jobs are as before.
+        queries = Queries(driver, QueryBuilderEnvironment(DBSettings(durability=Durability.balanced)))
+        await queries.install()
+        await queries.optimize_autovacuum()
+
+    async def _publisher(self) -> Queries:
+        """Connected when it first publishes: a process that only consumes has no such connection."""
+        if self._publishing is None:
+            connection = await asyncpg.connect(self._url)
+            self._publishing = connection, Queries(AsyncpgDriver(connection))
+        return self._publishing[1]
 
     @asynccontextmanager
     async def publisher(self, how: str) -> AsyncIterator[Send]:
@@ -54,7 +72,8 @@ class PgQueuerAdapter(Adapter):
 
     async def publish_many(self, bodies: list[dict[str, Any]], queue: str, due: float | None) -> None:
         count = len(bodies)
-        await self._queries.enqueue(
+        queries = await self._publisher()
+        await queries.enqueue(
             [queue] * count,
             [json.dumps(body).encode() for body in bodies],
             [0] * count,
@@ -83,7 +102,8 @@ class PgQueuerAdapter(Adapter):
 
     async def close(self) -> None:
         await self.stop()
-        await self._connection.close()
+        if self._publishing is not None:
+            await self._publishing[0].close()
 
 
 def _register(worker: Any, queue: str, kind: str, tally: Tally) -> None:

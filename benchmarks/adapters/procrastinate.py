@@ -22,40 +22,43 @@ class Procrastinate(Adapter):
     """One app publishes, another consumes. A queue's task has its name."""
 
     def __init__(self) -> None:
+        self._publishing: Any = None
         self._consuming: tuple[Any, asyncio.Task[None]] | None = None
 
     async def open(self, url: str, profile: str) -> None:
         self._url, self._best = url, profile == "best"
-        self._publishing = App(connector=PsycopgConnector(conninfo=url))
-        await self._publishing.open_async()
         async with await psycopg.AsyncConnection.connect(url) as connection:
             found = await connection.execute("select to_regclass('procrastinate_jobs') is not null")
             row = await found.fetchone()
         if row is None or not row[0]:
-            await self._publishing.schema_manager.apply_schema_async()
+            async with App(connector=PsycopgConnector(conninfo=url)).open_async() as app:
+                await app.schema_manager.apply_schema_async()
 
-    def _task(self, queue: str, due: float | None, timer: str | None, **options: Any) -> Any:
-        return self._publishing.configure_task(
-            queue, queue=queue, schedule_at=_date(due), queueing_lock=timer, **options
-        )
+    async def _publisher(self) -> Any:
+        """Connected when it first publishes: a process that only consumes has no such pool."""
+        if self._publishing is None:
+            self._publishing = App(connector=PsycopgConnector(conninfo=self._url))
+            await self._publishing.open_async()
+        return self._publishing
 
     @asynccontextmanager
     async def publisher(self, how: str) -> AsyncIterator[Send]:
         if how == "session":
             raise Unsupported("publishing in an AsyncSession")
+        app = await self._publisher()
         connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True)
 
         async def send(body: dict[str, Any], queue: str, due: float | None, timer: str | None) -> object:
             if how == "own":
-                return await self._task(queue, due, timer).defer_async(**body)
+                return await _task(app, queue, due, timer).defer_async(**body)
             async with connection.transaction():
-                return await self._task(queue, due, timer, connection=connection).defer_async(**body)
+                return await _task(app, queue, due, timer, connection=connection).defer_async(**body)
 
         yield send
         await connection.close()
 
     async def publish_many(self, bodies: list[dict[str, Any]], queue: str, due: float | None) -> None:
-        await self._task(queue, due, None).batch_defer_async(*bodies)
+        await _task(await self._publisher(), queue, due, None).batch_defer_async(*bodies)
 
     async def start(self, handlers: Mapping[str, str], tallies: Mapping[str, Tally]) -> None:
         app = App(connector=PsycopgConnector(conninfo=self._url))
@@ -79,7 +82,12 @@ class Procrastinate(Adapter):
 
     async def close(self) -> None:
         await self.stop()
-        await self._publishing.close_async()
+        if self._publishing is not None:
+            await self._publishing.close_async()
+
+
+def _task(app: Any, queue: str, due: float | None, timer: str | None, **options: Any) -> Any:
+    return app.configure_task(queue, queue=queue, schedule_at=_date(due), queueing_lock=timer, **options)
 
 
 def _register(app: Any, queue: str, kind: str, tally: Tally) -> None:

@@ -20,14 +20,19 @@ BEFORE_SECONDS = 3.0
 MEDIAN, P95, P99, LEAST = "p50", "p95", "p99", "earliest"
 MACHINE = "asyncio.sleep, no store"
 TOGETHER = "all systems at once, for lack of time"
+GAP_SECONDS = (0.6, 1.5)
+"""Before each message that is picked up. SQLite is polled quickly for half a second after a write, MariaDB every eighth
+of a second: with less in between, a consumer would be measured that is not idle, and peers before they back off.
+"""
 
 
 class _Found:
-    """Tables of the median, the tail and the earliest, filled together."""
+    """Tables of the median, the tail and the earliest, filled together, with the same note."""
 
-    def __init__(self, lab: Lab, scenario: str, store: str, cases: tuple[str, ...]) -> None:
+    def __init__(self, lab: Lab, scenario: str, store: str, cases: tuple[str, ...], note: str = "") -> None:
         self._tables = {
-            case: Table(scenario, case, store, "ms", less_is_better=case != LEAST) for case in cases
+            case: Table(scenario, case, store, "ms", less_is_better=case != LEAST, note=note)
+            for case in cases
         }
         lab.results.tables.extend(self._tables.values())
 
@@ -43,10 +48,14 @@ class _Found:
 
 
 async def pick_up(lab: Lab, store: str) -> None:
-    """From just before a message is published, by its own commit in one process, to the first line of the handler in
-    another that has nothing else to do.
+    """From just before a message is published in one process to the first line of the handler in another that has
+    nothing else to do, and had not for a while.
+
+    It is published by the system's own commit, or where there is none (faststream-outbox) in an AsyncSession, whose
+    beginning and commit are then in the figure. All systems are measured at once, at random moments of their own: they
+    wait most of the time.
     """
-    count, gap = lab.choose(40, 12), 0.15
+    count, (least, most) = lab.choose(20, 6, 3), GAP_SECONDS
     systems = on(store, OURS, *DEFAULTS, *BEST)
     found = _Found(lab, "pick-up", store, (MEDIAN, P95))
     async with lab.benches(systems, store, processes=2) as benches:
@@ -55,7 +64,7 @@ async def pick_up(lab: Lab, store: str) -> None:
         async def picked_up(bench: Bench) -> float:
             consumer, publisher = bench.children
             async with consuming([consumer], {QUEUE: "typed"}):
-                await publisher.ask("pace", queue=QUEUE, rate=1 / gap, seconds=count * gap, step=0)
+                await publisher.ask("now_and_then", queue=QUEUE, count=count, least=least, most=most)
                 await consumer.wait(QUEUE, count, patience=30)
                 late = (await consumer.ask("report", queue=QUEUE))["late"]
             if not late["count"]:
@@ -64,16 +73,13 @@ async def pick_up(lab: Lab, store: str) -> None:
             return float(late["max"] * 1000)
 
         table = Table("pick-up", "most", store, "ms", less_is_better=True)
-        if lab.quick:
-            table.note = TOGETHER
-            await lab.at_once(table, benches, picked_up)
-        else:
-            await lab.interleave(table, benches, picked_up, rounds=1)
+        await lab.at_once(table, benches, picked_up)
 
 
 async def lateness(lab: Lab, store: str) -> None:
     """Handler start minus due time, for timers at random moments, with a consumer that was idle for a while before.
 
+    Published by their own commit or in an AsyncSession, like those of `pick_up`; but that is over before they are due.
     All are idle at the same time, and the timers of one fall due after those of the other: so each has the machine to
     itself, but for what the others cost while they do nothing. While ours fall due, this process sleeps until as many
     moments: what that is late is the machine's, and in the figures of each system.
@@ -81,7 +87,8 @@ async def lateness(lab: Lab, store: str) -> None:
     count = lab.choose(200, 40, 10)
     after, over = lab.choose((11.0, 6.0), (4.0, 3.0), (0.5, 0.5))
     systems = on(store, OURS, *DEFAULTS, *BEST) if not lab.tiny else [OURS]
-    found = _Found(lab, "lateness", store, (MEDIAN, P99, LEAST))
+    note = TOGETHER if lab.quick else ""
+    found = _Found(lab, "lateness", store, (MEDIAN, P99, LEAST), note)
     async with lab.benches(systems, store) as benches:
         found.order(benches)
         # A quick run has no time for turns.
@@ -93,8 +100,7 @@ async def lateness(lab: Lab, store: str) -> None:
             found.add(bench.label, late)
             return float(late["max"] * 1000)
 
-        table = Table("lateness", "most", store, "ms", less_is_better=True)
-        table.note = TOGETHER if lab.quick else ""
+        table = Table("lateness", "most", store, "ms", less_is_better=True, note=note)
         _, slept = await asyncio.gather(lab.at_once(table, benches, late), _slept(count, after, over))
         found.add(MACHINE, slept)
         table.row(MACHINE).values.append(slept["max"] * 1000)
