@@ -47,7 +47,7 @@ CAUSES: Final = {
     "AOF bytes": "a script writes more keys or fields",
     "pages written": "one more index, larger rows, or one more commit",
     "steps": "a plan that reads rows which it does not return",
-    "wake-ups": "a transaction rings more often than once for each queue",
+    "wake-ups": "a statement rings more often than once for each queue",
     "statements": "an idle worker looks more often, or with more statements",
     "connections": "a verb with a connection of its own, or one for each subscriber",
     "transactions": "smaller batches, or a transaction more for each batch",
@@ -88,16 +88,21 @@ def compare(store: str, server: str, costs: Costs) -> None:
 
 def at_most(done: str, counter: str, value: float) -> None:
     """Fail if more was counted than is written down. Less is no change: a busy machine counts less."""
-    _, written = _read(HERE / MOST)
-    known = written[done][counter]
+    known = most(done, counter)
     if value > known:
         pytest.fail(f"{done}: {more(counter, known, value)}", pytrace=False)
 
 
-def within(counter: str, value: float, most: float, where: object = "") -> None:
+def most(done: str, counter: str) -> float:
+    """The most that is written down."""
+    _, written = _read(HERE / MOST)
+    return written[done][counter]
+
+
+def within(counter: str, value: float, bound: float, where: object = "") -> None:
     """Fail if a plan did more than there is reason for."""
-    if value > most:
-        pytest.fail(f"{counter}: {value:g}, at most {most:g} wanted. Likely: {CAUSES[counter]}. {where}")
+    if value > bound:
+        pytest.fail(f"{counter}: {value:g}, at most {bound:g} wanted. Likely: {CAUSES[counter]}. {where}")
 
 
 def more(counter: str, known: float, value: float) -> str:
