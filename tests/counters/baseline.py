@@ -51,6 +51,22 @@ CAUSES: Final = {
     "statements": "an idle worker looks more often, or with more statements",
     "connections": "a verb with a connection of its own, or one for each subscriber",
     "transactions": "smaller batches, or a transaction more for each batch",
+    "full scans": "no index has the columns of the condition, or the planner is no longer kept from a scan",
+    "joins of all rows": "no index leads to the rows one by one, or the planner is no longer kept from such a join",
+    "rows sorted": "no index has them in this order",
+    "sorts of what is locked": "no index has the rows in this order, so all that may be taken are locked",
+    "other indexes": "the index meant is gone, lacks a column, or is no longer asked for by name",
+    "rows updated out of place": "a claim changes a column that is in an index, or a page has no room left",
+    "planner's cost": "a guess about the number of rows is gone (`limit 1`): the server compiles the statement",
+    "tasks": "something is waited for in a task of its own: a timeout, a shield, a `gather`",
+    "shields": "a shield around what is shielded already",
+    "greenlets": "one call of SQLAlchemy's asynchronous side more, each of which starts one",
+    "type checks": "an array where a plain value would do: the driver checks each element",
+    "encoded arguments": "an argument of a script that is neither bytes nor text: the driver encodes it",
+    "messages checked": "a batch makes a message of each body, in place of one for all",
+    "headers encoded": "the headers are encoded for each message, in place of once",
+    "arrays": "a column as an array that is the same for all messages of a batch",
+    "conversions": "the constraint has each bound more than once: the server prepares it for every statement",
 }
 
 WHAT_TO_DO: Final = f"""
@@ -103,6 +119,15 @@ def within(counter: str, value: float, bound: float, where: object = "") -> None
     """Fail if a plan did more than there is reason for."""
     if value > bound:
         pytest.fail(f"{counter}: {value:g}, at most {bound:g} wanted. Likely: {CAUSES[counter]}. {where}")
+
+
+def exactly(counter: str, value: float, wanted: float) -> None:
+    """Fail unless it was this, which has a reason: less is no improvement before someone has looked at it."""
+    within(counter, value, wanted)
+    if value < wanted:
+        pytest.fail(
+            f"{counter}: {value:g}, {wanted:g} wanted. Less: write it down, or something was left out"
+        )
 
 
 def more(counter: str, known: float, value: float) -> str:
