@@ -103,6 +103,7 @@ def _rows(node: dict[str, Any]) -> int:
 class MySQLMeter:
     """Rows that the storage engine read and wrote for anyone, without those of temporary tables.
 
+    No bytes of its log: what the server writes there in the background varies more than what a verb adds.
     To ask for the counters reads rows too, which are not counted: as many each time.
     """
 
