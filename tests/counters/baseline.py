@@ -126,9 +126,9 @@ def most(done: str, counter: str) -> float:
 
 
 def within(counter: str, value: float, bound: float, where: object = "") -> None:
-    """Fail if a plan did more than there is reason for."""
+    """Fail if there was more than there is reason for."""
     if value > bound:
-        pytest.fail(f"{counter}: {value:g}, at most {bound:g} wanted. Likely: {CAUSES[counter]}. {where}")
+        pytest.fail(f"{counter}: {value:.7g}, at most {bound:.7g} wanted. Likely: {CAUSES[counter]}. {where}")
 
 
 def exactly(counter: str, value: float, wanted: float) -> None:
@@ -136,7 +136,7 @@ def exactly(counter: str, value: float, wanted: float) -> None:
     within(counter, value, wanted)
     if value < wanted:
         pytest.fail(
-            f"{counter}: {value:g}, {wanted:g} wanted. Less: write it down, or something was left out"
+            f"{counter}: {value:.7g}, {wanted:.7g} wanted. Less: write it down, or something was left out"
         )
 
 
