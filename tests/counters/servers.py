@@ -23,9 +23,21 @@ from tests.stores.mysql.support import run
 # ------------------------------------------------------------------------------------------ Postgres
 
 
+RINGS: Final = """
+    create function public.pg_notify(text, text) returns void language plpgsql as $$
+    begin
+        raise log 'rung';
+        perform pg_catalog.pg_notify($1, $2);
+    end $$
+"""
+"""Found in place of the server's own by a session that looks into this schema first. Of those that are the same in one
+transaction the server sends one, so what arrives does not tell how often a statement rings."""
+RINGS_FIRST: Final = "set search_path to public, pg_catalog, pg_temp"
+
+
 class PostgresMeter:
-    """WAL of the whole server; pages and rows of the store's own statements, as the server explains them, also where
-    they run in a caller's session.
+    """WAL of the whole server; pages and rows of the store's own statements, as the server explains them, and how often
+    they ring; also where they run in a caller's session.
 
     A page that is changed for the first time since a checkpoint is in the WAL as a whole: another round counts it less.
     """
@@ -33,6 +45,7 @@ class PostgresMeter:
     def __init__(self, own: asyncpg.Connection[asyncpg.Record], store: PostgresStore) -> None:
         self._own = own
         self._store = store
+        self._rings = 0
         self._plans: list[Plans] = []
         self._plans_of_callers: list[Plans] = []
         self._pages = 0
@@ -46,7 +59,7 @@ class PostgresMeter:
             self._pages += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
             self._rows += sum(_rows(node) for node in nodes(plan))
         wal = await self._own.fetchval("select pg_current_wal_insert_lsn() - '0/0'")
-        return {"WAL bytes": float(wal), "pages": self._pages, "rows": self._rows}
+        return {"WAL bytes": float(wal), "pages": self._pages, "rows": self._rows, WAKEUPS: self._rings}
 
     async def clean(self) -> None:
         if not self._plans:
@@ -55,15 +68,25 @@ class PostgresMeter:
             for lane in self._store._opened.lanes:
                 self._plans.append(Plans())
                 await lane.run(self._plans[-1].listen)
+                await lane.run(self._listen_to_rings)
         await self._own.execute("vacuum analyze nightmail_messages")
 
     async def listen_to_callers(self, engine: AsyncEngine) -> None:
         """Also explain what runs on the one connection that this engine has made and keeps."""
         async with engine.connect() as connection:
             driver: Any = (await connection.get_raw_connection()).driver_connection
-            plans = Plans()
-            await plans.listen(SimpleNamespace(execute=driver.execute, driver=driver))
+            plans, session = Plans(), SimpleNamespace(execute=driver.execute, driver=driver)
+            await plans.listen(session)
+            await self._own.execute(RINGS)
+            await self._listen_to_rings(session)
         self._plans_of_callers.append(plans)
+
+    async def _listen_to_rings(self, own: Any) -> None:
+        await own.execute(RINGS_FIRST)
+        own.driver.add_log_listener(self._note_ring)
+
+    def _note_ring(self, _: object, entry: Any) -> None:
+        self._rings += entry.message == "rung"
 
 
 def _rows(node: dict[str, Any]) -> int:
@@ -80,6 +103,7 @@ def _rows(node: dict[str, Any]) -> int:
 class MySQLMeter:
     """Rows that the storage engine read and wrote for anyone, without those of temporary tables.
 
+    No bytes of its log: what the server writes there in the background varies more than what a verb adds.
     To ask for the counters reads rows too, which are not counted: as many each time.
     """
 

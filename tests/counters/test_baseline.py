@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.counters import baseline
-from tests.counters.baseline import UPDATE, Costs, at_most, compare, within
+from tests.counters.baseline import UPDATE, Costs, at_most, compare, exactly, within
 
-KNOWN = {"publish": {"functions": 100.0, "WAL bytes": 480.0}, "claim": {"functions": 1.5}}
+KNOWN = {"publish": {"functions": 100.0, "WAL bytes": 480.0, "rows": 300.0}, "claim": {"functions": 1.5}}
 
 
 @pytest.fixture(autouse=True)
@@ -87,11 +87,22 @@ def test_what_is_no_longer_counted_fails() -> None:
         compare("some", "Server 1", {"publish": KNOWN["publish"]})
 
 
-def test_on_another_release_of_the_server_only_functions_are_compared() -> None:
-    with pytest.raises(pytest.skip.Exception, match="counted on Server 1; of Server 2 only the functions"):
-        compare("some", "Server 2", changed("publish", WAL_bytes=900.0))
+def test_on_another_release_of_the_server_only_what_does_not_depend_on_it_is_compared() -> None:
+    with pytest.raises(pytest.skip.Exception, match="counted on Server 1; of Server 2 only what is the same"):
+        compare("some", "Server 2", changed("publish", WAL_bytes=900.0, rows=302.0))
     with pytest.raises(pytest.fail.Exception, match="publish: functions 100 -> 110"):
         compare("some", "Server 2", changed("publish", functions=110.0))
+    with pytest.raises(pytest.fail.Exception, match=r"publish: rows 300 -> 304, .*a plan that reads"):
+        compare("some", "Server 2", changed("publish", rows=304.0))
+
+
+def test_on_another_server_only_functions_are_compared() -> None:
+    with pytest.raises(
+        pytest.skip.Exception, match="counted on Server 1; of Another 1 only what is the same"
+    ):
+        compare("some", "Another 1", changed("publish", rows=900.0))
+    with pytest.raises(pytest.fail.Exception, match="publish: functions 100 -> 110"):
+        compare("some", "Another 1", changed("publish", functions=110.0))
 
 
 def test_more_than_the_most_fails_with_both_numbers_and_a_likely_cause(tmp_path: Path) -> None:
@@ -124,3 +135,12 @@ def test_a_plan_that_does_more_than_there_is_reason_for_fails_with_both_numbers_
         pytest.fail.Exception, match=r"^rows: 101, at most 100 wanted\. Likely: a plan that reads rows"
     ):
         within("rows", 101, 100)
+
+
+def test_what_must_be_exact_fails_whether_there_is_more_or_less() -> None:
+    exactly("steps", 100, 100)
+
+    with pytest.raises(pytest.fail.Exception, match=r"^steps: 101, at most 100 wanted\. Likely: a plan"):
+        exactly("steps", 101, 100)
+    with pytest.raises(pytest.fail.Exception, match=r"^steps: 99, 100 wanted\. Less: "):
+        exactly("steps", 99, 100)

@@ -11,10 +11,10 @@ import pytest
 from nightmail import OutboxBroker
 from nightmail.stores.redis import RedisStore
 from nightmail.testing.clock import ManualClock
-from tests.counters.baseline import at_most, compare
+from tests.counters.baseline import compare
 from tests.counters.connections import assert_few_connections
 from tests.counters.functions import Functions
-from tests.counters.idle import idle_statements
+from tests.counters.idle import assert_frugal_while_idle
 from tests.counters.servers import RedisMeter
 from tests.counters.verbs import Place, costs
 from tests.golden.record import Record
@@ -47,9 +47,7 @@ async def test_idle_subscribers_on_redis_share_one_look_every_five_seconds(redis
         pass
     record = Record()
     with tapped(redis_url, record, RedisWire) as url:
-        sent = await idle_statements(url, record)
-
-    at_most("idle on redis, 20 subscribers for 30 s", "statements", sent)
+        await assert_frugal_while_idle("redis", url, record)
 
 
 @pytest.mark.parametrize("subscribers", [1, 10])

@@ -11,10 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from nightmail import OutboxBroker
 from nightmail.stores.sqlite import SQLiteStore, begin_immediate, link
 from nightmail.testing.clock import ManualClock
-from tests.counters.baseline import at_most, compare
+from tests.counters.baseline import compare
 from tests.counters.connections import assert_few_connections
 from tests.counters.functions import Functions
-from tests.counters.idle import idle_statements
+from tests.counters.idle import assert_frugal_while_idle
 from tests.counters.servers import SQLiteMeter
 from tests.counters.verbs import Place, costs
 from tests.golden.record import Record
@@ -49,9 +49,7 @@ async def test_idle_subscribers_on_sqlite_only_look_every_five_seconds(tmp_path:
         pass
     record = Record()
     with recorded(record):
-        sent = await idle_statements(url, record)
-
-    at_most("idle on sqlite, 20 subscribers for 30 s", "statements", sent)
+        await assert_frugal_while_idle("sqlite", url, record)
 
 
 @pytest.mark.parametrize("subscribers", [1, 10])

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from nightmail import OutboxBroker
-from nightmail.message import Delivery
-from nightmail.outcome import Done, Outcome, Retry, WriteResult
+from nightmail.message import Delivery, Message
+from nightmail.outcome import Done, Outcome, Release, Retry, WriteResult
 from nightmail.store import FullStore, Settlement
 from tests.counters.functions import Functions
 
@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 BATCH: Final = 100
 BULK: Final = 1000
+TOGETHER: Final = 20
+"""How many publishes share a caller's transaction: what each of them repeats shows."""
 BODY: Final = {"order": 7, "item": "kettle", "to": "Anna Karenina, 12 Station Road", "express": True}
 LEASE: Final = timedelta(seconds=30)
 HOUR: Final = timedelta(hours=1)
@@ -45,7 +47,7 @@ class Meter(Protocol):
 class Counted:
     """The least that each thing cost in any round but the first, per message.
 
-    Wake-ups are per call: a transaction rings once for each queue, however many messages it has.
+    Wake-ups are per call: a statement rings once for each queue, however many messages it has.
     """
 
     functions: Functions
@@ -119,6 +121,12 @@ async def _round(place: Place, counted: Counted) -> None:
         await counted.count(
             "publish, in a caller's transaction, with its commit", lambda: _committed(place), functions=False
         )
+        await counted.count(
+            f"publish, {TOGETHER} in a caller's transaction, with its commit",
+            lambda: _committed(place, TOGETHER),
+            messages=TOGETHER,
+            functions=False,
+        )
     await counted.count(
         "publish, with a timer id",
         lambda: broker.publish(BODY, TIMERS, timer_id="tea", activate_in=HOUR),
@@ -128,21 +136,33 @@ async def _round(place: Place, counted: Counted) -> None:
         lambda: broker.publish_batch(*[BODY] * BULK, queue=MANY),
         messages=BULK,
     )
+    # Those of a batch that differ in nothing but their bodies may be sent in another way.
+    mixed = [
+        Message(queue=queue, body=b"tea", priority=n % 2)
+        for n in range(BATCH // 2)
+        for queue in (SINGLE, TIMERS)
+    ]
+    await counted.count(
+        "publish, a batch of 100 for 2 queues", lambda: store.publish_batch(mixed), messages=BATCH
+    )
     claimed = await counted.count("claim, 100 of 1,000", lambda: _claim(store), messages=BATCH)
     await counted.count("extend, 100", lambda: store.extend(claimed, LEASE * 2), messages=BATCH)
     await counted.count("settle, 100 done", lambda: _settle(store, claimed, Done()), messages=BATCH)
     claimed = await _claim(store)
     retry = Retry(HOUR)
     await counted.count("settle, 100 to be retried", lambda: _settle(store, claimed, retry), messages=BATCH)
+    claimed = await _claim(store)
+    await counted.count("settle, 100 released", lambda: _settle(store, claimed, Release()), messages=BATCH)
     await _drain(store)
     await counted.count("claim, nothing due", lambda: _claim(store, expected=0))
 
 
-async def _committed(place: Place) -> None:
+async def _committed(place: Place, messages: int = 1) -> None:
     """A whole transaction of a caller: only with its commit has a server done all that it does for a message."""
     assert place.transaction is not None
     async with place.transaction() as own:
-        await place.broker.publish(BODY, SINGLE, session=own)
+        for _ in range(messages):
+            await place.broker.publish(BODY, SINGLE, session=own)
         if hasattr(own, "commit"):
             await own.commit()
 

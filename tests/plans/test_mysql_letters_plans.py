@@ -100,12 +100,12 @@ def assert_by_index(told: list[tuple[str, list[dict[str, Any]]]], *, walks: bool
     assert any(part.get("table_name") in ("d", "m") for _, parts in told for part in parts)
     for statement, parts in told:
         for part in parts:
-            assert "filesort" not in part, statement
+            within("rows sorted", "filesort" in part, 0, statement)
             table = part.get("table", {})
             if isinstance(table, dict) and table.get("table_name") in ("d", "m"):
                 walk = walks and "order by d.id" in statement and table.get("key") == "PRIMARY"
                 allowed = ("range", "ref", "eq_ref", "const", *(("index",) if walk else ()))
-                assert table["access_type"] in allowed, (statement, table)
+                within("full scans", table["access_type"] not in allowed, 0, (statement, table))
 
 
 async def test_every_statement_on_letters_goes_by_an_index_and_none_sorts(mysql_url: str, state: str) -> None:
@@ -176,7 +176,8 @@ async def test_what_is_read_for_letters_follows_the_batch(mysql_url: str, state:
         assert summary.count == BATCH
         within("rows", rows, BATCH * 8)
         summary, rows = await touched(operate, store.summarize_dead(DeadFilter(queue="nothing")))
-        assert (summary.count, rows) <= (0, 20)
+        assert summary.count == 0
+        within("rows", rows, 20)
 
         letters = await store.dead(DeadFilter(queue=QUEUE, ids=tuple(range(1, 200))))
         moved, rows = await touched(operate, store.redrive(letters[:BATCH]))

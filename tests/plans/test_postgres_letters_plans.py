@@ -66,9 +66,10 @@ STATES = {
 def assert_frugal(plan: dict[str, Any], *, rows: int, pages: int) -> None:
     """Nothing of what grows is read from end to end or sorted, and no more is handled than there is reason for."""
     for node in nodes(plan):
-        assert node["Node Type"] != "Bitmap Heap Scan", node
-        assert node["Node Type"] != "Seq Scan" or node["Relation Name"] == "nightmail_meta", node
-        assert "Sort" not in node["Node Type"] or node["Actual Rows"] <= BATCH * 2, node
+        kind = node["Node Type"]
+        within("joins of all rows", kind == "Bitmap Heap Scan", 0, node)
+        within("full scans", kind == "Seq Scan" and node["Relation Name"] != "nightmail_meta", 0, node)
+        within("rows sorted", node["Actual Rows"] if "Sort" in kind else 0, BATCH * 2, node)
         passed_over = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
         within("rows", (node["Actual Rows"] + passed_over) * node["Actual Loops"], rows, node)
     within("pages", plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], pages)
@@ -130,7 +131,8 @@ async def test_what_is_read_of_letters_follows_the_batch(database: str) -> None:
             assert_frugal(plan, rows=BATCH * 10, pages=BATCH * 40)
             # What is sorted after it was locked was locked before it was chosen.
             (picked,) = [node for node in nodes(plan) if node.get("Subplan Name") == "CTE picked"]
-            assert {"Sort", "Incremental Sort"}.isdisjoint(node["Node Type"] for node in nodes(picked))
+            sorts = [node for node in nodes(picked) if node["Node Type"] in ("Sort", "Incremental Sort")]
+            within("sorts of what is locked", len(sorts), 0, picked)
 
         token = claimed.deliveries[0].token
         assert await store.recall_dead([QUEUE, "other"], token) == BATCH
@@ -178,7 +180,7 @@ async def test_what_is_read_by_id_follows_the_number_of_ids(database: str) -> No
 def assert_by_id(plan: dict[str, Any]) -> None:
     """The rows with these ids are read, by whatever kind of index scan, and no others."""
     for node in nodes(plan):
-        assert node["Node Type"] != "Seq Scan", node
+        within("full scans", node["Node Type"] == "Seq Scan", 0, node)
         within("rows", node["Actual Rows"] + node.get("Rows Removed by Filter", 0), BATCH, node)
     within("pages", plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], BATCH * 10)
 

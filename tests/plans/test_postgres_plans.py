@@ -104,14 +104,15 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def assert_frugal(plan: dict[str, Any], *, rows: int, pages: int) -> None:
     """Nothing is read from end to end, and nowhere are more rows handled than there is reason for."""
     for node in nodes(plan):
-        assert node["Node Type"] not in ("Hash Join", "Merge Join", "Bitmap Heap Scan"), node
-        assert node["Node Type"] != "Seq Scan" or node["Relation Name"] == "nightmail_meta", node
-        # What is taken comes in the order of the index. Only the first of each ordering key, and the share of the
-        # oldest, are merged before anything is locked.
-        assert "Sort" not in node["Node Type"] or node["Actual Rows"] <= BATCH, node
-        assert (
-            "LockRows" not in {below["Node Type"] for below in nodes(node)} or "Sort" not in node["Node Type"]
-        ), node
+        kind = node["Node Type"]
+        within("joins of all rows", kind in ("Hash Join", "Merge Join", "Bitmap Heap Scan"), 0, node)
+        within("full scans", kind == "Seq Scan" and node["Relation Name"] != "nightmail_meta", 0, node)
+        if "Sort" in kind:
+            # What is taken comes in the order of the index. Only the first of each ordering key, and the share of the
+            # oldest, are merged before anything is locked.
+            within("rows sorted", node["Actual Rows"], BATCH, node)
+            locked = [below for below in nodes(node) if below["Node Type"] == "LockRows"]
+            within("sorts of what is locked", len(locked), 0, node)
         passed_over = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
         within("rows", (node["Actual Rows"] + passed_over) * node["Actual Loops"], rows, node)
     within("pages", plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], pages)
@@ -211,4 +212,4 @@ async def test_a_claim_updates_its_rows_in_place_and_touches_no_index(postgres_u
                 )
                 await asyncio.sleep(0.05)
 
-        assert in_place >= updated * 0.85
+        within("rows updated out of place", updated - in_place, updated * 0.15)
