@@ -60,4 +60,28 @@ MUTANTS: Final = (
         instead="            return UNREACHABLE",
         killers=(f"{_ON_A_STORE}test_migrate_says_what_it_will_do_and_does_it_once",),
     ),
+    Mutant(
+        name="audit: what was interrupted leaves no line",
+        why="nobody can tell who deleted half of the dead letters",
+        file="cli/audit.py",
+        text="    try:\n        yield\n    finally:\n        if counter.done:",
+        instead="    yield\n    if counter.total:\n        if counter.done:",
+        killers=("tests/cli/test_audit.py::test_what_was_done_before_the_store_failed_is_noted",),
+    ),
+    Mutant(
+        name="audit: a line that cannot be written is dropped",
+        why="a change leaves no trace, and nobody hears of it",
+        file="cli/audit.py",
+        text="        if why is not None:",
+        instead='        if why == "":',
+        killers=("tests/cli/test_audit.py::test_a_line_that_cannot_be_written_is_told_with_what_was_done",),
+    ),
+    Mutant(
+        name="audit: a line is written over the first",
+        why="who comes later hides what was done before",
+        file="cli/audit.py",
+        text="os.O_WRONLY | os.O_APPEND | os.O_CREAT",
+        instead="os.O_WRONLY | os.O_CREAT",
+        killers=("tests/cli/test_audit.py::test_the_file_is_added_to_and_its_owners_alone",),
+    ),
 )

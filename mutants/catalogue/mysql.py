@@ -213,4 +213,24 @@ MUTANTS: Final = (
         instead='given.get("ssl_check_hostname", "false")',
         killers=(f"{_STORE}/test_unencrypted.py::test_a_certificate_for_another_host_is_refused",),
     ),
+    Mutant(
+        name="mysql: a renewal is not fenced",
+        why="a late worker keeps a message that another has",
+        file="stores/mysql/settling.py",
+        text='            fence = leases(chosen, begun)\n            return [self._sql("extend",',
+        instead='            fence = Sql(f"(m.id in {several(sorted({each.id for each in chosen}))} and {begun})")\n'
+        '            return [self._sql("extend",',
+        killers=(f"{_SUITE}test_a_late_worker_cannot_extend_the_lease_of_its_successor",),
+    ),
+    Mutant(
+        name="mysql: the index of claims has no due time",
+        why="a claim reads everything that is due later, and gets slower as the queue grows",
+        file="stores/mysql/schema.sql",
+        text="    key nightmail_claim (queue, parked, priority, due_at, id, superseded),",
+        instead="    key nightmail_claim (queue, parked, priority, id, superseded),",
+        killers=(
+            "tests/plans/test_mysql_plans.py::"
+            "test_what_is_read_follows_the_batch_and_not_the_backlog[never analyzed]",
+        ),
+    ),
 )

@@ -8,6 +8,10 @@ from mutants.mutant import Mutant
 
 _STORE: Final = "tests/stores/redis"
 _SUITE: Final = f"{_STORE}/test_conformance.py::TestRedis::"
+_UNCERTAIN: Final = (
+    f"{_STORE}/test_outages.py::TestLostReplies::"
+    "test_a_publish_whose_reply_was_lost_is_uncertain_and_was_sent_once"
+)
 _LOOK_AT_EACH: Final = (
     "    for at = 1, #found, 2 do\n      look_at(queues[place], found[at])\n    end\n"
     "    room = room - #found / 2\n    if room == 0 then\n"
@@ -295,5 +299,36 @@ MUTANTS: Final = (
         text="ConnectionPool.from_url(plain)",
         instead='ConnectionPool.from_url(plain, **({"ssl_check_hostname": False} if "rediss:" in plain else {}))',
         killers=(f"{_STORE}/test_unencrypted.py::test_a_certificate_for_another_host_is_refused",),
+    ),
+    Mutant(
+        name="redis: a publish that was perhaps stored counts as not stored",
+        why="the caller publishes again, and the message is there twice",
+        file="stores/redis/publishing.py",
+        text="await run(call, lost=PublishUncertain)",
+        instead="await run(call, lost=PublishUncertain.__mro__[1])",
+        killers=(f"{_UNCERTAIN}[timer]", f"{_UNCERTAIN}[batch]"),
+    ),
+    Mutant(
+        name="redis: a publish that was perhaps stored is sent once more with a new id",
+        why="the message is there twice",
+        file="stores/redis/publishing.py",
+        text="        return [id_ for id_ in await self._stored(call, None, here=here) if id_ is not None]",
+        instead="        try:\n            stored = await self._stored(call, None, here=here)\n"
+        "        except PublishUncertain:\n"
+        "            call = self.prepared(messages, None, ids.next(len(messages)), final=False)\n"
+        "            stored = await self._stored(call, None, here=here)\n"
+        "        return [id_ for id_ in stored if id_ is not None]",
+        killers=(_UNCERTAIN,),
+    ),
+    Mutant(
+        name="redis: nothing is looked for after listening was interrupted",
+        why="what was published meanwhile waits for the next poll",
+        file="stores/redis/listen.py",
+        text="        for queue in fresh:\n            self.ring(queue)\n",
+        instead="        fresh.clear()\n",
+        killers=(
+            f"{_STORE}/test_connections.py::"
+            "test_a_lost_listening_connection_is_replaced_and_rings_without_a_warning",
+        ),
     ),
 )

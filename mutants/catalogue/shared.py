@@ -11,6 +11,10 @@ _CANCELLED: Final = (
     f"{_UNIT}/test_cancelled_verbs.py::"
     "test_the_answer_to_a_cancelled_verb_is_read_by_that_verb_and_by_no_other"
 )
+_UNCERTAIN: Final = (
+    "tests/stores/postgres/test_outages.py::TestLostReplies::"
+    "test_a_publish_whose_reply_was_lost_is_uncertain_and_was_sent_once"
+)
 
 MUTANTS: Final = (
     Mutant(
@@ -186,5 +190,23 @@ MUTANTS: Final = (
             "tests/stores/postgres/test_outages.py::TestLostReplies::"
             "test_a_publish_whose_reply_was_lost_is_uncertain_and_was_sent_once",
         ),
+    ),
+    Mutant(
+        name="a batch that was perhaps stored counts as not stored",
+        why="the caller publishes again, and all of it is there twice",
+        file="stores/sql/store.py",
+        text="        return await self._write(verb, transaction, lost=PublishUncertain)",
+        instead="        return await self._write(verb, transaction)",
+        killers=(f"{_UNCERTAIN}[batch]",),
+    ),
+    Mutant(
+        name="a publish that was perhaps stored is sent once more with a new id",
+        why="the message is there twice",
+        file="stores/shared/lane.py",
+        text="                    if not await self._tries_again(error, attempt):",
+        instead="                    uncertain = lost is not StoreUnavailable and isinstance(error, lost)\n"
+        "                    if (attempt or not uncertain) and not await self._tries_again(error, attempt):",
+        # Not on Postgres, whose lost reply is a connection that stays silent: there the second try only hangs.
+        killers=(_UNCERTAIN.replace("postgres", "mysql"),),
     ),
 )

@@ -7,6 +7,7 @@ from typing import Final
 from mutants.mutant import Mutant
 
 _SUITE: Final = "tests/stores/sqlite/test_conformance.py::TestSQLite::"
+_UNCERTAIN: Final = "tests/stores/sqlite/test_thread_failures.py::TestUncertainty::"
 
 MUTANTS: Final = (
     Mutant(
@@ -159,5 +160,49 @@ MUTANTS: Final = (
         text="    last_error = NULL,\n",
         instead="",
         killers=(f"{_SUITE}test_a_postponed_message_forgets_its_last_error",),
+    ),
+    Mutant(
+        name="sqlite: a renewal is not fenced",
+        why="a late worker keeps a message that another has",
+        file="stores/sqlite/settle.sql",
+        text="WHERE m.id = json_extract(lease.value, '$[0]') AND hex(m.token) = json_extract(lease.value, '$[1]');\n\n-- name: retry",
+        instead="WHERE m.id = json_extract(lease.value, '$[0]') AND m.token IS NOT NULL;\n\n-- name: retry",
+        killers=(f"{_SUITE}test_a_late_worker_cannot_extend_the_lease_of_its_successor",),
+    ),
+    Mutant(
+        name="sqlite: a publish that was perhaps stored counts as not stored",
+        why="the caller publishes again, and the message is there twice",
+        file="stores/sqlite/runtime.py",
+        text="lost=PublishUncertain",
+        instead="lost=StoreUnavailable",
+        killers=(f"{_UNCERTAIN}test_a_publish_whose_commit_failed_late_is_uncertain_and_was_sent_once",),
+    ),
+    Mutant(
+        name="sqlite: a publish that was perhaps stored is sent once more",
+        why="the message is there twice",
+        file="stores/sqlite/runtime.py",
+        text="        return (await self.write(verb, lost=PublishUncertain)).result",
+        instead="        try:\n            return (await self.write(verb, lost=PublishUncertain)).result\n"
+        "        except PublishUncertain:\n            return (await self.write(verb, lost=PublishUncertain)).result",
+        killers=(f"{_UNCERTAIN}test_a_publish_whose_commit_failed_late_is_uncertain_and_was_sent_once",),
+    ),
+    Mutant(
+        name="sqlite: nobody looks whether a timer id is taken",
+        why="a publish that is repeated with its timer id, because it was uncertain, fails though its message is there",
+        file="stores/sqlite/publishing.py",
+        text="taken = owner is not None or (",
+        instead="taken = (",
+        killers=(f"{_UNCERTAIN}test_an_uncertain_publish_is_safe_to_repeat_with_its_timer_id",),
+    ),
+    Mutant(
+        name="sqlite: the index of claims has no due time",
+        why="a claim reads everything that is due later, and gets slower as the queue grows",
+        file="stores/sqlite/schema.sql",
+        text="ON nightmail_messages (queue, follows, priority, due_at, id);",
+        instead="ON nightmail_messages (queue, follows, priority, id);",
+        killers=(
+            "tests/plans/test_sqlite_plans.py::test_what_is_available_is_found_along_the_index_up_to_now",
+            "tests/plans/test_sqlite_plans.py::test_a_claim_does_not_pay_for_messages_that_are_due_later",
+        ),
     ),
 )

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 import pydantic
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -32,6 +33,7 @@ from nightmail.observe import Observers
 from nightmail.outcome import Dead
 from nightmail.records import DeadFilter
 from nightmail.stores import open_store
+from nightmail.telemetry.opentelemetry import OpenTelemetryObserver
 from nightmail.telemetry.prometheus import PrometheusObserver
 from nightmail.testing.conformance.build import claim_all, message, timer
 from tests.broker.support import Heard, started
@@ -71,12 +73,15 @@ class Everything:
         self._provider = TracerProvider()
         self._spans = InMemorySpanExporter()
         self._provider.add_span_processor(SimpleSpanProcessor(self._spans))
+        self._meters = InMemoryMetricReader()
+        self.meter_provider = MeterProvider(metric_readers=[self._meters])
         self.heard = Heard()
+        counted = OpenTelemetryObserver(meter_provider=self.meter_provider)
         self.options: dict[str, Any] = {
             "logger": logging.getLogger("tests.canaries"),
-            "observer": Observers(self.heard, PrometheusObserver(registry=self._registry)),
+            "observer": Observers(self.heard, PrometheusObserver(registry=self._registry), counted),
             "middlewares": [
-                OutboxTelemetryMiddleware(tracer_provider=self._provider, meter_provider=MeterProvider()),
+                OutboxTelemetryMiddleware(tracer_provider=self._provider, meter_provider=self.meter_provider),
                 OutboxPrometheusMiddleware(registry=self._registry),
             ],
         }
@@ -85,14 +90,25 @@ class Everything:
         """Log, metrics and spans, as text."""
         spans = [span.to_json() for span in self._spans.get_finished_spans()]
         metrics = generate_latest(self._registry).decode()
+        measured = self.measured()
         records = [f"{record.getMessage()} {record.__dict__}" for record in self._log.records]
         assert spans
+        # Of the middleware, and of the observer.
+        assert "messaging." in measured
+        assert "nightmail." in measured
+        assert '"mail"' in measured
         assert "mail" in metrics
         assert records
-        return "\n".join([*records, self._log.text, metrics, *spans])
+        return "\n".join([*records, self._log.text, metrics, measured, *spans])
+
+    def measured(self) -> str:
+        """The metrics of OpenTelemetry, as a reader collects them."""
+        found = self._meters.get_metrics_data()
+        return "" if found is None else found.to_json()
 
     def close(self) -> None:
         self._provider.shutdown()
+        self.meter_provider.shutdown()
 
 
 def heard_of(heard: Heard, sent: int | None) -> bool:

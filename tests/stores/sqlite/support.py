@@ -132,14 +132,24 @@ class Faulty(sqlite3.Connection):
     """A connection whose disk fails at a statement, when told to: once, with this code."""
 
     faults: dict[str, int]
+    """Instead of these statements."""
+    late_faults: dict[str, int]
+    """After these statements, which have been carried out."""
 
     def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
         if code := self.faults.pop(sql, None):
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = code
-            error.sqlite_errorname = "SQLITE_IOERR"
-            raise error
-        return super().execute(sql, *args)
+            raise _disk_error(code)
+        cursor = super().execute(sql, *args)
+        if code := self.late_faults.pop(sql, None):
+            raise _disk_error(code)
+        return cursor
+
+
+def _disk_error(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    error.sqlite_errorname = "SQLITE_IOERR"
+    return error
 
 
 class Connections:
@@ -149,6 +159,7 @@ class Connections:
         self.file = file
         self.statements: list[str] = []
         self.faults: dict[str, int] = {}
+        self.late_faults: dict[str, int] = {}
         self.made = 0
 
     def __call__(self, *_: Any, **__: Any) -> sqlite3.Connection:
@@ -157,6 +168,7 @@ class Connections:
             self.file, timeout=0.02, isolation_level=None, check_same_thread=False, factory=Faulty
         )
         connection.faults = self.faults
+        connection.late_faults = self.late_faults
         connection.set_trace_callback(self.statements.append)
         return connection
 

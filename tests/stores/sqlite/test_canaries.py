@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.stores.shared.canaries import Canaries, CanariesOnTheCommandLine
+from tests.stores.shared.canaries import (
+    BODY,
+    Canaries,
+    CanariesOnTheCommandLine,
+    Everything,
+    assert_untold,
+)
 
 pytestmark = pytest.mark.sqlite
 
@@ -25,3 +31,14 @@ class TestCanaries(Canaries):
 
 class TestCanariesOnTheCommandLine(CanariesOnTheCommandLine):
     """On this store."""
+
+
+def test_a_secret_in_a_metric_would_be_seen(caplog: pytest.LogCaptureFixture) -> None:
+    watching = Everything(caplog)
+    counter = watching.meter_provider.get_meter("tests").create_counter("canaries")
+
+    counter.add(1, {"body": BODY})
+
+    with pytest.raises(AssertionError):
+        assert_untold(watching.measured())
+    watching.close()

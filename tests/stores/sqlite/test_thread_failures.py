@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,16 @@ from nightmail.testing.conformance.build import message
 from tests.stores.sqlite.support import Connections, locked, note, noted
 
 pytestmark = pytest.mark.sqlite
+
+
+every_publish = pytest.mark.parametrize(
+    "publish",
+    [
+        pytest.param(lambda store: store.publish(message(b"once")), id="one"),
+        pytest.param(lambda store: store.publish(message(b"once", timer_id="t")), id="timer"),
+        pytest.param(lambda store: store.publish_batch([message(b"once")]), id="batch"),
+    ],
+)
 
 
 class TestFailures:
@@ -142,31 +153,64 @@ class TestStopping:
 
 
 class TestUncertainty:
-    async def test_a_publish_whose_commit_failed_is_uncertain(
+    @pytest.fixture
+    async def faulty(
         self, store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    ) -> AsyncIterator[Connections]:
+        """The connections of the store, whose commits can fail."""
         connections = Connections(file)
         monkeypatch.setattr(runtime, "connect", connections)
         await store.close()
         await store.open()
+        yield connections
+        assert connections.faults == connections.late_faults == {}, "nothing has failed"
 
-        connections.faults["COMMIT"] = sqlite3.SQLITE_IOERR_FSYNC
+    async def test_a_publish_whose_commit_failed_is_uncertain_and_was_sent_once(
+        self, store: SQLiteStore, faulty: Connections
+    ) -> None:
+        faulty.faults["COMMIT"] = sqlite3.SQLITE_IOERR_FSYNC
+        with pytest.raises(PublishUncertain):
+            await store.publish(message(b"lost"))
+
+        assert await store.peek() == []
+        assert await store.publish(message(b"after")) is not None
+        assert [found.body for found in await store.peek()] == [b"after"]
+
+    @every_publish
+    async def test_a_publish_whose_commit_failed_late_is_uncertain_and_was_sent_once(
+        self, store: SQLiteStore, faulty: Connections, publish: Callable[[SQLiteStore], Awaitable[object]]
+    ) -> None:
+        faulty.late_faults["COMMIT"] = sqlite3.SQLITE_IOERR_FSYNC
+        with pytest.raises(PublishUncertain):
+            await publish(store)
+
+        assert [found.body for found in await store.peek()] == [b"once"]
+
+    @pytest.mark.parametrize("stored", [False, True], ids=["nothing was stored", "it was stored"])
+    async def test_an_uncertain_publish_is_safe_to_repeat_with_its_timer_id(
+        self, store: SQLiteStore, faulty: Connections, stored: bool
+    ) -> None:
+        faults = faulty.late_faults if stored else faulty.faults
+        faults["COMMIT"] = sqlite3.SQLITE_IOERR_FSYNC
+        with pytest.raises(PublishUncertain):
+            await store.publish(message(b"first", timer_id="t"))
+        before = [found.body for found in await store.peek()]
+
+        repeated = await store.publish(message(b"again", timer_id="t"))
+
+        assert before == ([b"first"] if stored else [])
+        assert (repeated is None) == stored
+        assert [(found.timer_id, found.body) for found in await store.peek()] == [
+            ("t", b"first" if stored else b"again")
+        ]
+
+    async def test_an_uncertain_publish_without_a_timer_id_is_there_twice_when_it_is_repeated(
+        self, store: SQLiteStore, faulty: Connections
+    ) -> None:
+        faulty.late_faults["COMMIT"] = sqlite3.SQLITE_IOERR_FSYNC
         with pytest.raises(PublishUncertain):
             await store.publish(message())
 
-        assert await store.publish(message(b"after")) is not None
+        await store.publish(message())
 
-    async def test_a_publish_whose_commit_failed_is_safe_to_repeat_with_its_timer_id(
-        self, store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        connections = Connections(file)
-        monkeypatch.setattr(runtime, "connect", connections)
-        await store.close()
-        await store.open()
-
-        connections.faults["COMMIT"] = sqlite3.SQLITE_IOERR_FSYNC
-        with pytest.raises(PublishUncertain):
-            await store.publish(message(timer_id="t"))
-        await store.publish(message(timer_id="t"))
-
-        assert [found.timer_id for found in await store.peek()] == ["t"]
+        assert len(await store.peek()) == 2
