@@ -1,4 +1,4 @@
-"""Messages in MariaDB or MySQL, through asyncmy. Tested on MariaDB 10.11 and 11.8, and on MySQL 9.7."""
+"""Messages in MariaDB or MySQL, through asyncmy. Tested on MariaDB 10.11; written for MySQL 8 too."""
 
 from nightmail.stores.mysql.store import MySQLStore
 

@@ -1,6 +1,6 @@
 """Where MariaDB and MySQL differ. No other module distinguishes them.
 
-Tested on MariaDB; `make compat` tries MySQL 9 too.
+Tested on MariaDB 10.11; `make compat` tries MySQL 9 too.
 """
 
 from __future__ import annotations

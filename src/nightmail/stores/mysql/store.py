@@ -58,7 +58,7 @@ STORE_CLOCK: Final = StoreClock()
 class MySQLStore(ServerStore[Runtime], SQLStore):
     """Messages in MariaDB or MySQL, in the tables `nightmail_...` or those that `tables` names.
 
-    `tables` is a `prefix` or `database.prefix`. Tested on MariaDB and on MySQL 9.
+    `tables` is a `prefix` or `database.prefix`. Tested on MariaDB 10.11; written for MySQL 8 too.
     """
 
     _cancels_at_once = AT_ONCE
