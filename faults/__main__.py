@@ -168,7 +168,7 @@ def _finds(breakage: Breakage, options: argparse.Namespace) -> bool:
         breakage.store,
         options,
         seed=_seed(options),
-        faults=options.faults,
+        faults=options.faults or breakage.faults,
         breakage=breakage.name,
     )
     said = [each for each in found.violations if each.startswith(breakage.rules)]
