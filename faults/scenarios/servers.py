@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -35,6 +36,8 @@ MOST_TAKEN: Final = 500
 """How many connections are opened at most to reach the limit of the server."""
 FEWEST_CONNECTIONS: Final = 10
 """MariaDB takes no lower limit."""
+NOTICED_SECONDS: Final = 60.0
+"""How soon after that a store must have refused a write."""
 ANSWERS_SECONDS: Final = 60.0
 """How long a server may take to answer once its disk has room again."""
 LISTENING_SECONDS: Final = 10.0
@@ -195,9 +198,9 @@ async def clock_steps(stage: Stage) -> None:
     for number in range(stage.faults):
         await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
         # Twice forward, twice back, and at the end where it was.
-        stage.step(clock, (STEP_SECONDS, 2 * STEP_SECONDS, STEP_SECONDS, 0)[number % 4])
+        await stage.step(clock, (STEP_SECONDS, 2 * STEP_SECONDS, STEP_SECONDS, 0)[number % 4])
         stage.say(f"{number + 1} of {stage.faults} steps: {clock.seconds:+} s")
-    stage.step(clock, 0)
+    await stage.step(clock, 0)
 
 
 async def disk_full(stage: Stage) -> None:
@@ -207,7 +210,7 @@ async def disk_full(stage: Stage) -> None:
     await cast(stage)
     for number in range(stage.faults):
         await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
-        begun = time.monotonic()
+        begun, refused = time.monotonic(), _refused(stage)
         await asyncio.to_thread(disk.fill)
         if isinstance(server, Postgres):
             # Its log has room in files that are there already: let it need a new one. Then it cuts off whoever asked,
@@ -215,10 +218,23 @@ async def disk_full(stage: Stage) -> None:
             with suppress(psycopg.OperationalError):
                 await asyncio.to_thread(server.sql, "select pg_switch_wal()")
         await asyncio.sleep(FULL_SECONDS)
+        # A disk that is full and that no one writes to shows nothing.
+        await stage.until(
+            partial(_is_refused, stage, refused), "a write that is refused", within=NOTICED_SECONDS
+        )
         disk.free()
         ended = server is not None and await asyncio.to_thread(_is_started_again, server)
         stage.note("disk full", None, begun)
         stage.say(f"{number + 1} of {stage.faults} times full{', and the server ended' if ended else ''}")
+
+
+def _refused(stage: Stage) -> int:
+    """How many publishes were told so far that they are not stored, or may not be."""
+    return stage.seen.count("refused") + stage.seen.count("uncertain")
+
+
+def _is_refused(stage: Stage, before: int) -> bool:
+    return _refused(stage) > before
 
 
 def _is_started_again(server: Server) -> bool:
@@ -312,5 +328,7 @@ SCENARIOS: Final = (
         play=wakeups,
         faults=10,
         stores=("postgres", "redis"),
+        # A worker looks when a lease of its own would end: a short one would hide that nothing wakes it.
+        worker={"lease": 30.0},
     ),
 )
