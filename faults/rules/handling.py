@@ -6,9 +6,10 @@ import signal
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
 from faults.journal import BY_A_MESSAGE, CANCELLED, Line
 from faults.ledger import Lease, Ledger, Message, Process, Spans
@@ -36,6 +37,8 @@ BY_THE_MACHINE: Final = (STALL, SLOW)
 """Faults that nothing injected: a busy machine."""
 PAUSED_WITHIN: Final = 1.0
 """How long after a pause the last handler of what is paused may start, in seconds."""
+Held: TypeAlias = tuple[float, float, int]
+"""From when to when a process had a message, and on which of its deliveries."""
 ALONE_FROM: Final = 3
 """From which delivery on a message that may have killed its process has to run alone."""
 
@@ -256,6 +259,15 @@ def pickups(ledger: Ledger) -> Iterator[tuple[float, Lease]]:
     if any(fault.skew is not None for fault in ledger.faults):
         return
     injected = Spans(fault for fault in ledger.faults if _may_delay(fault, ledger))
+
+    @cache
+    def held_by(process: str, queues: tuple[str, ...]) -> list[Held]:
+        return [
+            (_begun(lease), _over_at(lease), lease.claimed.deliveries)
+            for lease in ledger.leases_of(process)
+            if lease.claimed.queue in queues or lease.claimed.deliveries >= ALONE_FROM
+        ]
+
     for message in ledger.messages.values():
         first = message.leases[0] if message.leases else None
         if first is None or message.acknowledged is None or first.claimed.deliveries > 1:
@@ -279,7 +291,7 @@ def pickups(ledger: Ledger) -> Iterator[tuple[float, Lease]]:
         waited = [
             _waited(name, process, since, until, ledger)
             for name, process in ledger.processes.items()
-            if _is_idle(name, process, _group(first.claimed.queue), since, until, ledger)
+            if _is_idle(process, held_by(name, _group(first.claimed.queue)), since, until, ledger)
         ]
         if waited:
             yield max(waited), first
@@ -306,9 +318,8 @@ def _waited(name: str, process: Process, since: float, until: float, ledger: Led
 
 
 def _is_idle(
-    name: str,
     process: Process,
-    queues: Sequence[str],
+    held: Sequence[Held],
     since: float,
     until: float,
     ledger: Ledger,
@@ -327,18 +338,11 @@ def _is_idle(
     idle_from, idle_to = begun + LOOK_SECONDS, begun + PICKUP_SECONDS
     if not ledger.in_use(idle_from, idle_to):
         return False
-    for lease in ledger.leases_of(name):
-        has_had_work = (
-            lease.claimed.queue in queues and _begun(lease) <= idle_to and _over_at(lease) >= idle_from
-        )
-        ran_alone = (
-            lease.claimed.deliveries >= ALONE_FROM
-            and lease.claimed.at <= until
-            and _over_at(lease) >= begun - AFTERMATH_SECONDS
-        )
-        if has_had_work or ran_alone:
-            return False
-    return True
+    return not any(
+        (taken <= idle_to and over >= idle_from)
+        or (deliveries >= ALONE_FROM and taken <= until and over >= begun - AFTERMATH_SECONDS)
+        for taken, over, deliveries in held
+    )
 
 
 def _waits_for(message: Message, since: float, until: float, ledger: Ledger) -> bool:

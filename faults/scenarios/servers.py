@@ -14,6 +14,7 @@ import asyncpg
 import psycopg
 from asyncmy.errors import MySQLError
 from redis.asyncio import Redis as Client
+from sqlalchemy.exc import DBAPIError
 
 from faults.place import EVERYSEC, UNSYNCED, Place, on_a_small_disk, that_can_lose_power, with_movable_clock
 from faults.scenarios.network import SERVERS
@@ -36,6 +37,8 @@ MOST_TAKEN: Final = 500
 """How many connections are opened at most to reach the limit of the server."""
 FEWEST_CONNECTIONS: Final = 10
 """MariaDB takes no lower limit."""
+MUCH: Final = "insert into faults_effects select repeat('x', 190) from seq_1_to_5000"
+"""A write that needs a larger file, of a transaction that is rolled back."""
 NOTICED_SECONDS: Final = 60.0
 """How soon after that a store must have refused a write."""
 ANSWERS_SECONDS: Final = 60.0
@@ -218,6 +221,9 @@ async def disk_full(stage: Stage) -> None:
             with suppress(psycopg.OperationalError):
                 await asyncio.to_thread(server.sql, "select pg_switch_wal()")
         await asyncio.sleep(FULL_SECONDS)
+        if stage.place.store == "mariadb":
+            await _refuses_much(stage.place.url)
+            refused = -1
         # A disk that is full and that no one writes to shows nothing.
         await stage.until(
             partial(_is_refused, stage, refused), "a write that is refused", within=NOTICED_SECONDS
@@ -226,6 +232,19 @@ async def disk_full(stage: Stage) -> None:
         ended = server is not None and await asyncio.to_thread(_is_started_again, server)
         stage.note("disk full", None, begun)
         stage.say(f"{number + 1} of {stage.faults} times full{', and the server ended' if ended else ''}")
+
+
+async def _refuses_much(url: str) -> None:
+    """Write more than there is room for, until MariaDB refuses it: its files have room for what is published here."""
+    async with Database.at(url) as database:
+        assert isinstance(database, SqlDatabase)
+        try:
+            async with asyncio.timeout(NOTICED_SECONDS), database.engine.connect() as connection:
+                while True:
+                    await connection.exec_driver_sql(MUCH)
+        except DBAPIError as error:
+            if not any(told in str(error) for told in ("1114", "1021")):
+                raise
 
 
 def _refused(stage: Stage) -> int:
