@@ -23,6 +23,10 @@ LOOK_SECONDS: Final = 5.0
 """How often a worker looks that has nothing to do, and hears of nothing."""
 PICKUP_SECONDS: Final = LOOK_SECONDS + 5.0
 """How soon a message that is due is claimed, if a worker has nothing to do: a busy machine gets as long again."""
+WAKEUPS_CUT: Final = "wake-ups cut"
+OLD_SNAPSHOT: Final = "old snapshot"
+UNHELPED: Final = (WAKEUPS_CUT, OLD_SNAPSHOT)
+"""Faults that may only make a message wait: a run with one of them is judged by how long that was."""
 AFTERMATH_SECONDS: Final = 10.0
 """For how long what a fault has left behind may still hold a message back: a connection, a lock, a lease."""
 UNHEARD_SECONDS: Final = 60.0
@@ -254,9 +258,10 @@ def pickups(ledger: Ledger) -> Iterator[tuple[float, Lease]]:
     """Each first claim of a message, and how long after it was due and certainly stored.
 
     Not where anything else explains it: a fault that somebody injected, shortly before or meanwhile, a claim that was
-    never heard, a pause, an ordering key; and beyond the bound only if a worker had nothing at all to do.
+    never heard, a pause, an ordering key; and beyond the bound only if a worker had nothing at all to do. Only runs are
+    judged in which nobody is killed or stopped under load: there too much else makes a message wait on a busy machine.
     """
-    if any(fault.skew is not None for fault in ledger.faults):
+    if not any(fault.kind in UNHELPED for fault in ledger.faults):
         return
     injected = Spans(fault for fault in ledger.faults if _may_delay(fault, ledger))
 

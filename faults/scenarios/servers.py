@@ -17,6 +17,7 @@ from redis.asyncio import Redis as Client
 from sqlalchemy.exc import DBAPIError
 
 from faults.place import EVERYSEC, UNSYNCED, Place, on_a_small_disk, that_can_lose_power, with_movable_clock
+from faults.rules.handling import OLD_SNAPSHOT, WAKEUPS_CUT
 from faults.scenarios.network import SERVERS
 from faults.scenarios.processes import cast
 from faults.scenarios.scenario import ASYNCHRONOUS, Scenario
@@ -70,7 +71,7 @@ async def wakeups(stage: Stage) -> None:
         begun = time.monotonic()
         killed = await _kill_listeners(stage.place)
         # It is no excuse: nothing may run twice because of it.
-        stage.note("wake-ups cut", "those that listen", begun)
+        stage.note(WAKEUPS_CUT, "those that listen", begun)
         stage.say(f"{number + 1} of {stage.faults} times cut: {killed} connections")
 
 
@@ -287,7 +288,7 @@ async def old_snapshot(stage: Stage) -> None:
             async with database.old_snapshot():
                 await stage.until_busy(stage.random.choice(stage.workers), 150)
             # It is no excuse: nothing may run twice because of it.
-            stage.note("old snapshot", "another application", begun)
+            stage.note(OLD_SNAPSHOT, "another application", begun)
             stage.say(f"{number + 1} of {stage.faults} times 150 runs beside an old snapshot")
 
 

@@ -191,8 +191,9 @@ def due(at: float, process: str = ME, **facts: Any) -> list[Line]:
 
 
 def used(since: float, until: float, process: str = ME, queue: str = "bulk") -> list[Line]:
-    """A process claims something each second."""
-    return [line for at in range(int(since), int(until)) for line in looked(float(at), process, queue)]
+    """Wake-ups are cut, and a process claims something each second."""
+    asked = [line for at in range(int(since), int(until)) for line in looked(float(at), process, queue)]
+    return [fault(since, "those that listen", since, "wake-ups cut"), *asked]
 
 
 FINE: Final = {
@@ -401,8 +402,11 @@ FINE: Final = {
     "claimed late, behind another of its ordering key": [
         booted(), *published(ordering_key="k"), *used(1, 30), *due(15.0), *end(),
     ],
-    "claimed late, by the only one that hears, and the store was not used meanwhile": [
-        booted(), *published(), *due(15.0), *end(),
+    "claimed late, and the store was not used meanwhile": [
+        booted(), *published(), *used(1, 2), *due(15.0), *end(),
+    ],
+    "claimed late, where much else may be why": [
+        booted(), *published(), *used(1, 30)[1:], *due(15.0), *end(),
     ],
     "due late": [booted(), *published(delay=14.0), *used(1, 30), *due(15.0, due_at=EPOCH + 14.5), *end()],
     "taken over late, because no worker was free": [
@@ -722,9 +726,9 @@ BROKEN: Final = {
         "late, although it claimed of that queue and found nothing": [
             booted(), *published(), *used(1, 14, queue="plain,ordered,timer"), *due(15.0), *end(),
         ],
-        "late, and only wake-ups were cut": [
-            booted(), *published(), fault(2.0, "those that listen", 2.1, "wake-ups cut"), *used(1, 30), *due(15.0),
-            *end(),
+        "late, beside an old snapshot": [
+            booted(), *published(), fault(0.5, "another application", 20.0, "old snapshot"), *used(1, 30)[1:],
+            *due(15.0), *end(),
         ],
         "late, and its process stood still for a moment": [
             booted(), *published(), fault(3.0, ME, 4.0, "stall"), *used(1, 30), *due(15.0), *end(),
