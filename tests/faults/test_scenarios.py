@@ -125,7 +125,9 @@ async def test_a_store_whose_disk_was_full_is_back_once_it_answers(
         assert condition()
 
     stage: Any = SimpleNamespace(
-        place=SimpleNamespace(server=server, disk=SimpleNamespace(fill=lambda: None, free=lambda: None)),
+        place=SimpleNamespace(
+            store="postgres", server=server, disk=SimpleNamespace(fill=lambda: None, free=lambda: None)
+        ),
         faults=1,
         random=random.Random(1),
         workers=[None],
