@@ -17,7 +17,7 @@ from pathlib import Path
 from faults.commits import last_change, refusal
 from faults.figures import Figures
 from faults.place import kept_servers
-from faults.plan import Estimate, Row, rows, table
+from faults.plan import WANTED, Estimate, Row, rows, table
 from faults.report.results import Broken, Unplayed, append, keep_current, read_results
 from faults.report.totals import Totals
 from faults.run import run
@@ -83,6 +83,7 @@ def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.
     """Carry out the plan, as far as there is time; how many runs found something, or were not played to their end."""
     begun = time.monotonic()
     estimate, totals, failed = Estimate(before), Totals(), 0
+    durable = Totals()
     skipped: list[Row] = []
     for number, row in enumerate(plan):
         if options.minutes:
@@ -102,6 +103,8 @@ def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.
         estimate.took(row, time.monotonic() - started)
         if found is not None:
             totals.add(found)
+            if row.is_durable:
+                durable.add(found)
         if len(plan) > 1:
             passed = (time.monotonic() - begun) / 60
             left = estimate.left(plan[number + 1 :]) / 60
@@ -112,6 +115,9 @@ def _play_all(plan: Sequence[Row], before: Sequence[Figures], options: argparse.
     if skipped:
         names = ", ".join(f"{row.scenario.name} on {row.store}" for row in skipped)
         print(f"not run, for want of time or of a server: {names}")
+    is_whole = [row.pair for row in plan] == [row.pair for row in rows(options.times)] and not options.short
+    if is_whole and (missed := durable.missed(WANTED)):
+        print(f"wanted where nothing may be lost, and missed: {', '.join(missed)}")
     print(f"{totals}; {failed} runs found something, or could not be played to their end")
     return failed
 
@@ -168,7 +174,7 @@ def _finds(breakage: Breakage, options: argparse.Namespace) -> bool:
         breakage.store,
         options,
         seed=_seed(options),
-        faults=options.faults,
+        faults=options.faults or breakage.faults,
         breakage=breakage.name,
     )
     said = [each for each in found.violations if each.startswith(breakage.rules)]

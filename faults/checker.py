@@ -31,6 +31,7 @@ RULES: Final[tuple[Rule, ...]] = (
     handling.no_needless_duplicate,
     handling.duplicates_bounded,
     handling.taken_over,
+    handling.picked_up,
     handling.poison_alone,
     handling.stops_in_time,
     handling.ends_well,

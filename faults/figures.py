@@ -15,12 +15,14 @@ from faults.journal import CANCELLED, Line
 from faults.ledger import Ledger
 from faults.rules.handling import (
     BY_THE_MACHINE,
+    PICKUP_SECONDS,
     TAKEOVER_SECONDS,
     duplicates,
     duplicates_bound,
+    pickups,
     takeovers,
 )
-from faults.rules.messages import RETURN_SECONDS, returns
+from faults.rules.messages import RETURN_SECONDS, astray, lost, returns
 from nightmail import __version__
 
 
@@ -42,6 +44,7 @@ class Figures:
     stalls: int
     """Faults by the machine itself."""
     lost: int
+    """Acknowledged, and gone."""
     early: int
     stale_writes: int
     overlaps: int
@@ -79,6 +82,12 @@ class Figures:
     """With the start and the end of the servers."""
     asked: int = 0
     """How many faults the scenario was to inject: with the seed, what repeats the run."""
+    durability: str = ""
+    """What the store's acknowledgements wait for, as its server says itself."""
+    astray: int = 0
+    """What is there although it is done with, and files that are damaged."""
+    pickup_seconds: float = 0.0
+    """The longest time from when a message was due and stored to its first claim, where no fault explains it."""
 
     @property
     def takeover_bound(self) -> float:
@@ -91,13 +100,15 @@ class Figures:
 
     def __str__(self) -> str:
         injected = ", ".join(f"{count} {kind}" for kind, count in self.faults.items()) or "none"
+        astray = f" and {self.astray} astray" if self.astray else ""
         machine = f", {self.stalls} by the machine" if self.stalls else ""
         return (
             f"{self.messages} messages ({self.uncertain} uncertain), {self.runs} runs in {self.seconds:.0f} s; "
             f"faults: {injected}{machine}\n"
-            f"lost {self.lost}, early {self.early}, stale writes {self.stale_writes}, overlaps {self.overlaps}, "
-            f"duplicates {self.duplicates} of at most {self.duplicates_bound}, "
+            f"lost {self.lost}{astray}, early {self.early}, stale writes {self.stale_writes}, "
+            f"overlaps {self.overlaps}, duplicates {self.duplicates} of at most {self.duplicates_bound}, "
             + _within("taken over", self.takeover_seconds, self.takeover_bound)
+            + _within("picked up", self.pickup_seconds, PICKUP_SECONDS)
             + _within("store in use", self.return_seconds, RETURN_SECONDS)
             + f"violations {len(self.violations)}"
             + "".join(f"; {count} of {rule}, not promised here" for rule, count in self.forgiven.items())
@@ -133,7 +144,8 @@ def figures(
         runs=sum(1 for line in ledger.lines if line.what == "started"),
         faults=dict(+kinds),
         stalls=sum(1 for fault in ledger.faults if fault.kind in BY_THE_MACHINE),
-        lost=by_rule["nothing_lost"],
+        lost=len({key for key, _ in lost(ledger)}),
+        astray=len({key for key, _ in astray(ledger)}),
         early=by_rule["never_early"],
         stale_writes=by_rule["fenced"],
         overlaps=by_rule["one_lease"],
@@ -144,11 +156,13 @@ def figures(
             (process.booted.lease for process in ledger.processes.values() if process.booted), default=0.0
         ),
         return_seconds=max((seconds for seconds, _ in returns(ledger)), default=0.0),
+        pickup_seconds=max((seconds for seconds, _ in pickups(ledger)), default=0.0),
         checked_seconds=time.monotonic() - begun,
         seconds=seconds,
         violations=[str(violation) for violation in violations],
         forgiven={rule: count for rule, count in by_rule.items() if rule in forgives},
         server=ledger.over.server or "" if ledger.over is not None else "",
+        durability=ledger.over.durability or "" if ledger.over is not None else "",
         timeline=_timeline(ledger),
         outages=[
             (round(begun - ledger.lines[0].at, 2), round(fault.until - ledger.lines[0].at, 2))

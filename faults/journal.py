@@ -77,6 +77,7 @@ class Line:
     # booted
     grace: float = 0.0
     max_deliveries: int = 0
+    max_attempts: int = 0
     timeout: float = 0.0
     """After how long a handler is cancelled; 0 is never."""
     ahead: float | None = None
@@ -99,6 +100,8 @@ class Line:
     """The key of each effect in the database."""
     server: str | None = None
     """What the server says that it is."""
+    durability: str | None = None
+    """What its acknowledgements wait for, as it says itself."""
 
     def __str__(self) -> str:
         facts = {name: value for name, value in _facts(self).items() if name not in ("what", "process", "at")}

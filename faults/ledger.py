@@ -193,6 +193,7 @@ class Ledger:
         self._faults_of: Final[dict[str, list[Line]]] = {}
         self._spans: Final[dict[str, Spans]] = {}
         self._unheard_at: Final = sorted(claim.at for claim in self.unheard.values())
+        self._answered_at: Final = sorted(at for several in self._claims.values() for at in several)
         self._held_by: Final[defaultdict[str, list[Lease]]] = defaultdict(list)
         for lease in self._leases.values():
             self._held_by[lease.process].append(lease)
@@ -224,6 +225,11 @@ class Ledger:
     def unheard_by(self, at: float) -> int:
         """How many claims whose answer was never heard had been sent by then."""
         return bisect_right(self._unheard_at, at)
+
+    def in_use(self, since: float, until: float) -> bool:
+        """Whether a claim of any process was answered in this time."""
+        place = bisect_right(self._answered_at, since)
+        return place < len(self._answered_at) and self._answered_at[place] <= until
 
     def stepped(self, since: float, until: float) -> bool:
         """Whether the store's clock was moved in this time."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from faults.clock import Clock, Skewed
-from faults.journal import BULK, Journal, What, count_from, read
+from faults.journal import BULK, Journal, Line, What, count_from, read, read_from
 from faults.place import Place
 from faults.proxy import Proxy
 from faults.workload import publisher, worker
@@ -31,6 +31,8 @@ LOOK_SECONDS: Final = 0.02
 WORKER_KILLED: Final = "worker killed"
 PATIENCE: Final = 120.0
 """How long anything may take before the run is given up as hung."""
+AT_ONCE: Final = 1.0
+"""How soon a claim is answered by which the store's clock is read, in seconds."""
 RECOVERY_SECONDS: Final = 60.0
 """How soon after the last fault everything must have been delivered. On a quiet machine a lease and a look are enough;
 what is measured is printed."""
@@ -80,6 +82,12 @@ class Seen:
         if process is not None:
             return self._counts[process, what]
         return sum(count for (_, each), count in self._counts.items() if each == what)
+
+    @property
+    def offset(self) -> int:
+        """How much of the journal that is, in bytes: whole lines."""
+        self._read()
+        return self._offset
 
     @property
     def cancelled(self) -> int:
@@ -285,8 +293,8 @@ class Stage:
         until = None if lasts else time.monotonic()
         self.journal.write("fault", kind=kind, target=target, sent=begun, until=until)
 
-    def step(self, clock: Clock, seconds: int) -> None:
-        """Move the store's clock: from now on it is so many seconds ahead."""
+    async def step(self, clock: Clock, seconds: int) -> None:
+        """Move the store's clock: from now on it is so many seconds ahead, and says so itself."""
         begun = time.monotonic()
         clock.set(seconds)
         self.journal.write(
@@ -296,6 +304,28 @@ class Stage:
             until=time.monotonic(),
             skew=float(seconds),
         )
+        clock.check(await self._told_by_the_store(), "the store")
+
+    async def _told_by_the_store(self) -> float:
+        """How far ahead the store's clock is, by the first claim from now on that was answered at once."""
+        asked, offset = time.monotonic(), self.seen.offset
+        told: list[Line] = []
+
+        def look() -> bool:
+            nonlocal offset
+            lines, offset = read_from(self.directory / "journal.jsonl", offset)
+            told.extend(
+                line
+                for line in lines
+                if line.what == "claimed"
+                and (line.sent or 0.0) > asked
+                and line.at - (line.sent or 0.0) < AT_ONCE
+            )
+            return bool(told) or bool(self._gone)
+
+        await self.until(look, "the store to say what time it is")
+        self._refuse_to_go_on()
+        return (told[0].store_at or 0.0) - told[0].at
 
     async def kill(self, actor: Actor) -> None:
         """kill -9."""
@@ -381,7 +411,7 @@ class Stage:
         damage = await asyncio.to_thread(self.place.damage)
         async with Database.at(self.place.url) as database:
             effects = await database.effects()
-            server = await database.version()
+            server, durability = await database.version(), await database.durability()
         self.journal.write(
             "over",
             waiting=tuple(message.id for message in waiting),
@@ -389,6 +419,7 @@ class Stage:
             effects=tuple(effects),
             how=damage or None,
             server=server,
+            durability=durability,
         )
 
     async def clear(self) -> None:

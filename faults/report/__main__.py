@@ -7,12 +7,20 @@ from typing import Final
 
 from faults.commits import ROOT
 from faults.report.pages import page
-from faults.report.plots import plot_failovers
-from faults.report.results import RESULTS, read_results
+from faults.report.plots import plot_failovers, plots_of
+from faults.report.results import RESULTS, Results, read_results
 
 LEFT_OUT: Final = RESULTS / "left_out.md"
 """Runs that were made and are not among the results, each with the reason: a page that hid them would not be true."""
+PAGE: Final = ROOT / "RELIABILITY.md"
 PLOTS: Final = ROOT / "docs" / "reliability"
+
+
+def whole(results: Results) -> str:
+    """The whole page. Its plots are drawn apart."""
+    plots = [plot.relative_to(ROOT) for plot in plots_of(results.runs, PLOTS)]
+    left_out = LEFT_OUT.read_text() if LEFT_OUT.exists() else ""
+    return page(results, plots, left_out=left_out)
 
 
 def main() -> int:
@@ -25,10 +33,8 @@ def main() -> int:
         )
         return 1
     PLOTS.mkdir(parents=True, exist_ok=True)
-    plots = plot_failovers(results.runs, PLOTS)
-    left_out = LEFT_OUT.read_text() if LEFT_OUT.exists() else ""
-    text = page(results, [plot.relative_to(ROOT) for plot in plots], left_out=left_out)
-    (ROOT / "RELIABILITY.md").write_text(text)
+    plot_failovers(results.runs, PLOTS)
+    PAGE.write_text(whole(results))
     print(
         f"RELIABILITY.md, from {len(results.runs)} runs and {sum(each.seeds for each in results.simulations):,} seeds"
     )

@@ -13,7 +13,7 @@ from faults.plan import rows as plan
 from faults.report.plots import broken_promises, last_failovers
 from faults.report.results import Broken, Results, Simulation, Unplayed
 from faults.report.totals import KINDS, Totals
-from faults.rules.handling import TAKEOVER_SECONDS
+from faults.rules.handling import PICKUP_SECONDS, TAKEOVER_SECONDS
 from faults.rules.messages import RETURN_SECONDS
 from faults.scenarios import SCENARIOS
 
@@ -28,9 +28,12 @@ measured in a run whose result line is in [faults/results](faults/results). One 
 on each of its stores, with new seeds, within an hour; the figures below are of {most} of each.
 `make faults SCENARIO=… STORE=… SEED=… ARGS="--faults N"` repeats one run; N is in brackets behind its seed.
 """
+PICKED_UP: Final = ("wakeups", "old-snapshot")
+"""Where the time to the first claim is what a scenario is about."""
 STALLS: Final = """\
 Stalls are faults of the machine, which nothing injected: a process did not run for a while, or waited long for a
-renewal. They may cause a second run as the others may, so they are in its bound.
+renewal. They may cause a second run as the others may, so they are in its bound. Lost is what was acknowledged and is
+gone; astray is what is there although it is done with, and files that are damaged.
 
 """
 REPLAYS: Final = 10
@@ -93,6 +96,7 @@ def _short(results: Results) -> str:
         *((name, f"{totals.count(name):,}") for name in KINDS),
         ("publishes told as uncertain", f"{_sum(runs, 'uncertain'):,}"),
         ("**acknowledged and lost**", f"**{_sum(runs, 'lost')}**"),
+        ("there although it is done with, or damaged", str(_sum(runs, "astray"))),
         ("delivered early", str(_sum(everything, "early"))),
         ("writes of late workers that changed something", str(_sum(runs, "stale_writes"))),
         ("overlapping leases", str(_sum(runs, "overlaps"))),
@@ -108,6 +112,11 @@ def _short(results: Results) -> str:
             "longest time from a fault to the next claim of what a worker had, where another was free "
             f"(bound: the lease and {TAKEOVER_SECONDS:g} s)",
             f"{_most(everything, 'takeover_seconds'):.1f} s",
+        ),
+        (
+            "longest time to the first claim of a message, where no wake-up came or nothing could be cleaned away "
+            f"(bound: {PICKUP_SECONDS:g} s)",
+            _picked_up(everything) or "not measured",
         ),
         ("promises broken", str(_broken(everything))),
         *(
@@ -168,9 +177,9 @@ def _versions(runs: Sequence[Figures]) -> str:
 
 def _by_scenario(runs: Sequence[Figures]) -> str:
     columns = (
-        "scenario", "store", "seeds (N)", "messages", "faults", "stalls", "lost", "early", "stale writes",
+        "scenario", "store", "seeds (N)", "messages", "faults", "stalls", "lost", "astray", "early", "stale writes",
         "overlapping leases", "run again (bound)", "taken over within (bound)",
-        f"store in use within (bound {RETURN_SECONDS:g} s)", "broken",
+        f"picked up within (bound {PICKUP_SECONDS:g} s)", f"store in use within (bound {RETURN_SECONDS:g} s)", "broken",
     )  # fmt: skip
     rows = []
     for scenario in SCENARIOS:
@@ -185,11 +194,13 @@ def _by_scenario(runs: Sequence[Figures]) -> str:
                     f"{Totals.of(each).faults.total():,}",
                     f"{_sum(each, 'stalls'):,}",
                     str(_sum(each, "lost")),
+                    str(_sum(each, "astray")),
                     str(_sum(each, "early")),
                     str(_sum(each, "stale_writes")),
                     str(_sum(each, "overlaps")),
                     f"{_sum(each, 'duplicates')} ({_sum(each, 'duplicates_bound')})",
                     _taken_over(each),
+                    _picked_up(each),
                     _returned(each),
                     str(_broken(each)),
                 )
@@ -220,13 +231,15 @@ def _measured(runs: Sequence[Figures]) -> str:
         return "Not measured yet.\n"
     rows = []
     for scenario in MEASURED:
-        for store, each in _groups([run for run in runs if run.scenario == scenario], lambda run: run.store):
+        of_scenario = [run for run in runs if run.scenario == scenario]
+        for durability, each in _groups(of_scenario, _durability):
             others: Counter[str] = Counter()
             for run in each:
                 others.update({rule: count for rule, count in run.forgiven.items() if rule != "nothing_lost"})
+                others.update({"astray": run.astray} if run.astray else {})
             rows.append(
                 (
-                    DURABILITY[store],
+                    durability,
                     SCENARIOS[scenario].about,
                     _seeds(each),
                     str(sum(sum(run.faults.values()) for run in each)),
@@ -253,22 +266,11 @@ the system survives that, and would not survive a power cut). Where an acknowled
 no promise but a measurement.
 
 """
-DURABILITY: Final = {
-    "postgres": "Postgres, `synchronous_commit on`",
-    "postgres-unsynced": "Postgres, `synchronous_commit off`",
-    "mariadb": "MariaDB, `innodb_flush_log_at_trx_commit 1`",
-    "mariadb-unsynced": "MariaDB, `innodb_flush_log_at_trx_commit 0`",
-    "redis": "Redis, `appendfsync always`",
-    "redis-everysec": "Redis, `appendfsync everysec`",
-    "redis-unsynced": "Redis, `appendonly no`",
-    "redis-cluster": "Redis Cluster, `appendfsync always`, asynchronous replicas",
-    "redis-cluster-guarded": "Redis Cluster, the same with `min-replicas-to-write 1` and `min-replicas-max-lag 1`",
-    "redis-cluster-waiting": "Redis Cluster, the same with `wait_replicas=1` in the URL of the store",
-    "galera": "Galera, `innodb_flush_log_at_trx_commit 1`",
-    "galera-unsynced": "Galera, `innodb_flush_log_at_trx_commit 0`",
-    "patroni": "Postgres, synchronous standby",
-    "patroni-async": "Postgres, asynchronous standby",
-}
+
+
+def _durability(run: Figures) -> str:
+    """What its server said of itself. Of an older run it is not known: then the name of the place."""
+    return run.durability or f"`{run.store}`, of which the run did not write it down"
 
 
 def _found(broken: Sequence[Broken]) -> str:
@@ -325,6 +327,12 @@ def _taken_over(runs: Sequence[Figures]) -> str:
     """With its bound; nothing, where nothing was taken over."""
     seconds = _most(runs, "takeover_seconds")
     return f"{seconds:.1f} s ({_most(runs, 'takeover_bound'):g} s)" if seconds else ""
+
+
+def _picked_up(runs: Sequence[Figures]) -> str:
+    """Only where a scenario is about it: elsewhere it is the time that a worker was busy."""
+    seconds = _most([run for run in runs if run.scenario in PICKED_UP], "pickup_seconds")
+    return f"{seconds:.1f} s" if seconds else ""
 
 
 def _returned(runs: Sequence[Figures]) -> str:

@@ -10,7 +10,18 @@ from faults.figures import Figures
 
 def plot_failovers(runs: Sequence[Figures], directory: Path) -> list[Path]:
     """A plot of each of these runs."""
-    return [_plot(run, directory / f"failover-{run.store}.svg") for run in last_failovers(runs)]
+    for run in last_failovers(runs):
+        _plot(run, directory / _file(run))
+    return plots_of(runs, directory)
+
+
+def plots_of(runs: Sequence[Figures], directory: Path) -> list[Path]:
+    """Where these plots are."""
+    return [directory / _file(run) for run in last_failovers(runs)]
+
+
+def _file(run: Figures) -> str:
+    return f"failover-{run.store}.svg"
 
 
 def last_failovers(runs: Sequence[Figures]) -> list[Figures]:
@@ -31,7 +42,7 @@ def broken_promises(run: Figures) -> str:
     return f"{count} promise{'s' if count > 1 else ''} broken"
 
 
-def _plot(run: Figures, path: Path) -> Path:
+def _plot(run: Figures, path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -52,4 +63,3 @@ def _plot(run: Figures, path: Path) -> Path:
             axes.axvspan(begun, ended, color="0.85")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
-    return path

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,14 @@ from faults.figures import Figures
 
 RESULTS: Final = ROOT / "faults" / "results"
 """What the report is made of."""
+
+
+ADDED: Final = ("durability", "astray", "pickup_seconds")
+"""Fields that lines of an older suite lack: those still tell how long a run takes."""
+
+
+class Overlap(Exception):
+    """The same seeds are in several lines, and each line counts all of its own."""
 
 
 class Uncommitted(Exception):
@@ -81,17 +90,30 @@ def read_results(directory: Path) -> Results:
         for line in _lines(path)
     ]
     runs = [
-        Figures(**{each.name: line[each.name] for each in fields(Figures)})
+        Figures(**{each.name: line[each.name] for each in fields(Figures) if each.name in line})
         for line in lines
-        if all(each.name in line for each in fields(Figures))  # Else it is of an older suite.
+        if all(each.name in line or each.name in ADDED for each in fields(Figures))  # Else it is too old.
     ]
     unplayed = [Unplayed(**line) for line in lines if "error" in line]
     simulations = [
         Simulation(**line) for path in sorted(directory.glob("simulation*.jsonl")) for line in _lines(path)
     ]
+    simulations = _once(simulations)
     broken = [Broken(**line) for path in directory.glob("broken.jsonl") for line in _lines(path)]
     last = {each.name: each for each in broken}
     return Results(runs, simulations, list(last.values()), unplayed)
+
+
+def _once(simulations: Iterable[Simulation]) -> list[Simulation]:
+    """Each range of seeds once: the last line of it stands. What overlaps in part cannot be taken apart."""
+    once = list({(each.first, each.seeds): each for each in simulations}.values())
+    for earlier, later in pairwise(sorted(once, key=lambda each: each.first)):
+        if later.first < earlier.first + earlier.seeds:
+            ranges = " and ".join(
+                f"{each.first:,} to {each.first + each.seeds - 1:,}" for each in (earlier, later)
+            )
+            raise Overlap(f"the simulated seeds {ranges} overlap: leave one of these lines out")
+    return once
 
 
 def keep_current(path: Path, commit: str | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +12,7 @@ from faults.journal import BY_A_MESSAGE
 from faults.scenarios import SCENARIOS
 from faults.stage import WORKER_KILLED
 
+MESSAGES: Final = "messages"
 KINDS: Final = {
     "workers killed": (WORKER_KILLED, BY_A_MESSAGE),
     "servers killed": ("server killed", "power lost"),
@@ -48,8 +49,16 @@ class Totals:
         return totals
 
     def count(self, name: str) -> int:
-        """How many of these faults."""
-        return sum(self.faults[kind] for kind in KINDS[name])
+        """How many of these faults, or of the messages."""
+        return self.messages if name == MESSAGES else sum(self.faults[kind] for kind in KINDS[name])
+
+    def missed(self, wanted: Mapping[str, int]) -> list[str]:
+        """Which of these figures they do not come to, in words."""
+        return [
+            f"{self.count(name):,} of {least:,} {name}"
+            for name, least in wanted.items()
+            if self.count(name) < least
+        ]
 
     def __str__(self) -> str:
         counts = ", ".join(f"{self.count(name):,} {name}" for name in KINDS)

@@ -5,18 +5,32 @@ from __future__ import annotations
 import signal
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
 from faults.journal import BY_A_MESSAGE, CANCELLED, Line
-from faults.ledger import Lease, Ledger, Message
+from faults.ledger import Lease, Ledger, Message, Process, Spans
 from faults.rules.leases import CLOCKS
 from faults.rules.messages import is_stored
+from faults.workload.config import TOGETHER
 from faults.workload.process import STALL
 from faults.workload.recorded import SLOW
 
+LOOK_SECONDS: Final = 5.0
+"""How often a worker looks that has nothing to do, and hears of nothing."""
+PICKUP_SECONDS: Final = LOOK_SECONDS + 5.0
+"""How soon a message that is due is claimed, if a worker has nothing to do: a busy machine gets as long again."""
+WAKEUPS_CUT: Final = "wake-ups cut"
+OLD_SNAPSHOT: Final = "old snapshot"
+UNHELPED: Final = (WAKEUPS_CUT, OLD_SNAPSHOT)
+"""Faults that may only make a message wait: a run with one of them is judged by how long that was."""
+AFTERMATH_SECONDS: Final = 10.0
+"""For how long what a fault has left behind may still hold a message back: a connection, a lock, a lease."""
+UNHEARD_SECONDS: Final = 60.0
+"""The same of a claim whose answer was never heard."""
 LAST_SECONDS: Final = 3.0
 """How long a stop may take after the grace period: `Worker.stop` promises 2.5 s."""
 SLOW_CLAIM: Final = 0.5
@@ -27,6 +41,8 @@ BY_THE_MACHINE: Final = (STALL, SLOW)
 """Faults that nothing injected: a busy machine."""
 PAUSED_WITHIN: Final = 1.0
 """How long after a pause the last handler of what is paused may start, in seconds."""
+Held: TypeAlias = tuple[float, float, int]
+"""From when to when a process had a message, and on which of its deliveries."""
 ALONE_FROM: Final = 3
 """From which delivery on a message that may have killed its process has to run alone."""
 
@@ -72,13 +88,22 @@ def _is_right(line: Line, how: str | None, lease: Lease, ledger: Ledger) -> bool
             return booted is not None and lease.claimed.deliveries > booted.max_deliveries
         case "retry" | "dead":
             # A handler that returned may still fail to commit.
-            return (
+            return _may_still_try(line, lease, ledger) and (
                 how == "failed"
                 or _may_not_have_committed(line, lease, ledger)
                 or _ran_too_long(line, lease, ledger)
             )
         case _:
             return how != "ok" or bool(lease.acking)
+
+
+def _may_still_try(line: Line, lease: Lease, ledger: Ledger) -> bool:
+    """Whether a failed run is tried again, or was the last that there may be. A handler may have given it up itself."""
+    booted = ledger.processes[lease.process].booted
+    if booted is None or not booted.max_attempts:
+        return True  # It was killed before it could say how often it tries.
+    was_last = lease.claimed.attempts + 1 >= booted.max_attempts
+    return line.outcome == ("dead" if was_last else "retry") or line.reason == "rejected"
 
 
 def _may_not_have_committed(settling: Line, lease: Lease, ledger: Ledger) -> bool:
@@ -221,6 +246,110 @@ def _hit_at(earlier: Lease, later: Lease, ledger: Ledger) -> float | None:
     return max(begins, default=None)
 
 
+def picked_up(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """What is due is claimed within the time in which an idle worker looks and five seconds more, if one is idle."""
+    for seconds, lease in pickups(ledger):
+        if seconds > PICKUP_SECONDS:
+            key = lease.claimed.key or ""
+            yield key, f"{key} was claimed {seconds:.1f} s after it was due, and a worker had nothing to do"
+
+
+def pickups(ledger: Ledger) -> Iterator[tuple[float, Lease]]:
+    """Each first claim of a message, and how long after it was due and certainly stored.
+
+    Not where anything else explains it: a fault that somebody injected, shortly before or meanwhile, a claim that was
+    never heard, a pause, an ordering key; and beyond the bound only if a worker had nothing at all to do. Only runs are
+    judged in which nobody is killed or stopped under load: there too much else makes a message wait on a busy machine.
+    """
+    if not any(fault.kind in UNHELPED for fault in ledger.faults):
+        return
+    injected = Spans(fault for fault in ledger.faults if _may_delay(fault, ledger))
+
+    @cache
+    def held_by(process: str, queues: tuple[str, ...]) -> list[Held]:
+        return [
+            (_begun(lease), _over_at(lease), lease.claimed.deliveries)
+            for lease in ledger.leases_of(process)
+            if lease.claimed.queue in queues or lease.claimed.deliveries >= ALONE_FROM
+        ]
+
+    for message in ledger.messages.values():
+        first = message.leases[0] if message.leases else None
+        if first is None or message.acknowledged is None or first.claimed.deliveries > 1:
+            continue
+        is_ordered = message.intended is not None and message.intended.ordering_key is not None
+        since = max(
+            first.claimed.at - max(first.store_at - (first.claimed.due_at or first.store_at), 0.0),
+            message.acknowledged.at,
+        )
+        until = first.claimed.at
+        if (
+            is_ordered
+            or injected.touch(since - AFTERMATH_SECONDS, until)
+            or ledger.unheard_by(until) > ledger.unheard_by(since - UNHEARD_SECONDS)
+            or _waits_for(message, since, until, ledger)
+        ):
+            continue
+        if until - since <= PICKUP_SECONDS:
+            yield max(until - since, 0.0), first
+            continue
+        waited = [
+            _waited(name, process, since, until, ledger)
+            for name, process in ledger.processes.items()
+            if _is_idle(process, held_by(name, _group(first.claimed.queue)), since, until, ledger)
+        ]
+        if waited:
+            yield max(waited), first
+
+
+def _group(queue: str | None) -> tuple[str, ...]:
+    """The queues that are claimed together with this one."""
+    return TOGETHER if queue in TOGETHER else (queue or "",)
+
+
+def _may_delay(fault: Line, ledger: Ledger) -> bool:
+    """Whether it hit the store or a process, or a process did it itself: not what hits only wake-ups, or messages.
+
+    A busy machine is counted apart: by how long it stood still.
+    """
+    is_of_a_process = fault.process in ledger.processes or fault.target in ledger.processes
+    return fault.kind not in BY_THE_MACHINE and (fault.target is None or is_of_a_process)
+
+
+def _waited(name: str, process: Process, since: float, until: float, ledger: Ledger) -> float:
+    """For how long this process could have claimed it."""
+    begun = max(since, process.booted.at if process.booted is not None else since)
+    return until - begun - _stood_still(name, begun, until, ledger)
+
+
+def _is_idle(
+    process: Process,
+    held: Sequence[Held],
+    since: float,
+    until: float,
+    ledger: Ledger,
+) -> bool:
+    """Whether this worker was there all the time, and for long had nothing of such queues, while the store was used.
+
+    Not one that may have a message which runs alone: it claims nothing else then.
+    """
+    booted = process.booted
+    ends = (process.stopping, process.exited)
+    if booted is None or not booted.lease or any(end is not None and end.at <= until for end in ends):
+        return False
+    begun = max(since, booted.at)
+    if until - begun <= PICKUP_SECONDS:
+        return False
+    idle_from, idle_to = begun + LOOK_SECONDS, begun + PICKUP_SECONDS
+    if not ledger.in_use(idle_from, idle_to):
+        return False
+    return not any(
+        (taken <= idle_to and over >= idle_from)
+        or (deliveries >= ALONE_FROM and taken <= until and over >= begun - AFTERMATH_SECONDS)
+        for taken, over, deliveries in held
+    )
+
+
 def _waits_for(message: Message, since: float, until: float, ledger: Ledger) -> bool:
     """Whether it was paused, or the store's clock was moved."""
     paused = (pause for pause in ledger.pauses if pause.covers(message))
@@ -271,10 +400,12 @@ def _begun(lease: Lease) -> float:
 def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
     """A message that kills its process dies after exactly its limit, and from the third time on takes no run along.
 
-    Until then several of them may wait in one process, and each that dies with it has been delivered once more.
+    Until then several of them may wait in one process, and each that dies with it has been delivered once more. Nothing
+    else is given up for the processes that it has lost, unless faults or such early runs have cost it each of them.
     """
     for key, message in ledger.messages.items():
         if message.intended is None or not message.intended.poison:
+            yield from _buried_along(message, ledger)
             continue
         starts = [lease for lease in message.leases if lease.started]
         for lease in starts:
@@ -287,6 +418,35 @@ def poison_alone(ledger: Ledger) -> Iterator[tuple[str, str]]:
                 yield key, f"{key} kills its process and is no dead letter"
             elif len(starts) + sum(_dies_along(lease, ledger) for lease in message.leases) not in limits:
                 yield key, f"{key} kills its process and was given up after {len(starts)} runs"
+
+
+def _buried_along(message: Message, ledger: Ledger) -> Iterator[tuple[str, str]]:
+    last = message.leases[-1] if message.leases else None
+    if last is None or not any(line.reason == "max_deliveries" for _, line in last.settling):
+        return
+    for earlier, later in expired(message):
+        killer = _killer(earlier, later, ledger)
+        if killer is not None and killer.claimed.deliveries >= ALONE_FROM:
+            what = (
+                f"{killer.claimed.key}, on its delivery {killer.claimed.deliveries}, killed {earlier.process}"
+            )
+        elif killer is None and not touched(earlier, later.claimed.at, ledger):
+            what = f"nothing had hit {earlier.process}"
+        else:
+            continue
+        yield message.key, f"{message.key} kills no process and was given up for those that it lost: {what}"
+
+
+def _killer(lost: Lease, later: Lease, ledger: Ledger) -> Lease | None:
+    """The run that killed its process with this lease in hand."""
+    if not any(fault.target == lost.process and fault.kind == BY_A_MESSAGE for fault in ledger.faults):
+        return None
+    for lease in ledger.leases_of(lost.process):
+        message = ledger.messages[lease.claimed.key or ""]
+        is_poison = message.intended is not None and message.intended.poison
+        if is_poison and lease.started and _begun(lost) <= lease.started[-1].at <= later.claimed.at:
+            return lease
+    return None
 
 
 def _dies_along(lease: Lease, ledger: Ledger) -> bool:

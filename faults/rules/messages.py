@@ -26,24 +26,47 @@ def is_stored(message: Message) -> bool:
 
 def nothing_lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
     """What was acknowledged is still there, or was removed by a write that a worker sent under its lease."""
+    yield from lost(ledger)
+    yield from astray(ledger)
+
+
+def lost(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """What was acknowledged and is gone."""
+    over = ledger.over
+    if over is None:
+        return
+    kept = {*over.waiting, *over.letters}
+    for key, message in ledger.messages.items():
+        if message.acknowledged is None:
+            continue
+        if _is_missing(message, kept):
+            yield key, f"{key} was acknowledged and is lost"
+        elif _is_no_letter(message, over):
+            yield key, f"{key} died and is no dead letter"
+
+
+def astray(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """What else is not as it was left: done with and still there, dead and no dead letter, a file that is damaged."""
     over = ledger.over
     if over is None:
         return
     if over.how is not None:
         yield "", f"the store is damaged: {over.how}"
-    kept = {*over.waiting, *over.letters}
     for key, message in ledger.messages.items():
-        if message.acknowledged is not None and _is_missing(message, kept):
-            yield key, f"{key} was acknowledged and is lost"
+        if message.acknowledged is None and _is_no_letter(message, over):
+            yield key, f"{key} died and is no dead letter"
         for lease in message.leases:
             gone = lease.gone
-            if gone is None:
-                continue
-            id_ = lease.claimed.id
-            if gone.outcome == "dead" and id_ not in over.letters:
-                yield key, f"{key} died and is no dead letter"
-            if id_ in over.waiting:
+            if gone is not None and lease.claimed.id in over.waiting:
                 yield key, f"{key} is there although it is {gone.outcome or 'acked'}"
+
+
+def _is_no_letter(message: Message, over: Line) -> bool:
+    """Whether a worker has given it up, and it is not among the dead letters."""
+    return any(
+        lease.gone is not None and lease.gone.outcome == "dead" and lease.claimed.id not in over.letters
+        for lease in message.leases
+    )
 
 
 def nothing_vanishes(ledger: Ledger) -> Iterator[tuple[str, str]]:

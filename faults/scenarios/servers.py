@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -13,8 +14,10 @@ import asyncpg
 import psycopg
 from asyncmy.errors import MySQLError
 from redis.asyncio import Redis as Client
+from sqlalchemy.exc import DBAPIError
 
 from faults.place import EVERYSEC, UNSYNCED, Place, on_a_small_disk, that_can_lose_power, with_movable_clock
+from faults.rules.handling import OLD_SNAPSHOT, WAKEUPS_CUT
 from faults.scenarios.network import SERVERS
 from faults.scenarios.processes import cast
 from faults.scenarios.scenario import ASYNCHRONOUS, Scenario
@@ -35,6 +38,10 @@ MOST_TAKEN: Final = 500
 """How many connections are opened at most to reach the limit of the server."""
 FEWEST_CONNECTIONS: Final = 10
 """MariaDB takes no lower limit."""
+MUCH: Final = "insert into faults_effects select repeat('x', 190) from seq_1_to_5000"
+"""A write that needs a larger file, of a transaction that is rolled back."""
+NOTICED_SECONDS: Final = 60.0
+"""How soon after that a store must have refused a write."""
 ANSWERS_SECONDS: Final = 60.0
 """How long a server may take to answer once its disk has room again."""
 LISTENING_SECONDS: Final = 10.0
@@ -64,7 +71,7 @@ async def wakeups(stage: Stage) -> None:
         begun = time.monotonic()
         killed = await _kill_listeners(stage.place)
         # It is no excuse: nothing may run twice because of it.
-        stage.note("wake-ups cut", "those that listen", begun)
+        stage.note(WAKEUPS_CUT, "those that listen", begun)
         stage.say(f"{number + 1} of {stage.faults} times cut: {killed} connections")
 
 
@@ -195,9 +202,9 @@ async def clock_steps(stage: Stage) -> None:
     for number in range(stage.faults):
         await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
         # Twice forward, twice back, and at the end where it was.
-        stage.step(clock, (STEP_SECONDS, 2 * STEP_SECONDS, STEP_SECONDS, 0)[number % 4])
+        await stage.step(clock, (STEP_SECONDS, 2 * STEP_SECONDS, STEP_SECONDS, 0)[number % 4])
         stage.say(f"{number + 1} of {stage.faults} steps: {clock.seconds:+} s")
-    stage.step(clock, 0)
+    await stage.step(clock, 0)
 
 
 async def disk_full(stage: Stage) -> None:
@@ -207,7 +214,7 @@ async def disk_full(stage: Stage) -> None:
     await cast(stage)
     for number in range(stage.faults):
         await stage.until_busy(stage.random.choice(stage.workers), stage.random.randint(5, 20))
-        begun = time.monotonic()
+        begun, refused = time.monotonic(), _refused(stage)
         await asyncio.to_thread(disk.fill)
         if isinstance(server, Postgres):
             # Its log has room in files that are there already: let it need a new one. Then it cuts off whoever asked,
@@ -215,10 +222,39 @@ async def disk_full(stage: Stage) -> None:
             with suppress(psycopg.OperationalError):
                 await asyncio.to_thread(server.sql, "select pg_switch_wal()")
         await asyncio.sleep(FULL_SECONDS)
+        if stage.place.store == "mariadb":
+            await _refuses_much(stage.place.url)
+            refused = -1
+        # A disk that is full and that no one writes to shows nothing.
+        await stage.until(
+            partial(_is_refused, stage, refused), "a write that is refused", within=NOTICED_SECONDS
+        )
         disk.free()
         ended = server is not None and await asyncio.to_thread(_is_started_again, server)
         stage.note("disk full", None, begun)
         stage.say(f"{number + 1} of {stage.faults} times full{', and the server ended' if ended else ''}")
+
+
+async def _refuses_much(url: str) -> None:
+    """Write more than there is room for, until MariaDB refuses it: its files have room for what is published here."""
+    async with Database.at(url) as database:
+        assert isinstance(database, SqlDatabase)
+        try:
+            async with asyncio.timeout(NOTICED_SECONDS), database.engine.connect() as connection:
+                while True:
+                    await connection.exec_driver_sql(MUCH)
+        except DBAPIError as error:
+            if not any(told in str(error) for told in ("1114", "1021")):
+                raise
+
+
+def _refused(stage: Stage) -> int:
+    """How many publishes were told so far that they are not stored, or may not be."""
+    return stage.seen.count("refused") + stage.seen.count("uncertain")
+
+
+def _is_refused(stage: Stage, before: int) -> bool:
+    return _refused(stage) > before
 
 
 def _is_started_again(server: Server) -> bool:
@@ -252,7 +288,7 @@ async def old_snapshot(stage: Stage) -> None:
             async with database.old_snapshot():
                 await stage.until_busy(stage.random.choice(stage.workers), 150)
             # It is no excuse: nothing may run twice because of it.
-            stage.note("old snapshot", "another application", begun)
+            stage.note(OLD_SNAPSHOT, "another application", begun)
             stage.say(f"{number + 1} of {stage.faults} times 150 runs beside an old snapshot")
 
 
@@ -312,5 +348,7 @@ SCENARIOS: Final = (
         play=wakeups,
         faults=10,
         stores=("postgres", "redis"),
+        # A worker looks when a lease of its own would end: a short one would hide that nothing wakes it.
+        worker={"lease": 30.0},
     ),
 )

@@ -14,10 +14,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from faults.workload.config import Kind
+from nightmail.bell import Bell
+from nightmail.engine import sorting
 from nightmail.engine.attempt import Attempt
 from nightmail.errors import StoreUnavailable
 from nightmail.message import Delivery, Message
-from nightmail.outcome import Done, Release, Retry, WriteResult
+from nightmail.outcome import Dead, Done, Reason, Release, Retry, WriteResult
 from nightmail.store import Claimed, Extend, FullStore, Settlement
 from nightmail.stores.shared.opening import Origin
 from nightmail.stores.shared.table_names import TableNames
@@ -27,6 +29,7 @@ from nightmail.stores.sqlite.pausing import Paused
 TOO_LATE_SECONDS: Final = 0.3
 MUCH_TOO_LATE_SECONDS: Final = 12.0
 SLOW_STOP_SECONDS: Final = 5.0
+DEAF_FOR: Final = timedelta(minutes=1)
 
 _background: Final[set[asyncio.Task[object]]] = set()
 
@@ -51,6 +54,8 @@ class Breakage:
     publisher: Callable[[Any], None] | None = None
     kinds: tuple[Kind, ...] = ()
     """What is published, if the usual kinds have too few of those that it hits."""
+    faults: int | None = None
+    """How many, if those of a run of the scenario alone are too few."""
 
 
 def acknowledged_before_commit(store: Any) -> None:
@@ -190,6 +195,29 @@ def closed_late(store: Any) -> None:
 def a_failure_is_done() -> None:
     """What should be retried is written as done."""
     setattr(Attempt, "_retry", lambda *_: Done())  # noqa: B010 - mypy refuses the assignment
+
+
+def given_up_at_once() -> None:
+    """What should be retried is a dead letter."""
+    setattr(Attempt, "_retry", lambda *_: Dead(Reason.RETRIES_EXHAUSTED))  # noqa: B010 - mypy refuses the assignment
+
+
+def without_quarantine() -> None:
+    """Nothing runs alone, however many processes it has cost."""
+    setattr(sorting, "is_quarantined", lambda _: False)  # noqa: B010 - mypy refuses the assignment
+
+
+def deaf(store: Any) -> None:
+    """It hears of nothing, and looks every minute."""
+    listen = store.listen
+
+    def unheard(queues: Sequence[str]) -> Bell:
+        bell: Bell = listen(queues)
+        setattr(bell, "ring", lambda: None)  # noqa: B010 - mypy refuses the assignment
+        return bell
+
+    store.listen = unheard
+    setattr(type(store), "look_interval", property(lambda _: DEAF_FOR))  # noqa: B010 - the same
 
 
 def used_in_a_child() -> None:
@@ -366,6 +394,14 @@ BREAKAGES: Final = {
             worker=with_every_claim(for_the_first_time),
         ),
         Breakage(
+            name="without-quarantine",
+            scenario="poison",
+            store="sqlite",
+            rules=("poison_alone",),
+            product=without_quarantine,
+            faults=3,
+        ),
+        Breakage(
             name="never-claimed",
             scenario="kills",
             store="sqlite",
@@ -399,6 +435,20 @@ BREAKAGES: Final = {
             store="sqlite",
             rules=("right_outcome",),
             product=a_failure_is_done,
+        ),
+        Breakage(
+            name="given-up-at-once",
+            scenario="kills",
+            store="sqlite",
+            rules=("right_outcome",),
+            product=given_up_at_once,
+        ),
+        Breakage(
+            name="deaf",
+            scenario="wakeups",
+            store="redis",
+            rules=("picked_up",),
+            worker=deaf,
         ),
     )
 }

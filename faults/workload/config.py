@@ -22,6 +22,8 @@ BULK_QUEUE: Final = "bulk"
 """The queue whose handler does next to nothing: most messages of a run go there, published many at a time."""
 BATCH: Final = 50
 """How many."""
+TOGETHER: Final = ("plain", "ordered", "timer")
+"""The queues that one subscriber has; each other queue has one of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class WorkerConfig(Config):
     lease: float = 3.0
     max_workers: int = 16
     max_deliveries: int = 10
+    max_attempts: int = 10
     grace: float = 5.0
     handler_seconds: float = 0.2
     """How long a handler takes on average."""

@@ -58,6 +58,10 @@ class Database:
         """What the server says that it is."""
         raise NotImplementedError
 
+    async def durability(self) -> str:
+        """What its acknowledgements wait for, by its own settings, as the server tells them."""
+        raise NotImplementedError
+
     async def close(self) -> None:
         """Give back its connections."""
 
@@ -116,6 +120,28 @@ class SqlDatabase(Database):
             return " ".join(told.split()[:2])
         return f"SQLite {told}" if name == "sqlite" else f"MariaDB {told.partition('-')[0]}"
 
+    async def durability(self) -> str:
+        async with self.engine.connect() as connection:
+
+            async def told(question: str) -> str:
+                return str((await connection.execute(text(question))).scalar_one())
+
+            match self.engine.dialect.name:
+                case "postgresql":
+                    standby = ""
+                    if await told("show synchronous_standby_names"):
+                        standby = ", synchronous standby"
+                    elif await told("select count(*) from pg_stat_replication") != "0":
+                        standby = ", asynchronous standby"
+                    return f"Postgres, `synchronous_commit {await told('show synchronous_commit')}`{standby}"
+                case "mysql":
+                    flushed = await told("select @@innodb_flush_log_at_trx_commit")
+                    is_galera = await told("select @@wsrep_on") in ("1", "True")
+                    name = "Galera" if is_galera else "MariaDB"
+                    return f"{name}, `innodb_flush_log_at_trx_commit {flushed}`"
+                case _:
+                    return "SQLite"
+
     async def close(self) -> None:
         await self.engine.dispose()
 
@@ -130,7 +156,7 @@ class RedisDatabase(Database):
 
     def __init__(self, url: str) -> None:
         # No retries: a command whose answer was lost would be carried out twice.
-        address = url.partition("?")[0]  # What follows is for the store.
+        address, _, self._options = url.partition("?")  # What follows is for the store.
         options: dict[str, Any] = {"socket_timeout": 10.0, "decode_responses": True}
         self.client: Final[Any] = (
             RedisCluster.from_url(
@@ -162,6 +188,29 @@ class RedisDatabase(Database):
             if "valkey_version" in first
             else f"Redis {first['redis_version']}"
         )
+
+    async def durability(self) -> str:
+        is_cluster = isinstance(self.client, RedisCluster)
+        name = (await self.version()).partition(" ")[0] + (" Cluster" if is_cluster else "")
+        synced = await self._setting("appendfsync")
+        said = [
+            f"`appendfsync {synced}`" if await self._setting("appendonly") == "yes" else "`appendonly no`"
+        ]
+        if is_cluster:
+            said.append("asynchronous replicas")
+        if (copies := await self._setting("min-replicas-to-write")) != "0":
+            lag = await self._setting("min-replicas-max-lag")
+            said.append(f"`min-replicas-to-write {copies}` and `min-replicas-max-lag {lag}`")
+        said += [f"`{option}` in the URL of the store" for option in self._options.split("&") if option]
+        return ", ".join((name, *said))
+
+    async def _setting(self, name: str) -> str:
+        options = {"target_nodes": RedisCluster.RANDOM} if isinstance(self.client, RedisCluster) else {}
+        told = await self.client.execute_command("CONFIG GET", name, **options)
+        if isinstance(told, dict):
+            # Of a cluster by node, with some versions of the client.
+            return str(told[name] if name in told else next(iter(told.values())))
+        return str(told[1])
 
     async def close(self) -> None:
         await self.client.aclose()

@@ -17,7 +17,7 @@ from typing import Any, Final
 from faults.clock import ahead
 from faults.journal import CANCELLED, Journal
 from faults.workload.breakages import break_product, break_worker
-from faults.workload.config import BULK_QUEUE, TRANSACTIONAL, WorkerConfig
+from faults.workload.config import BULK_QUEUE, TOGETHER, TRANSACTIONAL, WorkerConfig
 from faults.workload.database import Database, RedisDatabase, SqlDatabase, write_effect
 from faults.workload.forking import INHERITED, Inherited, refused_in_a_child
 from faults.workload.process import begin
@@ -150,14 +150,14 @@ async def work(config: WorkerConfig, journal: Journal) -> None:
             lease_ttl_seconds=config.lease,
             max_workers=config.max_workers,
             max_deliveries=config.max_deliveries,
-            retry=ConstantRetry(delay=timedelta(seconds=0.2)),
+            retry=ConstantRetry(delay=timedelta(seconds=0.2), max_attempts=config.max_attempts),
             graceful_timeout=config.grace,
             handler_timeout=timedelta(seconds=config.timeout or 3600.0),
             logger=logging.getLogger("worker"),
             session_factory=database.sessions if isinstance(database, SqlDatabase) else None,
         )
         handlers = Handlers(config, journal, store)
-        broker.subscriber("plain", "ordered", "timer")(handlers.asynchronous)
+        broker.subscriber(*TOGETHER)(handlers.asynchronous)
         broker.subscriber("thread")(handlers.blocking)
         broker.subscriber(BULK_QUEUE, max_workers=config.bulk_workers)(handlers.quick)
         if isinstance(database, RedisDatabase):
@@ -171,6 +171,7 @@ async def work(config: WorkerConfig, journal: Journal) -> None:
             lease=config.lease,
             grace=config.grace,
             max_deliveries=config.max_deliveries,
+            max_attempts=config.max_attempts,
             timeout=config.timeout,
             ahead=ahead(),
         )

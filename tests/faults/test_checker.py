@@ -50,9 +50,9 @@ def unanswered(at: float, process: str = OTHER, queue: str = "plain") -> Line:
     return Line(what="claiming", process=process, at=at, token=f"unanswered {at}", queue=queue)
 
 
-def booted(process: str = ME, **facts: Any) -> Line:
-    usual: dict[str, Any] = {"lease": LEASE, "grace": 5.0, "max_deliveries": 3}
-    return Line(what="booted", process=process, at=0.0, **usual | facts)
+def booted(process: str = ME, *, at: float = 0.0, **facts: Any) -> Line:
+    usual: dict[str, Any] = {"lease": LEASE, "grace": 5.0, "max_deliveries": 3, "max_attempts": 10}
+    return Line(what="booted", process=process, at=at, **usual | facts)
 
 
 def claimed(at: float, token: str = A, process: str = ME, **facts: Any) -> Line:
@@ -98,6 +98,11 @@ def a_run(at: float, how: str = "ok", token: str = A, process: str = ME, **facts
 
 def extended(at: float, token: str = A, process: str = ME, result: str = "written") -> Line:
     return about("extended", at + 0.01, token, process, sent=at, result=result)
+
+
+def extended_other(at: float) -> Line:
+    """The lease of another message is renewed."""
+    return about("extended", at + 0.01, "b", key="publisher-1/1", id=2, sent=at, result="written")
 
 
 def fault(at: float, target: str | None = ME, until: float | None = None, kind: str = "kill") -> Line:
@@ -154,6 +159,42 @@ ALL_THERE: Final = [*BOOTED, *published(), *a_run(1.0), *settled(1.2), nemesis("
 ONE_MORE: Final = [*published("publisher-1/1", 2), *a_run(12.5, token="c", key="publisher-1/1", id=2)]
 """That worker claims a message again."""
 DONE_ONCE_MORE: Final = settled(12.7, token="c", key="publisher-1/1", id=2)
+
+
+def buried_along(*, started: bool) -> list[Line]:
+    """A message that kills no process is claimed three times beside one that does, and is given up then.
+
+    The third time the other should have run alone.
+    """
+    other: dict[str, Any] = {"key": "publisher-1/1", "id": 2}
+    lines = [
+        *BOOTED, booted("worker-3"), booted("worker-4"), *published(), *published("publisher-1/1", 2, poison=True),
+    ]  # fmt: skip
+    for number, (at, process) in enumerate(((1.0, ME), (4.5, "worker-3"), (8.0, "worker-4"))):
+        token = "xyz"[number]
+        lines += [
+            claimed(at, token, process, deliveries=number + 1),
+            *([about("started", at, token, process)] if started else []),
+            claimed(at, token, process, deliveries=number + 1, **other),
+            about("started", at + 0.1, token, process, **other),
+            fault(at + 0.2, process, kind=BY_A_MESSAGE),
+        ]
+    return [
+        *lines, claimed(11.5, "d", OTHER, deliveries=4),
+        *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"), *end(letters=(1, 2)),
+    ]  # fmt: skip
+
+
+def due(at: float, process: str = ME, **facts: Any) -> list[Line]:
+    """A message that is published at 0 is claimed and handled only then."""
+    return [*a_run(at, process=process, **facts), *settled(at + 0.2, process=process)]
+
+
+def used(since: float, until: float, process: str = ME, queue: str = "bulk") -> list[Line]:
+    """Wake-ups are cut, and a process claims something each second."""
+    asked = [line for at in range(int(since), int(until)) for line in looked(float(at), process, queue)]
+    return [fault(since, "those that listen", since, "wake-ups cut"), *asked]
+
 
 FINE: Final = {
     "handled": [*BOOTED, *published(), *a_run(1.0), *settled(1.2), *end()],
@@ -234,6 +275,11 @@ FINE: Final = {
         *a_run(1.0, key="publisher-1/1", id=2), *settled(1.2, key="publisher-1/1", id=2),
         *a_run(9.0, token="b"), *settled(9.2, token="b"), *end(),
     ],
+    "dead after the last attempt": [
+        booted(max_attempts=2), *published(), *a_run(1.0, "failed"), *settled(1.2, "retry"),
+        *a_run(2.0, "failed", token="b", attempts=1), *settled(2.2, "dead", token="b", reason="retries_exhausted"),
+        *end(letters=(1,)),
+    ],
     "handed back by a stop": [
         *BOOTED, *published(), claimed(1.0), about("stopping", 1.1, key=None, id=None, token=None),
         *settled(1.2, "release"), about("stopped", 1.3, key=None, id=None, token=None),
@@ -253,7 +299,7 @@ FINE: Final = {
         *a_run(1.5, token="b", attempts=1), about("acking", 1.7, token="b"), *end(effects=(KEY,)),
     ],
     "dead, because the commit of its last attempt did not end in time": [
-        *BOOTED, *published(transactional=True), *a_run(1.0), about("acking", 1.2),
+        booted(max_attempts=1), *published(transactional=True), *a_run(1.0), about("acking", 1.2),
         *settled(1.3, "dead", reason="retries_exhausted"), *end(letters=(1,)),
     ],
     "its commit ended when its time was up": [
@@ -329,6 +375,40 @@ FINE: Final = {
         *BOOTED, *paused(0.5, 6.0), *published(), claimed(0.4), fault(0.6, until=2.2, kind="stall"),
         about("started", 2.3), about("ended", 2.4, how="ok"), *settled(2.5), *end(),
     ],
+    "given up, because its processes were killed that often": [
+        *BOOTED, booted("worker-3"), booted("worker-4"), *published(), claimed(1.0), fault(1.1),
+        claimed(4.5, "b", "worker-3", deliveries=2), fault(4.6, "worker-3"),
+        claimed(8.0, "c", "worker-4", deliveries=3), fault(8.1, "worker-4"),
+        claimed(11.5, "d", OTHER, deliveries=4), *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"),
+        *end(letters=(1,)),
+    ],
+    "claimed late, because nobody was there": [booted(at=20.0), *published(), *used(1, 30, OTHER), *due(25.0), *end()],
+    "claimed late, because all were busy": [
+        booted(), *published(), *used(1, 30), *published("publisher-1/1", 2),
+        claimed(0.5, "b", key="publisher-1/1", id=2, queue="timer"),
+        about("started", 0.5, "b", key="publisher-1/1", id=2), extended_other(2.0), extended_other(4.0),
+        about("ended", 8.0, "b", key="publisher-1/1", id=2, how="ok"),
+        *settled(8.1, token="b", key="publisher-1/1", id=2), *due(15.0), *end(),
+    ],
+    "claimed late, because the store was hit": [
+        booted(), *published(), fault(3.0, None, 4.0, "failover"), *used(4, 30), *due(13.0), *end(),
+    ],
+    "claimed late, because its process stood still": [
+        booted(), *published(), fault(3.0, ME, 12.0, "stall"), *used(1, 3), *used(13, 30), *due(15.0), *end(),
+    ],
+    "claimed late, because its queue was paused": [
+        booted(), *published(), *paused(0.5, 14.0), *used(1, 30), *due(15.0), *end(),
+    ],
+    "claimed late, behind another of its ordering key": [
+        booted(), *published(ordering_key="k"), *used(1, 30), *due(15.0), *end(),
+    ],
+    "claimed late, and the store was not used meanwhile": [
+        booted(), *published(), *used(1, 2), *due(15.0), *end(),
+    ],
+    "claimed late, where much else may be why": [
+        booted(), *published(), *used(1, 30)[1:], *due(15.0), *end(),
+    ],
+    "due late": [booted(), *published(delay=14.0), *used(1, 30), *due(15.0, due_at=EPOCH + 14.5), *end()],
     "taken over late, because no worker was free": [
         *BOOTED, *LEFT_BEHIND, *published("publisher-1/1", 2),
         claimed(3.0, "b", OTHER, key="publisher-1/1", id=2),
@@ -577,6 +657,14 @@ BROKEN: Final = {
             booted(timeout=0.2), *published(transactional=True), *a_run(1.0), about("acking", 1.15),
             about("acked", 1.25, result="written"), *settled(1.3, "retry"), *end(effects=(KEY,)),
         ],
+        "dead after the first failure": [
+            *BOOTED, *published(), *a_run(1.0, "failed"), *settled(1.2, "dead", reason="retries_exhausted"),
+            *end(letters=(1,)),
+        ],
+        "tried again after the last attempt": [
+            booted(max_attempts=1), *published(), *a_run(1.0, "failed"), *settled(1.2, "retry"),
+            *a_run(2.0, token="b", attempts=1), *settled(2.2, token="b"), *end(),
+        ],
         "given up too soon": [
             *BOOTED, *published(), claimed(1.0, deliveries=1), *settled(1.2, "dead", reason="max_deliveries"),
             *end(letters=(1,)),
@@ -632,6 +720,20 @@ BROKEN: Final = {
             *settled(15.3, token="b", process=OTHER), *end(),
         ],
     },
+    "picked_up": {
+        "late, although it had nothing to do": [booted(), *published(), *used(1, 30), *due(15.0), *end()],
+        "late, although another had nothing to do": [*BOOTED, *published(), *used(1, 30), *due(55.0, OTHER), *end()],
+        "late, although it claimed of that queue and found nothing": [
+            booted(), *published(), *used(1, 14, queue="plain,ordered,timer"), *due(15.0), *end(),
+        ],
+        "late, beside an old snapshot": [
+            booted(), *published(), fault(0.5, "another application", 20.0, "old snapshot"), *used(1, 30)[1:],
+            *due(15.0), *end(),
+        ],
+        "late, and its process stood still for a moment": [
+            booted(), *published(), fault(3.0, ME, 4.0, "stall"), *used(1, 30), *due(15.0), *end(),
+        ],
+    },
     "poison_alone": {
         "it lives on": [*BOOTED, *published(poison=True), claimed(1.0), about("started", 1.0), fault(1.0), *end()],
         "unknown, and it lives on": [
@@ -651,6 +753,13 @@ BROKEN: Final = {
         "it dies without a run": [
             *BOOTED, booted("publisher-1", max_deliveries=0), *published(poison=True), claimed(1.0, deliveries=4),
             *settled(1.1, "dead", reason="max_deliveries"), *end(letters=(1,)),
+        ],
+        "another one is buried with it, and was never started": buried_along(started=False),
+        "another one is buried with it, and was started": buried_along(started=True),
+        "another one is buried, and nothing had hit its processes": [
+            *BOOTED, *published(), claimed(1.0), *a_run(4.5, token="b", process=OTHER, deliveries=2),
+            claimed(8.0, "c", deliveries=3), claimed(11.5, "d", OTHER, deliveries=4),
+            *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"), *end(letters=(1,)),
         ],
         "it takes another along": [
             *BOOTED, *published(poison=True), *published("publisher-1/1", 2),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faults.plan import COUNTED, FAULTS, WANTED, Estimate, Row, expected, rows, table
-from faults.report.totals import KINDS
+from faults.report.totals import KINDS, MESSAGES, Totals
 from faults.scenarios import SCENARIOS
 from tests.faults.test_report import a_run
 
@@ -24,8 +24,15 @@ def test_every_scenario_runs_on_every_store_it_has_before_any_comes_again() -> N
 def test_one_run_of_the_plan_comes_to_the_wanted_figures_where_nothing_may_be_lost() -> None:
     counts = expected(rows())
 
-    assert {name: counts[name] for name in WANTED if counts[name] < WANTED[name]} == {}
-    assert set(WANTED) == set(KINDS)
+    assert {name: counts[name] for name in KINDS if counts[name] < WANTED[name]} == {}
+    assert set(WANTED) == {MESSAGES, *KINDS}
+
+
+def test_it_is_told_which_of_the_wanted_figures_were_missed() -> None:
+    totals = Totals.of([a_run(messages=1000, faults={"worker killed": 3})])
+
+    assert totals.missed({MESSAGES: 1000, "workers killed": 4}) == ["3 of 4 workers killed"]
+    assert totals.missed({MESSAGES: 1001}) == ["1,000 of 1,001 messages"]
 
 
 def test_what_may_be_lost_counts_for_nothing() -> None:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from faults.commits import last_change
 from faults.figures import Figures, figures
 from faults.ledger import Ledger
 from faults.plan import rows
-from faults.report.pages import DURABILITY, MEASURED, page
-from faults.report.plots import last_failovers, title
-from faults.report.results import Broken, Results, Simulation, Unplayed, append, keep_current, read_results
+from faults.report.__main__ import PAGE, PLOTS, whole
+from faults.report.pages import MEASURED, page
+from faults.report.plots import last_failovers, plots_of, title
+from faults.report.results import (
+    RESULTS,
+    Broken,
+    Overlap,
+    Results,
+    Simulation,
+    Unplayed,
+    append,
+    keep_current,
+    read_results,
+)
 from faults.scenarios import SCENARIOS
 from tests.faults.test_checker import BOOTED, end, fault, looked, published, settled, step
 from tests.faults.test_checker import a_run as a_handled
@@ -57,14 +71,14 @@ def test_each_kind_of_recovery_has_its_own_bound() -> None:
     killed = a_run(scenario="crashes", return_seconds=1.5, takeover_seconds=0.0, outages=[(1.0, 2.0)])
     text = page(Results([a_run(), killed], []), [])
 
-    assert row(text, "kills | postgres")[-3:-1] == ["4.2 s (13 s)", ""]
-    assert row(text, "crashes | postgres")[-3:-1] == ["", "1.5 s"]
+    assert row(text, "kills | postgres")[-4:-1] == ["4.2 s (13 s)", "", ""]
+    assert row(text, "crashes | postgres")[-4:-1] == ["", "", "1.5 s"]
 
 
 def test_a_time_that_nothing_was_measured_of_is_not_shown() -> None:
     stepped = a_run(scenario="clock-steps", takeover_seconds=0.0)
 
-    assert row(page(Results([stepped], []), []), "clock-steps | postgres")[-3:-1] == ["", ""]
+    assert row(page(Results([stepped], []), []), "clock-steps | postgres")[-4:-1] == ["", "", ""]
     assert "within" not in str(stepped)
     assert "taken over within 4.2 s (at most 13 s), violations" in str(a_run())
 
@@ -122,19 +136,20 @@ def test_a_loss_is_shown() -> None:
 
 def test_what_is_not_promised_is_measured_and_kept_apart() -> None:
     lost = a_run(
-        scenario="power-loss", store="redis-everysec", lost=44, forgiven={"nothing_lost": 44, "counters": 2}
-    )
+        scenario="power-loss", store="redis-everysec", lost=44, forgiven={"nothing_lost": 46, "counters": 2}, astray=2,
+        durability="Redis, `appendfsync everysec`",
+    )  # fmt: skip
     text = page(Results([a_run(), lost], []), [])
 
     assert row(text, "**acknowledged and lost**")[1] == "**0**"
-    assert row(text, "Redis, `appendfsync everysec`")[-4:] == ["44", "2 counters", "", "0"]
+    assert row(text, "Redis, `appendfsync everysec`")[-4:] == ["44", "2 counters, 2 astray", "", "0"]
 
 
 def test_what_is_promised_is_counted_where_a_loss_is_forgiven_too() -> None:
     guarded = a_run(
         scenario="cut-off", store="redis-cluster-guarded", seed=43, asked=3, return_seconds=20.3,
         takeover_seconds=14.5, early=2, lost=5, violations=["used_again: a", "never_early: b"],
-        forgiven={"nothing_lost": 5}, outages=[(1.0, 2.0)],
+        forgiven={"nothing_lost": 5}, outages=[(1.0, 2.0)], durability="Redis Cluster, guarded",
     )  # fmt: skip
     text = page(Results([a_run(), guarded], []), [])
 
@@ -147,14 +162,58 @@ def test_what_is_promised_is_counted_where_a_loss_is_forgiven_too() -> None:
     [taken_over] = [line for line in text.splitlines() if line.startswith("| longest time from a fault")]
     assert "14.5 s" in taken_over
     assert "1 more run" in text
-    measured = row(text, f"{DURABILITY['redis-cluster-guarded']} | {SCENARIOS['cut-off'].about}")
+    measured = row(text, f"Redis Cluster, guarded | {SCENARIOS['cut-off'].about}")
     assert measured[2] == "43 (3)"
     assert measured[-4:] == ["5", "none", "20.3 s", "2"]
 
 
 def test_every_run_in_which_something_is_forgiven_has_a_row() -> None:
     assert {name for name, scenario in SCENARIOS.items() if scenario.forgives} <= set(MEASURED)
-    assert {store for name in MEASURED for store in SCENARIOS[name].stores} <= set(DURABILITY)
+
+
+def test_what_a_store_waits_for_is_what_the_run_says() -> None:
+    before = a_run(scenario="crashes", store="mariadb-unsynced", lost=0, durability="MariaDB, 2")
+    after = replace(before, seed=8, lost=9, durability="MariaDB, 0")
+    text = page(Results([before, after, a_run(scenario="crashes", store="redis-unsynced")], []), [])
+
+    assert row(text, "MariaDB, 2")[2:6] == ["7 (20)", "20", "1,234", "0"]
+    assert row(text, "MariaDB, 0")[2:6] == ["8 (20)", "20", "1,234", "9"]
+    assert row(text, "`redis-unsynced`, of which the run did not write it down")[2] == "7 (20)"
+
+
+def test_what_is_there_although_it_is_done_is_not_lost() -> None:
+    other = published("publisher-1/1", 2)
+    lines = [
+        *BOOTED,
+        *published(),
+        *a_handled(1.0),
+        *settled(1.2),
+        *other,
+        *end(waiting=(1,), how="row 1 is missing"),
+    ]
+    found, violations = figures(Ledger(lines), scenario="kills", store="sqlite", seed=1, seconds=1.0)
+
+    # The second message is gone; the first is there, and the file is damaged.
+    assert (found.lost, found.astray) == (1, 2)
+    assert sum(violation.rule == "nothing_lost" for violation in violations) == 3
+    assert "lost 1 and 2 astray" in str(found)
+    assert row(page(Results([found], []), []), "kills | sqlite")[6:8] == ["1", "2"]
+
+
+def test_the_latest_pick_up_is_shown_where_a_scenario_is_about_it() -> None:
+    text = page(Results([a_run(pickup_seconds=4.0), a_run(scenario="wakeups", pickup_seconds=1.3)], []), [])
+
+    assert row(text, "kills | postgres")[-3] == ""
+    assert row(text, "wakeups | postgres")[-3] == "1.3 s"
+    [longest] = [line for line in text.splitlines() if line.startswith("| longest time to the first claim")]
+    assert "1.3 s" in longest
+
+
+def test_the_page_is_of_the_results() -> None:
+    results = read_results(RESULTS)
+
+    assert PAGE.read_text() == whole(results), "make reliability"
+    assert [plot for plot in plots_of(results.runs, PLOTS) if not plot.exists()] == []
 
 
 def test_a_failover_that_broke_a_promise_is_drawn_and_told() -> None:
@@ -198,6 +257,26 @@ def test_simulated_seeds_are_a_line() -> None:
         seeds=5000, first=0, hours=20.0, events=1, faults={"kill": 9}, violations=0, version="0"
     )
     assert "5,000 seeds" in page(Results([a_run()], [simulation]), [])
+
+
+def a_simulation(first: int, **facts: Any) -> Simulation:
+    usual: dict[str, Any] = {
+        "seeds": 1000, "hours": 2.0, "events": 1, "faults": {"kill": 9}, "violations": 0, "version": "0", "failing": [],
+    }  # fmt: skip
+    return Simulation(first=first, **usual | facts)
+
+
+def test_a_range_of_seeds_counts_once(tmp_path: Path) -> None:
+    file, later = tmp_path / "simulation-abc.jsonl", tmp_path / "simulation.jsonl"
+    file.write_text("".join(f"{json.dumps(asdict(a_simulation(first)))}\n" for first in (0, 1000)))
+    later.write_text(f"{json.dumps(asdict(a_simulation(1000, commit='def')))}\n")
+
+    assert read_results(tmp_path).simulations == [a_simulation(0), a_simulation(1000, commit="def")]
+
+    later.write_text(f"{json.dumps(asdict(a_simulation(1500)))}\n")
+
+    with pytest.raises(Overlap, match=r"1,000 to 1,999 and 1,500 to 2,499"):
+        read_results(tmp_path)
 
 
 def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Self
@@ -118,14 +119,23 @@ async def test_a_store_whose_disk_was_full_is_back_once_it_answers(
     monkeypatch.setattr(servers, "FULL_SECONDS", 0.0)
     monkeypatch.setattr(servers, "AGAIN_SECONDS", 0.0)
     server = AFullPostgres(ends)
+    refused = iter(range(9))
+
+    async def until(condition: Callable[[], bool], _what: str, *, within: float) -> None:
+        assert condition()
+
     stage: Any = SimpleNamespace(
-        place=SimpleNamespace(server=server, disk=SimpleNamespace(fill=lambda: None, free=lambda: None)),
+        place=SimpleNamespace(
+            store="postgres", server=server, disk=SimpleNamespace(fill=lambda: None, free=lambda: None)
+        ),
         faults=1,
         random=random.Random(1),
         workers=[None],
         say=lambda _: None,
         note=lambda *_: server.done.append("over"),
         until_busy=nothing,
+        until=until,
+        seen=SimpleNamespace(count=lambda what: next(refused) if what == "refused" else 0),
     )
 
     await servers.disk_full(stage)
