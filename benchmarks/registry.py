@@ -124,7 +124,7 @@ SCENARIOS: Final = [
         "from publishing to the handler, idle",
         pick_up,
         {"postgres": 45, "redis": 28, "mariadb": 30, "sqlite": 24},
-        {"postgres": 6, "redis": 3, "mariadb": 2, "sqlite": 2},
+        {"postgres": 11, "redis": 8, "mariadb": 6, "sqlite": 7},
         DEFAULTS,
     ),
     Scenario(
@@ -132,7 +132,7 @@ SCENARIOS: Final = [
         "timers, idle",
         lateness,
         {"postgres": 65, "redis": 33, "mariadb": 21, "sqlite": 20},
-        {"postgres": 19, "redis": 8},
+        {"postgres": 13, "redis": 9},
         DEFAULTS,
     ),
     Scenario(
