@@ -257,9 +257,9 @@ def picked_up(ledger: Ledger) -> Iterator[tuple[str, str]]:
 def pickups(ledger: Ledger) -> Iterator[tuple[float, Lease]]:
     """Each first claim of a message, and how long after it was due and certainly stored.
 
-    Not where anything else explains it: a fault that somebody injected, shortly before or meanwhile, a claim that was
+    Not where anything else explains it: an injected fault, shortly before or meanwhile, a claim that was
     never heard, a pause, an ordering key; and beyond the bound only if a worker had nothing at all to do. Only runs are
-    judged in which nobody is killed or stopped under load: there too much else makes a message wait on a busy machine.
+    judged in which no process is killed or stopped under load: there too much else makes a message wait on a busy machine.
     """
     if not any(fault.kind in UNHELPED for fault in ledger.faults):
         return

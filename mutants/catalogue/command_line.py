@@ -62,7 +62,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="audit: what was interrupted leaves no line",
-        why="nobody can tell who deleted half of the dead letters",
+        why="there is no telling who deleted half of the dead letters",
         file="cli/audit.py",
         text="    try:\n        yield\n    finally:\n        if counter.done:",
         instead="    yield\n    if counter.total:\n        if counter.done:",
@@ -70,7 +70,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="audit: a line that cannot be written is dropped",
-        why="a change leaves no trace, and nobody hears of it",
+        why="a change leaves no trace, and no one hears of it",
         file="cli/audit.py",
         text="        if why is not None:",
         instead='        if why == "":',

@@ -187,7 +187,7 @@ MUTANTS: Final = (
         killers=(f"{_UNCERTAIN}test_a_publish_whose_commit_failed_late_is_uncertain_and_was_sent_once",),
     ),
     Mutant(
-        name="sqlite: nobody looks whether a timer id is taken",
+        name="sqlite: a taken timer id is not looked for",
         why="a publish that is repeated with its timer id, because it was uncertain, fails though its message is there",
         file="stores/sqlite/publishing.py",
         text="taken = owner is not None or (",

@@ -1,8 +1,8 @@
 """Who did what: one line for each change that a command made, written once it was made.
 
 The lines are INFO of the logger `nightmail.audit`. An application that is given with `--app` and has configured
-`logging` gets them there; `NIGHTMAIL_AUDIT_LOG` names a file that gets them whatever is configured. Without either,
-nobody has asked for them.
+`logging` gets them there; `NIGHTMAIL_AUDIT_LOG` names a file that gets them whatever is configured. Without either
+nothing is noted.
 
 Neither content nor a timer id nor an ordering key is ever in them, as in all our logs.
 """
@@ -107,7 +107,7 @@ class _File(logging.Handler):
         self._path = path
         self.setFormatter(JSONFormatter(fields=_FIELDS))
         try:
-            # Only ever added to, whoever else writes; others may not read it, unless it is there and says otherwise.
+            # Only ever added to, also when others write to it; others may not read it, unless it is there and says otherwise.
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
             raise Refusal(
