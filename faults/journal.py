@@ -124,6 +124,7 @@ _HEAD: Final = re.compile(
     rb'^\{"what":"(\w+)","process":"([^"]+)","at":[^,}]+(,"key":"%b)?' % BULK.encode(), re.MULTILINE
 )
 """How each line begins: what it is can be counted without reading the rest."""
+_BEGIN: Final = b'{"what":"'
 _RUNS: Final = (b"started", b"ended")
 _CANCELLED: Final = f'"how":"{CANCELLED}"'.encode()
 
@@ -189,7 +190,8 @@ def _whole_lines(path: Path, offset: int) -> bytes:
 
 
 def _line(text: bytes) -> Line:
-    facts = json.loads(text)
+    # A process that is killed while it writes a batch leaves the first part of a line, and the next goes on behind it.
+    facts = json.loads(text[max(text.rfind(_BEGIN), 0) :])
     for name in _TUPLES:
         if name in facts:
             facts[name] = tuple(facts[name])

@@ -259,7 +259,8 @@ def pickups(ledger: Ledger) -> Iterator[tuple[float, Lease]]:
 
     Not where anything else explains it: an injected fault, shortly before or meanwhile, a claim that was
     never heard, a pause, an ordering key; and beyond the bound only if a worker had nothing at all to do. Only runs are
-    judged in which no process is killed or stopped under load: there too much else makes a message wait on a busy machine.
+    judged in which no process is killed or stopped under load: there, on a busy
+    machine, too much else makes a message wait.
     """
     if not any(fault.kind in UNHELPED for fault in ledger.faults):
         return

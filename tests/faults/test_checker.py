@@ -382,7 +382,7 @@ FINE: Final = {
         claimed(11.5, "d", OTHER, deliveries=4), *settled(11.6, "dead", "d", OTHER, reason="max_deliveries"),
         *end(letters=(1,)),
     ],
-    "claimed late, because no worker was there": [booted(at=20.0), *published(), *used(1, 30, OTHER), *due(25.0), *end()],
+    "claimed late, because none was there": [booted(at=20.0), *published(), *used(1, 30, OTHER), *due(25.0), *end()],
     "claimed late, because all were busy": [
         booted(), *published(), *used(1, 30), *published("publisher-1/1", 2),
         claimed(0.5, "b", key="publisher-1/1", id=2, queue="timer"),

@@ -56,3 +56,14 @@ def test_runs_of_messages_that_were_published_in_batches_do_not_count(path: Path
     counts, _, _ = count_from(path, 0)
 
     assert counts == {("bulk-1", "intended"): 1, ("worker-1", "started"): 1, ("worker-1", "booted"): 1}
+
+
+def test_what_a_killed_process_has_begun_to_write_is_left_out(path: Path) -> None:
+    """A kill can cut a batch of lines at the end of a page, and the next process goes on behind it."""
+    journal = Journal(path, "worker-1")
+    journal.write("claiming", token="t1", queue="orders")
+    with path.open("ab") as file:
+        file.write(b'{"what":"claimed","process":"worker-1","at":1.5,"key":"publisher-1/7","queue":"orders",')
+    Journal(path, "worker-2").write("claiming", token="t2", queue="orders")
+
+    assert [(line.process, line.token) for line in read(path)] == [("worker-1", "t1"), ("worker-2", "t2")]

@@ -107,7 +107,7 @@ class _File(logging.Handler):
         self._path = path
         self.setFormatter(JSONFormatter(fields=_FIELDS))
         try:
-            # Only ever added to, also when others write to it; others may not read it, unless it is there and says otherwise.
+            # Only ever added to, also when others write to it. A new one can be read by its owner alone.
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
             raise Refusal(

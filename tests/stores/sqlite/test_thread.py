@@ -6,16 +6,21 @@ import asyncio
 import sqlite3
 import threading
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from nightmail.errors import Refused, StoreUnavailable
 from nightmail.stores.sqlite import link
+from nightmail.stores.sqlite.jobs import Work
 from nightmail.stores.sqlite.thread import ConnectionThread
 from tests.stores.sqlite.support import Connections, has_arrived, locked, note, noted
 
 pytestmark = pytest.mark.sqlite
+
+LONG = timedelta(hours=1)
+"""A lease."""
 
 
 class TestWritingTogether:
@@ -170,12 +175,32 @@ class TestUrgentWrites:
         self, thread: ConnectionThread, connections: Connections, file: Path
     ) -> None:
         with locked(file):
-            waiting = asyncio.create_task(thread.write(lambda connection: thread.locked_out))
+            waiting = asyncio.create_task(thread.write(lambda connection: thread.locked_out_for(LONG)))
             while connections.count("BEGIN IMMEDIATE") < 3:
                 await has_arrived(thread)
 
         assert await waiting > 0
-        assert await thread.write(lambda connection: thread.locked_out) == 0
+        assert await thread.write(lambda connection: thread.locked_out_for(LONG)) == 0
+
+    async def test_a_lock_out_of_half_a_lease_concerns_the_transactions_right_after_it_too(
+        self, thread: ConnectionThread, connections: Connections, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def asked(lease: timedelta) -> Work[float]:
+            return lambda connection: thread.locked_out_for(lease)
+
+        monkeypatch.setattr(link, "A_CHANCE", 3600.0)
+        with locked(file):
+            waiting = asyncio.create_task(thread.write(asked(LONG)))
+            while connections.count("BEGIN IMMEDIATE") < 3:
+                await has_arrived(thread)
+
+        locked_out = await waiting
+        assert locked_out > 0
+        # Keepers of other processes may not have had the lock since.
+        assert await thread.write(asked(timedelta(seconds=locked_out * 1.9))) == locked_out
+        assert await thread.write(asked(timedelta(seconds=locked_out * 2.1))) == 0
+        monkeypatch.setattr(link, "A_CHANCE", 0.0)
+        assert await thread.write(asked(timedelta(seconds=locked_out * 1.9))) == 0
 
     async def test_how_long_the_lock_was_waited_for_lately_is_remembered_for_a_while(
         self, thread: ConnectionThread, connections: Connections, file: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,8 @@ _URGENT_PAUSE: Final = 0.0005
 """SQLite's own wait sleeps for up to 20 ms. Polling this often gets the lock between two commits of others."""
 _FORGOTTEN_AFTER: Final = 1.0
 """Seconds without asking for the lock, after which it is unknown whether others had it meanwhile."""
+A_CHANCE: Final = 0.5
+"""Seconds. So soon after the lock was free again, every keeper has asked for it."""
 LATELY: Final = 2.0
 """Seconds over which waits for the lock are summed up."""
 
@@ -37,6 +39,9 @@ class Link:
         self._refused_at = 0.0
         self.locked_out = 0.0
         """For how many seconds others had the lock before the last `begin` got it."""
+        self._lock_out = 0.0
+        self._freed_at = 0.0
+        """The same for the longest lock-out of late, and when the lock was free again."""
         self._waits: deque[tuple[float, float]] = deque()
         """When each wait for the lock ended, and its seconds."""
 
@@ -81,7 +86,19 @@ class Link:
             self._refused_at - self._refused_since if self._refused_at > self._refused_since else 0.0
         )
         self._refused_at = 0.0
+        if now - self._freed_at >= A_CHANCE or self.locked_out > self._lock_out:
+            self._lock_out, self._freed_at = self.locked_out, now
         return connection
+
+    def locked_out_for(self, lease: float) -> float:
+        """`locked_out`, as it concerns leases of so many seconds.
+
+        Jobs that come a moment after a lock-out are in the next transaction, while keepers of other processes still ask
+        for the lock: for them it is as if it had just ended. Only if it took half a lease: by less, none has run out.
+        """
+        if self._lock_out >= lease / 2 and time.monotonic() - self._freed_at < A_CHANCE:
+            return self._lock_out
+        return self.locked_out
 
     @property
     def waited_lately(self) -> float:

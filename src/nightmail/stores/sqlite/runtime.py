@@ -136,7 +136,7 @@ class Runtime:
         writer, claims = self.writer, self._verbs.claims
         return writer.write(
             lambda connection: carry_out_on(
-                connection, claims.take(wanted, writer.locked_out, writer.waited_lately)
+                connection, claims.take(wanted, writer.locked_out_for(wanted.lease), writer.waited_lately)
             ),
             look=None if claims.is_busy else lambda connection: carry_out_on(connection, claims.look(wanted)),
             lasting=False,
@@ -147,7 +147,7 @@ class Runtime:
         writer, letters = self.writer, self._verbs.letters
         return writer.write(
             lambda connection: carry_out_on(
-                connection, letters.take(wanted, writer.locked_out, writer.waited_lately)
+                connection, letters.take(wanted, writer.locked_out_for(wanted.lease), writer.waited_lately)
             ),
             look=lambda connection: carry_out_on(connection, letters.look(wanted)),
             lasting=False,

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -79,10 +80,11 @@ class ConnectionThread:
         """Whether it accepts work. A forked child has the object but not the thread."""
         return self._open and self._origin.is_here
 
-    @property
-    def locked_out(self) -> float:
-        """For how many seconds others had the lock before the current transaction got it. For use by its work."""
-        return self._link.locked_out
+    def locked_out_for(self, lease: timedelta) -> float:
+        """For how many seconds others had the lock before the current transaction got it, or shortly before one of this
+        thread did, as it concerns such leases. For use by its work.
+        """
+        return self._link.locked_out_for(lease.total_seconds())
 
     @property
     def waited_lately(self) -> float:
