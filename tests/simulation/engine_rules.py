@@ -29,6 +29,8 @@ RECALL: Final = 1_800_000
 HANDED_BACK: Final = 600_000
 """How long a store has to answer before a stop ends, for everything to be handed back: a pause between two tries, and
 a few round trips."""
+LAST_WRITES: Final = 2_500_000
+"""How long a stop tries to write, once nothing runs any more; after that it only signs off."""
 KNOWN: Final = 1_000_000
 """How soon a worker knows of a pause or a stop that the store has told it, in microseconds."""
 GAVE_IN: Final = ("cancelled", "failed", "undone", "lost")
@@ -223,7 +225,7 @@ def stops_in_time(event: StopEnded, ledger: Ledger) -> Iterator[str]:
     if took > grace * 1.01 + LAST_SECONDS * 1_000_000:
         yield f"{event.worker} took {took / 1e6:.3f} s to stop, with {grace / 1e6:g} s of grace"
     answered_since = event.at - HANDED_BACK
-    if not hand.was_well(answered_since, event.at):
+    if not hand.was_well(answered_since, event.at) or _only_signed_off(event, hand, ledger):
         return
     for entry in ledger.messages.values():
         lease = entry.lease
@@ -236,6 +238,22 @@ def stops_in_time(event: StopEnded, ledger: Ledger) -> Iterator[str]:
         run = ledger.runs.get((entry.id, lease.claim.token))
         if run is None or run.how not in (None, "lost"):
             yield f"{event.worker} stopped and left message {entry.id} leased"
+
+
+def _only_signed_off(event: StopEnded, hand: Hand, ledger: Ledger) -> bool:
+    """Whether its last writes were given up while it was not well, and it then waited for its process to sign off."""
+    runs = [run for run in ledger.runs.values() if run.worker == event.worker]
+    if any(run.ended is None for run in runs):
+        return False
+    gave_up = LAST_WRITES + max([hand.stops_since or 0, *(run.ended or 0 for run in runs)])
+    if gave_up >= event.at or hand.was_well(gave_up - HANDED_BACK, gave_up):
+        return False
+    # What a process reports and signs off travels on the line of any of its workers.
+    return any(
+        not other.was_well(event.at - HANDED_BACK, event.at)
+        for other in ledger.workers.values()
+        if other.process == hand.process
+    )
 
 
 def poison_alone(event: Started | Killed | Over, ledger: Ledger) -> Iterator[str]:

@@ -90,6 +90,13 @@ def a_run(at: int, how: Any, id_: int = 1, token: str = "c1", **claim: Any) -> l
     ]
 
 
+A_LAST_WRITE: Final = [
+    booted(grace=3 * S, lease=9 * S), booted(BESIDE), stored(),
+    Fault(at=S, worker=BESIDE, kind="late reply", verb="report", until=6 * S),
+    claimed(S, until=10 * S), received(S), started(S), StopAsked(at=S, worker=ME), ended(2 * S, "failed"),
+]  # fmt: skip
+"""It could write from second 2 to 4.5, while a report of the worker beside it is on its way."""
+
 WELL: Final[dict[str, list[Event]]] = {
     "a message is stored, runs and is done": [
         booted(), stored(), Acknowledged(at=1, tag="m1", id=1), *a_run(S, "ok"), settled(2 * S), Over(at=3 * S),
@@ -192,6 +199,10 @@ WELL: Final[dict[str, list[Event]]] = {
     "a process reports, stops and signs off": [
         booted(), Reported(at=1, worker=ME, id="p"), StopAsked(at=S, worker=ME), SignedOff(at=S, id="p"),
         StopEnded(at=S, worker=ME), Over(at=2 * S),
+    ],
+    "a stop gives up its last writes, and then waits for a report of the worker beside it": [
+        *A_LAST_WRITE, Fault(at=2 * S, worker=ME, kind="late reply", verb="settle", until=5 * S),
+        StopEnded(at=6 * S, worker=ME), Over(at=6 * S, waiting=(1,)),
     ],
 }  # fmt: skip
 
@@ -321,6 +332,14 @@ BROKEN: Final[dict[str, tuple[str, list[Event]]]] = {
     ]),
     "a stop leaves a lease behind": ("stops_in_time", [
         booted(), stored(), *a_run(S, "ok"), StopAsked(at=2 * S, worker=ME), StopEnded(at=2 * S, worker=ME),
+    ]),
+    "a stop leaves a lease behind although the store answered, and waits for a report": ("stops_in_time", [
+        *A_LAST_WRITE, Fault(at=2 * S, worker=ME, kind="late reply", verb="settle", until=3 * S),
+        StopEnded(at=6 * S, worker=ME),
+    ]),
+    "a stop gives up its last writes too early": ("stops_in_time", [
+        *A_LAST_WRITE, Fault(at=2 * S, worker=ME, kind="late reply", verb="settle", until=3 * S),
+        StopEnded(at=4 * S, worker=ME),
     ]),
     "a quarantined message takes another along": ("poison_alone", [
         *POISONED, claimed(9 * S, 2, "c4"), started(9 * S, 2, "c4"), Killed(at=9 * S, worker=ME, by=1),
