@@ -141,7 +141,7 @@ def test_a_failing_seed_is_in_the_results(tmp_path: Path) -> None:
     path = tmp_path / "simulation.jsonl"
 
     add_result(path, seed, tally)
-    add_result(path, 0, Tally(seeds=1))
+    add_result(path, seed + 1, Tally(seeds=1))
 
     found = read_results(tmp_path).simulations
     assert [(each.violations, each.failing) for each in found] == [(1, [seed]), (0, [])]
