@@ -205,4 +205,15 @@ MUTANTS: Final = (
             "tests/plans/test_sqlite_plans.py::test_a_claim_does_not_pay_for_messages_that_are_due_later",
         ),
     ),
+    Mutant(
+        name="sqlite: only the first transaction after a lock-out leaves leases alone",
+        why="what ran out while others had the file is taken before its holder has a chance to renew it",
+        file="stores/sqlite/link.py",
+        text="        if self._lock_out >= lease / 2 and time.monotonic() - self._freed_at < A_CHANCE:\n",
+        instead="        if not lease and self._lock_out >= lease / 2 and time.monotonic() - self._freed_at < A_CHANCE:\n",
+        killers=(
+            "tests/stores/sqlite/test_thread.py::TestUrgentWrites::"
+            "test_a_lock_out_of_half_a_lease_concerns_the_transactions_right_after_it_too",
+        ),
+    ),
 )
