@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -210,7 +211,7 @@ async def test_a_publish_is_uncertain_again_until_a_replica_has_what_an_earlier_
     ):
         await until(lambda: _in_step(own))
         for store in (patient, one, other):
-            await until(lambda store=store: _is_confirmed(store))  # type: ignore[misc]
+            await until(partial(_is_confirmed, store))
         replica.pause()
         # In Redis 8 WAIT covers what its own connection has written, and the second and third try store nothing.
         for store in (one, one, other):
